@@ -166,7 +166,7 @@ class _Video(NamedTuple):
 def _compared(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
-    plan = render.job(video.plan).recall_roles(render.plan)
+    plan = render.job(video.plan).take_found_roles(render.plan)
     progress.next_video(place, plan, entry.label)
     made = sample_one(render, plan, 0, progress, video.needs)
     if made.video is None:

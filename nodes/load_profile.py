@@ -8,10 +8,12 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
+from ..headforcing_core.head_profiles.rules import RULES, with_rule
 from .host import folders, helpers
 from .host.helpers import HeadProfileType
 
 AUTO = "auto"
+IN_FILE = "in file"
 
 
 class LoadHeadProfile(io.ComfyNode):
@@ -50,6 +52,14 @@ class LoadHeadProfile(io.ComfyNode):
                     tooltip="Percentage of all heads that become local heads: of the others, those with most attention "
                     "to the current block. -1: as in the file. Too many reduce quality. Needs measured shares.",
                 ),
+                helpers.advanced(
+                    io.Combo.Input,
+                    "rule",
+                    options=[IN_FILE, *RULES],
+                    default=IN_FILE,
+                    tooltip="Roles from the measured shares. quota: the paper's. function: memory heads are those that "
+                    "look at the middle most, and weak anchors are local. auto: function where quota misnames a head.",
+                ),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
@@ -62,17 +72,23 @@ class LoadHeadProfile(io.ComfyNode):
 
     @classmethod
     @helpers.shows_errors
-    def execute(cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0) -> io.NodeOutput:
+    def execute(
+        cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
+    ) -> io.NodeOutput:
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
             local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(AutoProfile(anchor, local), helpers.no_picture())
+            return io.NodeOutput(
+                AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule), helpers.no_picture()
+            )
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(
                 anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
                 local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
             )
+        if rule != IN_FILE:
+            loaded = with_rule(loaded, rule)
         return io.NodeOutput(loaded, helpers.profile_picture(loaded))
 
 

@@ -95,7 +95,7 @@ class HeadForcingSampler(io.ComfyNode):
             decode_in_background=decode_in_background,
             story=story,
         )
-        planned = render.job(render.plan()).recall_roles(render.plan)
+        planned = render.job(render.plan()).take_found_roles(render.plan)
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
         report = ["", needs.describe()]

@@ -10,10 +10,10 @@ from ..headforcing_core.commands.parser import Commands, Parser
 from ..headforcing_core.errors import HeadForcingError
 from . import evaluate, read_vbench
 from .claims import check_claim
-from .rooms import measure
+from .rooms import measure, returning
 from .training import accuracy, gate, release, sheet, train
 
-COMMANDS = (train, gate, release, sheet, accuracy, measure, evaluate, read_vbench, check_claim)
+COMMANDS = (train, gate, release, sheet, accuracy, measure, returning, evaluate, read_vbench, check_claim)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

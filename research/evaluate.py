@@ -20,10 +20,11 @@ from ..headforcing_core.commands.compare import (
 )
 from ..headforcing_core.commands.farm_arguments import farm_of
 from ..headforcing_core.commands.metrics import add_metric_arguments
-from ..headforcing_core.commands.paths import EXPORT, folder_written
+from ..headforcing_core.commands.paths import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed_folder
 from ..headforcing_core.render.comparison import NOTE, grid, left_out_notes, table
+from . import vbench
 from .answers import Answer, answer
 from .paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from .questions import QUESTIONS, SHUFFLES, Question, measured_rows, with_shuffles
@@ -54,7 +55,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
         help=f"of the head roles, in rows of shuffles, each on all videos; 0 leaves such rows empty ({SHUFFLES})",
     )
     sub.add_argument(
-        "--vbench", type=EXPORT, metavar="FOLDER", help="lay out the videos for VBench; read-vbench reads its results"
+        "--vbench",
+        type=vbench.FOLDER,
+        metavar="FOLDER",
+        help="lay out the videos for VBench; read-vbench reads its results",
     )
     add_metric_arguments(sub)
     answers = (f"{name}.{ending}" for name in QUESTIONS for ending in ("md", "json"))

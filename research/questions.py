@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from ..headforcing_core.cache.policy import CachePolicy, RolePolicy
 from ..headforcing_core.render.comparison import Entry
 from ..headforcing_core.report.learned import registry
+from ..headforcing_core.report.metrics import METRICS
 from . import vbench
 from .paper_tables import PAPER_TABLES
 from .statistics import Numbers
@@ -102,15 +103,11 @@ COLUMNS: dict[str, Column] = {
     "camera": Column("word of the camera", _plain(2)),
     "place_error": Column("error of the actor's place one block ahead, pixels", _plain(2)),
     "loss_0.9375": Column("loss at 0.9375", _plain(4)),
-    "flicker": Column("flicker", _plain(4)),
-    "edge_ratio": Column("block edges", _plain(2)),
-    "motion": Column("motion", _plain(2)),
-    "longest_freeze_seconds": Column("longest freeze, s", _plain(1)),
-    "sharpness_ratio": Column("sharpness, end/start", _plain(2)),
 }
 COLUMNS |= {key: Column(metric.name, metric.form) for key, metric in (registry.COLUMNS | vbench.COLUMNS).items()}
 UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio")
 """Metrics that need no ground truth."""
+COLUMNS |= {metric.key: Column(metric.heading, metric.form) for metric in METRICS if metric.key in UNJUDGED}
 
 
 def window(frames: int, sink: int = 0) -> Entry:

@@ -10,7 +10,6 @@ from pathlib import Path
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.compare import write_result
 from ..headforcing_core.commands.compared_video import ComparedVideo
-from ..headforcing_core.commands.paths import EXPORT
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry
 from . import vbench
@@ -22,7 +21,7 @@ from .statistics import Numbers
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `read-vbench` to the command line."""
     sub = command("read-vbench", read_vbench, "Read what VBench measured of `evaluate --vbench FOLDER` into tables.")
-    sub.add_argument("folder", type=EXPORT)
+    sub.add_argument("folder", type=vbench.FOLDER)
 
 
 def export_videos(

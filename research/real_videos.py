@@ -13,11 +13,13 @@ from torch import Tensor
 from ..headforcing_core.commands.arguments import changed
 from ..headforcing_core.commands.compared_video import ComparedVideo, check_videos, compared_source, run_compared
 from ..headforcing_core.commands.kept import check_roles
-from ..headforcing_core.commands.metrics import keys_of, panel_of
+from ..headforcing_core.commands.metrics import panel_of
 from ..headforcing_core.commands.source import Source
 from ..headforcing_core.distributed.farm import Farm
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry, left_out_notes
+from ..headforcing_core.report.learned import registry
+from ..headforcing_core.report.learned.base import MeasuredVideo, Panel
 from .prompts import prompts_of, stories_of
 from .questions import UNJUDGED, Measure, Question, Rendered, Row, measured_rows
 from .statistics import Numbers
@@ -51,7 +53,7 @@ class RealVideos:
         self._setups = {name: job.setup for name, (job, _) in jobs.items()}
         self.fingerprint = self._common.info.fingerprint
         prompts = max(len(video.plan.timeline.segments) for video in self._videos.values())
-        self._modelled = keys_of(panel, prompts)
+        self._modelled = () if panel is None else numbers_of(panel, prompts)
         self._found: dict[str, Numbers] = {}  # by the stem of the video's path: several questions may have it
 
     def _plan(self, questions: dict[str, Question], sources: Sequence[Source]) -> None:
@@ -130,6 +132,12 @@ class RealVideos:
 
     def _embeds_of(self, video: ComparedVideo) -> list[Tensor]:
         return [self._embeds[text] for text in video.source.texts]
+
+
+def numbers_of(panel: Panel, prompts: int) -> tuple[str, ...]:
+    """The keys of the numbers that videos with up to so many prompts have, those that tables have columns for."""
+    video = MeasuredVideo(1.0, [(float(start), "") for start in range(prompts)])
+    return tuple(key for key in panel.begin(video).numbers() if key in registry.COLUMNS)
 
 
 def story_texts(given: str | None, story: str, count: int) -> list[str]:

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from ..headforcing_core.commands.paths import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_regular, replacing
 from ..headforcing_core.hashing import file_hash
@@ -37,6 +38,8 @@ _PERCENT = {"imaging_quality"}  # of single videos VBench tells these as 0 to 10
 _LONGEST_NAME = 80  # characters of a prompt in a file's name
 _HASH_DIGITS = 8  # of a video's hash in its name: results of another video are never taken for its own
 _MANIFEST = "export.json"
+FOLDER = folder_written(_MANIFEST, "videos/*/*.mp4", "videos/*/prompts.json", "*-vbench.md", "*-vbench.json")
+"""The type of an argument that names a folder laid out for VBench."""
 
 
 @dataclass(frozen=True)

@@ -131,9 +131,6 @@ class ReferenceCache(Cache):
             past += current
         self.block += 1
 
-    def switch_blocks(self, switch):  # until the interface is merged
-        return 0
-
     # --- scenes
 
     def begin_scene(self, switch: Switch) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from ..errors import HeadForcingError
 from ..files import cache_folder, check_regular
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..head_profiles.rules import RULES, with_rule
 from ..methods.registry import NOT_BUILT, method_names
 from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..render.options import DEFAULTS, RenderOptions
@@ -37,11 +39,17 @@ def find_profile(name: str) -> HeadProfile:
     return load_profile(bundled_profiles().get(name, Path(name)))
 
 
-def choose_profile(name: str | None) -> HeadProfile | AutoProfile | None:
-    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given."""
+def choose_profile(name: str | None, rule: str | None = None) -> HeadProfile | AutoProfile | None:
+    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given. `rule` is `--rule`'s."""
     if name is None:
+        if rule is not None:
+            raise HeadForcingError(
+                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
+            )
         return None
-    return AutoProfile() if name == "auto" else find_profile(name)
+    if name == "auto":
+        return AutoProfile(rule=rule or "quota")
+    return find_profile(name) if rule is None else with_rule(find_profile(name), rule)
 
 
 def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
@@ -53,7 +61,7 @@ def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None
     settings = {
         "width": width,
         "height": height,
-        "profile": choose_profile(args.profile),
+        "profile": choose_profile(args.profile, args.rule),
         "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
         "method_options": ", ".join(given.get("set", ())),
     }
@@ -149,22 +157,21 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
     """A copy of arguments with other values."""
-    return argparse.Namespace(**vars(args) | values)
+    given = copy(args)
+    vars(given).update(values)
+    return given
 
 
 def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
-    given = dict(vars(args))
-    for name, value in given.items():
-        if isinstance(value, Path):
-            given[name] = value.absolute()
-    profile = given.get("profile")
+    values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
+    profile, prompts = vars(args).get("profile"), vars(args).get("prompts")
     if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
-        given["profile"] = str(Path(profile).absolute())
-    if given.get("prompts") is not None:
-        text = read_text(given["prompts"])
-        given["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
-    return argparse.Namespace(**given)
+        values["profile"] = str(Path(profile).absolute())
+    if prompts is not None:
+        text = read_text(prompts)
+        values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
+    return changed(args, **values)
 
 
 def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:
@@ -256,6 +263,12 @@ def add_render_arguments(sub: argparse.ArgumentParser) -> None:
         type=PROFILE,
         help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
         "seconds and stores them for later runs; default: the bundled one that fits the model, else auto",
+    )
+    sub.add_argument(
+        "--rule",
+        choices=RULES,
+        help="roles from the profile's shares: quota (the paper's), function (memory heads are those that look at the "
+        "middle most), auto (function where the quota misnames a head); default: as in the profile",
     )
     sub.add_argument("--found-profiles", type=STORE, help="folder for found profiles; default: in the user's cache")
     sub.add_argument(

@@ -22,7 +22,7 @@ from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import check_writable, replacing
 from ..hashing import file_hash
-from ..head_profiles.profiler import shard
+from ..head_profiles.profiler import pick_part
 from ..render.block_keys import finished_blocks
 from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
@@ -92,7 +92,7 @@ def batch(args: argparse.Namespace) -> Result:
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
     names = list(jobs)
-    jobs = {names[place]: jobs[names[place]] for place in shard(len(names), args.shard)}
+    jobs = {names[place]: jobs[names[place]] for place in pick_part(len(names), args.shard)}
     check_writable(out / "probe")
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
@@ -112,21 +112,16 @@ def batch(args: argparse.Namespace) -> Result:
     return _result(told, farm, time.monotonic() - begun)
 
 
-def source_of(args: argparse.Namespace) -> Source:
-    """Model, prompts and device of a line."""
-    return Source.demo(args) if args.demo else Source.of_files(args, args.prompts, args.start_latents)
-
-
 def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
-    source, embeds = job.source or source_of(args), [shared.get() for shared in job.embeds]
+    source, embeds = job.source or Source.of(args), [shared.get() for shared in job.embeds]
     with claimed_after(job.patience, args.out, args.latents):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        plan = source.job(source.plan(), embeds).recall_roles(source.plan)
+        plan = source.job(source.plan(), embeds).take_found_roles(source.plan)
         parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
         source.check_needs(plan, args.out, loaded=has_model(source, **parts))
         loaded = kept_model(source, **parts)
@@ -171,8 +166,7 @@ def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     try:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
-        here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
-        source = source_of(argparse.Namespace(**{**vars(args), **here}))
+        source = Source.of(args, elsewhere=farm.remote)
         plan = source.plan()
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)

@@ -61,7 +61,7 @@ class ComparedVideo:
     ) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
         source = self.source
-        plan = source.job(self.plan, embeds).recall_roles(source.plan)
+        plan = source.job(self.plan, embeds).take_found_roles(source.plan)
         with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
             result = loaded.render(replace(source.job(plan, embeds), patience=patience), self.path)
         return measured(self.entry, source.options.seed, plan, source.machine.dtype, result, panel=panel)

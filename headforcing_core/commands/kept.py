@@ -49,7 +49,7 @@ def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> N
     if not farm.parallel or len(videos) == 1:
         return
     for name, (job, source) in videos.items():
-        if job.recall_roles(source.plan).auto is not None and not job.finished_blocks:
+        if job.take_found_roles(source.plan).auto is not None and not job.finished_blocks:
             raise HeadForcingError(
                 f"{name}: the roles of this model's heads are not known yet, and videos made at the same time would "
                 "each find their own: make one video first, measure them with `headforcing profile`, or give a profile"

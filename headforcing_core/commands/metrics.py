@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from ..errors import HeadForcingError
-from ..report.learned.base import MeasuredVideo, Panel
-from ..report.learned.registry import COLUMNS, METRICS, load_panel
+from ..report.learned.base import Panel
+from ..report.learned.registry import METRICS, load_panel
 from .arguments import pick_device
 from .kept import Kept
 from .paths import READ, folder_read
@@ -58,11 +58,3 @@ def panel_of(args: argparse.Namespace, device_name: str | None = None) -> Panel 
 
 def _loaded(args: argparse.Namespace, device: torch.device) -> Panel:
     return load_panel(args.metric_models, args.metrics, device, args.aesthetic_head)
-
-
-def keys_of(panel: Panel | None, prompts: int) -> tuple[str, ...]:
-    """The keys of the numbers that videos with up to so many prompts have, those that tables have columns for."""
-    if panel is None:
-        return ()
-    video = MeasuredVideo(1.0, [(float(start), "") for start in range(prompts)])
-    return tuple(key for key in panel.begin(video).numbers() if key in COLUMNS)

@@ -99,8 +99,6 @@ LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_d
 FOLLOWED = PathType(reads=_itself, writes=_story)
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by another content."""
-EXPORT = folder_written("export.json", "videos/*/*.mp4", "videos/*/prompts.json", "*-vbench.md", "*-vbench.json")
-"""A folder that is laid out for VBench."""
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
 
 

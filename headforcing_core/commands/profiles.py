@@ -17,8 +17,9 @@ from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed, replacing
 from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.profiler import BUDGETS, profile_heads, shard
+from ..head_profiles.profiler import BUDGETS, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
+from ..head_profiles.rules import RULES, remark_on_rule, with_rule
 from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
@@ -57,6 +58,7 @@ def add_parsers(command: Commands) -> None:
         "--prompts", type=TEXT, help="one prompt per line, or @FILE; default: twenty that come with the pack"
     )
     sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
+    sub.add_argument("--rule", choices=RULES, default="quota", help="of the roles; the shares stay the same (quota)")
     sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
@@ -111,6 +113,7 @@ class Measurement:
     device: str
     dtype: torch.dtype
     rope: str = "absolute"
+    rule: str = "quota"
     seed: int = 0
     share: str = "1/1"
     demo: bool = False
@@ -140,6 +143,7 @@ class Measurement:
             args.device,
             torch.float32 if args.demo else DTYPES[args.dtype],
             rope=args.rope,
+            rule=args.rule,
             seed=args.seed,
             share=args.shard,
             demo=args.demo,
@@ -153,13 +157,13 @@ class Measurement:
             texts, missing = list(self.prompts), set(shares.missing_prompts())
             device = pick_device(self.device)
             embeds = list(map(word_hash.encode, texts)) if self.demo else self.files.encode(texts, device)
-            todo = {prompt: embeds[prompt] for prompt in shard(len(texts), self.share) if prompt in missing}
+            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.share) if prompt in missing}
             if self.farm.parallel:
                 self._on_farm(shares, todo)
             else:
                 self._here(shares, todo)
             made_for = "toy_world" if self.demo else self.family
-            return _finish(shares, self.out, self.measured, f"measured on {info.path.name}", (made_for,))
+            return _finish(shares, self.out, self.measured, f"measured on {info.path.name}", (made_for,), self.rule)
 
     @property
     def measured(self) -> Path:
@@ -317,9 +321,12 @@ def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[s
     return tuple(line.strip() for line in split_lines(read_text(given)) if line.strip())
 
 
-def _finish(shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = ()) -> Result:
+def _finish(
+    shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota"
+) -> Result:
     made = replace(shares.profile(out.stem, {"source": source}), families=families)
+    made = made if rule == "quota" else with_rule(made, rule)
     made.save(out)
-    lines = [*shares.describe(made), f"profile  {out}", f"shares   {measured}"]
+    lines = [*shares.describe(made), *remark_on_rule(made), f"profile  {out}", f"shares   {measured}"]
     found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": shares.stability()}
     return {"text": "\n".join(lines), "json": {**found, "missing_prompts": shares.missing_prompts()}}

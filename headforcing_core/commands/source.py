@@ -71,11 +71,18 @@ class Source:
     family: str = ""
 
     @classmethod
-    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None) -> Source:
+    def of(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
+        """The inputs of `demo` or `generate`; `elsewhere` as for `Machine.of`."""
+        if "weights" in args:
+            return cls.of_files(args, args.prompts, args.start_latents, follow, elsewhere)
+        return cls.demo(args, follow, elsewhere)
+
+    @classmethod
+    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
         options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
         info = ModelFiles(assets.model_path()).inspect()
-        machine = Machine.of(args, torch.float32, info.config.head_dim)
+        machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
         if follow is not None or args.prompts:
             timeline = options.parse(read_text(args.prompts) if follow is None else follow.text)
         else:  # the plan cuts or extends it when another length is asked for
@@ -91,6 +98,7 @@ class Source:
         prompts: str,
         start_latents: Path | None = None,
         follow: FollowedFile | None = None,
+        elsewhere: bool = False,
     ) -> Source:
         """The model of `--weights`; the text of `follow` replaces `prompts`."""
         files = ModelFiles.of(args)
@@ -99,7 +107,7 @@ class Source:
         info = files.inspect()
         latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         start = chosen_start(args, options)
-        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
+        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim, elsewhere)
         source = cls(options, timeline, machine, machine.identified(info), files, follow=follow, family=family)
         return replace(source, start_latents=latents, start=start)
 

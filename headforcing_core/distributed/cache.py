@@ -19,6 +19,7 @@ from ..cache.base import Cache, WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
+from ..cache.scenes import Recall
 from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction, sdpa
@@ -149,6 +150,10 @@ class ParallelCache(Cache):
     def occupied(self) -> int:
         heads = [sum(map(len, layers)) for layers in self.shape.groups.values()]
         return sum(group.frames * count for group, count in zip(self.part.groups, heads, strict=True))
+
+    @property
+    def recalls(self) -> Sequence[Recall]:
+        return self.part.recalls
 
     def begin_block(self) -> None:
         self.part.begin_block()

@@ -9,6 +9,7 @@ import numpy as np
 
 from ..errors import HeadForcingError
 from .profile import ROLES, HeadProfile
+from .rules import remark_on_rule
 
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
 
@@ -119,7 +120,7 @@ def sanity_checks(profile: HeadProfile) -> list[str]:
 
     Anchors and local heads with unusually small shares are reported if there are any.
     """
-    return [*_weak_anchors(profile), *_unfocused_locals(profile)]
+    return [*_weak_anchors(profile), *_unfocused_locals(profile), *remark_on_rule(profile)]
 
 
 def _weak_anchors(profile: HeadProfile) -> list[str]:

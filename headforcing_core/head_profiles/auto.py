@@ -29,6 +29,7 @@ from ..model.wan import PromptKV
 from ..timeline.switch import Switch
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
+from .rules import with_rule
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +41,12 @@ FIRST_MEASURED_BLOCK = 2  # 0-based; before it, the context is too short to dist
 class AutoProfile:
     """Requests that head roles are measured during sampling; used in place of a head profile.
 
-    The fractions are those of `profile.classify`.
+    The fractions are those of `profile.classify`, the rule is one of `rules.RULES`.
     """
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
+    rule: str = "quota"
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
@@ -180,7 +182,7 @@ class AutoProfileCache(Cache):
     def _measured(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
         roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
-        return HeadProfile(
+        found = HeadProfile(
             "auto",
             len(roles),
             len(roles[0]),
@@ -191,6 +193,7 @@ class AutoProfileCache(Cache):
             measured={"window_frames": self.warm_up.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )
+        return found if self.auto.rule == "quota" else with_rule(found, self.auto.rule)
 
     def _switch(self) -> MemoryEvent | None:
         """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
@@ -221,7 +224,7 @@ class AutoPolicy(CachePolicy):
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
 
 
-def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
+def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
     path = _place(folder, fingerprint)
     source = f"found while sampling on {date.today().isoformat()}"
@@ -234,7 +237,7 @@ def remember(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     return path
 
 
-def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
+def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
     """The profile that was found for this model earlier, with the wanted thresholds; None if there is none.
 
     A damaged file counts as none: the next run finds the roles again and replaces it.
@@ -247,7 +250,8 @@ def recall(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | N
     except HeadForcingError as error:
         log.warning("Head Forcing: roles are found again, %s", error)
         return None
-    return found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
+    found = found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
+    return found if auto.rule == "quota" else with_rule(found, auto.rule)
 
 
 def _place(folder: Path, fingerprint: str) -> Path:

@@ -143,7 +143,9 @@ class HeadProfile:
                 "choose a profile with measured shares."
             )
         anchor, local = anchor_percent / 100, local_percent / 100
-        return replace(self, roles=classify(self.shares, anchor, local), anchor_fraction=anchor, local_fraction=local)
+        by_quota = {key: value for key, value in self.provenance.items() if key != "rule"}
+        roles = classify(self.shares, anchor, local)
+        return replace(self, roles=roles, anchor_fraction=anchor, local_fraction=local, provenance=by_quota)
 
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""

@@ -59,7 +59,7 @@ class ShareMeter:
     def queries(self) -> Tensor:
         return self._queries.cpu().double()
 
-    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def profile_heads(
             on_prompt(prompt)
 
 
-def shard(count: int, text: str) -> list[int]:
+def pick_part(count: int, text: str) -> list[int]:
     """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts.
 
     Raises HeadForcingError for any other form.

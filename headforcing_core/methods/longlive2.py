@@ -87,16 +87,7 @@ class LongLive2Cache(WindowCache):
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         if self.clean and self.begins_shot:  # only with `drops_old_shots`
             self.filled = self.policy.sink_frames + self.frames
-        self.store(layer, k if self.policy.infinite else self.at_own_index(k), v)
-
-    def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.k[layer][:, : self.filled], self.v[layer][:, : self.filled]
-        if self.policy.infinite:
-            k = self.rope.rotate_temporal(k, range(self.filled))
-            q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
-        else:
-            q = self.at_own_index(q)
-        return self.attention_over(q, k, v)
+        self.store(layer, k, v)
 
     def finish(self, prompt: object) -> None:
         if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:

@@ -32,6 +32,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         if shape.frame_slots < everything
         else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
     ]
+    lines += [f"note: {remark}" for remark in plan.remarks]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(
             f"kept of scenes that may come back, in main memory: latent frames of {shape.policy.kept_scenes} scenes "

@@ -11,6 +11,7 @@ from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, default_profile
+from ..head_profiles.rules import remark_on_rule
 from ..model.wan import WanConfig
 
 
@@ -21,12 +22,14 @@ class HeadRoles(NamedTuple):
         name: of the profile, in reports.
         auto: how they are found while sampling; None if they are known.
         queries: the query statistics of the profile; None if it has none.
+        remarks: sentences for reports.
     """
 
     name: str
     roles: Roles
     auto: AutoProfile | None = None
     queries: QueryStatistics | None = None
+    remarks: tuple[str, ...] = ()
 
 
 def head_roles(
@@ -57,9 +60,10 @@ def head_roles(
     if policy.heads_by == "labels":
         name += "" if profile.labels else ", labels from its roles"
         return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
+    remarks = tuple(remark_on_rule(profile)) if arrangement == "profile" else ()
     if arrangement != "profile":
         name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
-    return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), queries=queries)
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), None, queries, remarks)
 
 
 def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:

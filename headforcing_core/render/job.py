@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..files import check_writable
-from ..head_profiles.auto import recall
+from ..head_profiles.auto import load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..rollout.rows import Embeddings, Script
 from . import block_keys
@@ -78,7 +78,7 @@ class RenderJob:
         """Number of this video's blocks that are stored."""
         return 0 if self.runs is None else block_keys.finished_blocks(self.runs, self.setup, self.keys)
 
-    def recall_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
+    def take_found_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
         """The plan with the roles that were found for this model earlier, where the plan would find them.
 
         A video that began by finding them goes on so.
@@ -86,7 +86,7 @@ class RenderJob:
         plan = self.plan
         if plan.auto is None or self.found_profiles is None or self.finished_blocks:
             return plan
-        found = recall(self.found_profiles, self.weights, plan.auto)
+        found = load_found_profile(self.found_profiles, self.weights, plan.auto)
         return plan if found is None else plan_with(found)
 
     def check_needs(

@@ -43,6 +43,7 @@ class RenderPlan:
         held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
+        remarks: about the head profile, sentences for reports.
     """
 
     config: WanConfig
@@ -59,6 +60,7 @@ class RenderPlan:
     profile_name: str
     auto: AutoProfile | None = None
     held_frames: int = 0
+    remarks: tuple[str, ...] = ()
 
     @classmethod
     def make(
@@ -96,7 +98,7 @@ class RenderPlan:
         timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
-        name, by_head, auto, queries = head_roles(config, policy, profile, family, roles, shuffle)
+        name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
         stride = config.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
         story = policy.with_scenes(timeline)
@@ -125,6 +127,7 @@ class RenderPlan:
             profile_name=name,
             auto=auto,
             held_frames=held,
+            remarks=remarks,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:

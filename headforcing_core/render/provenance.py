@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
-from ..model.attention import AttentionFunction
+from ..model.attention_backends import AttentionFunction, GroupedAttention, LayerAttention
 from ..versions import versions
 from .plan import RenderPlan
 
@@ -58,5 +59,6 @@ def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, s
 
 def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
-    own = getattr(attention, "name", "")
-    return own or (getattr(attention, "__name__", chosen) if chosen == "auto" else chosen)
+    if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
+        return attention.name
+    return attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen

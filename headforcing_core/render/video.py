@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ...kernels.dispatch import kernels_put_aside
-from ..head_profiles.auto import remember
+from ..head_profiles.auto import store_found_profile
 from ..rollout.loop import Block, JointModel
 from ..runs.folder import RunFolder
 from ..runs.stored import earlier_video
@@ -103,4 +103,4 @@ def _result(render: Render, seconds: float) -> RenderResult:
 def _remember_roles(job: RenderJob, run: Run) -> Path | None:
     if job.found_profiles is None or run.found_profile is None or not run.found_now:
         return None
-    return remember(job.found_profiles, job.weights, run.found_profile)
+    return store_found_profile(job.found_profiles, job.weights, run.found_profile)

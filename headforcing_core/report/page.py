@@ -78,16 +78,13 @@ class Panel:
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
     """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels.
 
-    Raises HeadForcingError for an unknown theme and without matplotlib.
+    Raises HeadForcingError for an unknown theme.
     """
     if theme not in THEMES:
         raise HeadForcingError(f"theme must be {' or '.join(THEMES)}, got {theme!r}")
-    try:
-        import matplotlib  # noqa: F401  (submodules can be in sys.modules without the package)
-        from matplotlib.backends.backend_agg import FigureCanvasAgg
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise HeadForcingError("plots need matplotlib; install it with: pip install matplotlib") from error
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
     look = THEMES[theme]
     height = 2 * MARGIN + sum(panel.header + panel.height + _BELOW for panel in panels) - MARGIN
     with _DRAWING:

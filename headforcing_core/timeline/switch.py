@@ -138,7 +138,8 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     if len(words) == len(seeds):
         return None, seeds[0]
     kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    switch = Switch(kind, blend, "re-anchor" in words or "cut" in words, recall, "new scene" in words)
+    cut = "re-anchor" in words or "cut" in words
+    switch = Switch(kind, blend, cut, recall, "new scene" in words)
     return switch, seeds[0] if seeds else None
 
 

@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError
 from ..files import replacing
+from ..versions import import_optional
 from .containers import WRITABLE, read_weights
 from .umt5_file import read_umt5, sizes_of
 
@@ -68,7 +69,8 @@ def load_text_encoder(
     The dimensions are inferred from the tensors. The tokenizer is read from the file, or else from `spiece.model` in
     the same folder or its subfolder `google/umt5-xxl/`. Raises HeadForcingError for missing packages or unusable files.
     """
-    transformers, sentencepiece = _optional("transformers"), _optional("sentencepiece")
+    transformers = import_optional("transformers", "text encoders", "text")
+    sentencepiece = import_optional("sentencepiece", "text encoders", "text")
     path = Path(path)
     weights, scales, tokenizer_model = read_umt5(path)
     tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)
@@ -224,16 +226,6 @@ def _checked_rows(rows: object, number: int) -> Tensor:
     if not torch.isfinite(rows).all():
         raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
     return rows.clone()
-
-
-def _optional(package: str) -> ModuleType:
-    try:
-        return importlib.import_module(package)
-    except ImportError as error:
-        raise HeadForcingError(
-            f'Encoding prompts needs the package {package} ({error}); run `pip install -e ".[text]"` in the folder of '
-            "the pack, or use a file of precomputed embeddings."
-        ) from error
 
 
 def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:

@@ -115,7 +115,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         model = model_wrap.model_patcher
         checks.check_text_width(model, self.request.embeds.values())
         render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, weights="")
-        plan = render.job(render.plan()).recall_roles(render.plan)
+        plan = render.job(render.plan()).take_found_roles(render.plan)
         if plan.restart_frames:
             raise HeadForcingError(
                 f"method {render.options.method} encodes video frames between its rollouts; use Head Forcing Sampler "

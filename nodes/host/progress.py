@@ -167,7 +167,7 @@ class RenderProgress(Listener):
         self.player.show(state, self.text, video, preview, self._place(state))
 
     def _place(self, state: str) -> dict[str, float]:
-        """How many blocks of the story are finished, and where in the video it begins."""
+        """Finished blocks of the story (`done`), and the second of the video at which it begins (`lead`)."""
         finished = self.plan.blocks if state == "done" else self.block or 0
         clock, start = self.plan.timeline.clock, self.plan.start_blocks
         return {"done": max(0, finished - start), "lead": clock.start_seconds(start)}

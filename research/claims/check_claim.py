@@ -22,7 +22,7 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farm_arguments import add_farm_arguments, farm_of
 from ...headforcing_core.commands.metrics import add_metric_arguments, panel_of
 from ...headforcing_core.commands.model_files import ModelFiles
-from ...headforcing_core.commands.paths import EXPORT, READ, TEXT, folder_written
+from ...headforcing_core.commands.paths import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import Measurement
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, check_writable, claimed_folder
@@ -84,7 +84,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     sub.add_argument("--estimate", action="store_true", help="tell what it will take, and stop")
     sub.add_argument(
-        "--vbench", type=EXPORT, metavar="FOLDER", help="lay out the videos for VBench; its results there fill columns"
+        "--vbench",
+        type=vbench.FOLDER,
+        metavar="FOLDER",
+        help="lay out the videos for VBench; its results there fill columns",
     )
     add_metric_arguments(sub)
     add_file_arguments(sub)

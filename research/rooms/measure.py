@@ -22,7 +22,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed, replacing
 from ...headforcing_core.hashing import digest, file_hash
 from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ...headforcing_core.head_profiles.profiler import shard
+from ...headforcing_core.head_profiles.profiler import pick_part
 from ...headforcing_core.render.comparison import Entry
 from .. import ablations, role_rules
 from ..answers import Answer, answer_rows, packed
@@ -115,7 +115,7 @@ def rooms(args: argparse.Namespace) -> Result:
     for name, most in (("videos", 1000), ("shuffles", 1000)):
         if not 0 < getattr(args, name) <= most:
             raise HeadForcingError(f"--{name} must be from 1 to {most}, got {getattr(args, name)}")
-    mine = shard(args.videos, args.shard)
+    mine = pick_part(args.videos, args.shard)
     embedded = Trained(assets.model_path(), assets.autoencoder_path())
     trained = embedded if args.trained is None else Trained.of(args.trained)
     if (passed := trained.gate) is not None and passed.outcome != SUPPORTS:

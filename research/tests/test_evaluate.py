@@ -210,3 +210,8 @@ def test_six_prompts_are_read_from_lines_of_json():
     assert real_videos.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
     with pytest.raises(HeadForcingError, match="--prompts must have two or more texts in each line"):
         real_videos.story_texts("just text", "six_prompts", 1)
+
+
+def test_every_learned_metric_has_columns_in_tables():
+    keys = [column.key for kind in METRICS.values() for column in kind.columns]
+    assert len(keys) == len(set(keys)) and set(keys) <= set(COLUMNS)

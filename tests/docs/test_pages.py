@@ -26,6 +26,7 @@ COMMANDS = (
 )  # fmt: skip
 RESEARCH = (
     "train", "gate", "release", "sheet", "accuracy", "rooms", "evaluate", "tables", "read-vbench", "check-claim",
+    "returns",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")

@@ -22,9 +22,11 @@ from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
-TARGETS = (80, 86, 89, 90, 100, 120)
 # float16 differs from bfloat16 in little but a name
-HALF_TARGETS = TARGETS if os.environ.get("HEADFORCING_EVERYTHING") else (86, 90)
+EVERY_TARGET = (80, 86, 89, 90, 100, 120)
+TARGETS, HALF_TARGETS = (
+    (EVERY_TARGET, EVERY_TARGET) if os.environ.get("HEADFORCING_EVERYTHING") else ((86, 90, 100, 120), (89,))
+)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
 POINTERS[quantise.DTYPE] = "*fp8e4nv"
@@ -47,7 +49,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     k, v, rows = data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(FRAMES, 6, DIM)
     x, rotations, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
     q = data(HEADS, TOKENS, HEAD_DIM)
-    yield "move", lambda: move.roll(k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
+    yield "move", lambda: move.move_frames(k, v, k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
     yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
     yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)

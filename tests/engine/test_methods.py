@@ -53,7 +53,7 @@ CONFIG = WanConfig(
     text_len=word_hash.TEXT_LEN,
 )
 NAMES = [*METHODS, *ALIASES]
-OWN_CACHE = [name for name in NAMES if isinstance(method_policy(name), MethodPolicy)]
+OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]  # aliases are these, too
 
 
 @pytest.fixture(scope="module")
@@ -160,9 +160,8 @@ def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_i
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("text", [ONE, TWO], ids=["one prompt", "two prompts"])
-def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name, text):
-    made = plan(name, text)
+def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name):
+    made = plan(name, TWO if name in METHODS else ONE, seconds=9.0 if name in METHODS else 4.0)
     video, model = video_of(made, backbone)
     with begin_render(video, model) as render:
         for block in render.blocks():
@@ -189,16 +188,6 @@ def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(b
     assert rendered(video, model).run.meter.occupied == [9 * frames for frames in frames_per_head]
 
 
-@pytest.mark.parametrize("name", ["deep_forcing", "deep_forcing_sink_only", "forcing_kv", "dummy_forcing"])
-def test_a_cache_that_grows_counts_what_it_holds(backbone, name):
-    made = plan(name, TWO)
-    video, model = video_of(made, backbone)
-    with begin_render(video, model) as render:
-        for _ in render.blocks():
-            cache, slot = render.run.cache, made.shape.bytes(torch.float32) / made.shape.frame_slots
-            assert tensors_in(cache, set()) == pytest.approx(cache.occupied * slot, abs=slot)
-
-
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_method_renders_in_bfloat16(backbone, name):
     made = plan(name, TWO)
@@ -209,17 +198,10 @@ def test_a_method_renders_in_bfloat16(backbone, name):
     assert tensors_in(run.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
 
-@pytest.mark.slow
-def test_methods_make_different_videos(backbone):
-    videos = {name: latents_of(plan(name), backbone) for name in OWN_CACHE}
-    for name, one in videos.items():
-        assert all((one - other).abs().max() > 1e-3 for key, other in videos.items() if key != name)
-
-
-@pytest.mark.parametrize("family", ["causal_forcing_framewise", "causal_forcing_framewise_2_steps"])
 @pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("forcing_kv", "echo_forcing")])
-def test_a_method_works_one_frame_at_a_time(backbone, name, family):
-    assert latents_of(plan(name, TWO, seconds=7.0, family=family), backbone).isfinite().all()
+def test_a_method_works_one_frame_at_a_time(backbone, name):
+    made = plan(name, TWO, seconds=5.5, family="causal_forcing_framewise_2_steps")
+    assert latents_of(made, backbone).isfinite().all()
 
 
 @pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("rolling_forcing", "causvid")])
@@ -368,7 +350,7 @@ def test_what_rolling_forcing_cannot_do_is_refused_in_one_sentence(options, word
     assert sum(isinstance(row.prompt, Blend) for row in rows) == 2
 
 
-@pytest.mark.parametrize("stop_after", [1, 4, 9, 10, 13])
+@pytest.mark.parametrize("stop_after", [1, 10, 13])
 def test_a_rolling_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(backbone, tmp_path, stop_after):
     made = rolling_plan(TWO)
     assert made.blocks == 13
@@ -486,7 +468,7 @@ def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbon
     assert torch.equal(video[:21], other[:21]) and (video[21:] - other[21:]).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("stop_after", [3, 7, 10, 13, 15])
+@pytest.mark.parametrize("stop_after", [3, 7, 15])
 def test_a_causvid_render_goes_on_to_the_same_bytes_and_makes_no_step_twice(backbone, tmp_path, stop_after):
     made = causvid_plan(12.0, TWO)
     expected = latents_of(made, backbone)
@@ -610,17 +592,13 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
 
 
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"),
-        (InfinityRope(sink_frames=0), "at least 1 sink"),
-        (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
-        (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
-        (DummyForcing(mid_blocks=0), "1 in mid heads"),
-        (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "words"), [
+    (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"), (InfinityRope(sink_frames=0), "at least 1 sink"),
+    (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
+    (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
+    (DummyForcing(mid_blocks=0), "1 in mid heads"),
+    (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
+])  # fmt: skip
 def test_settings_that_cannot_work_are_refused(policy, words):
     with pytest.raises(HeadForcingError, match=words):
         plan(policy)

@@ -2,6 +2,7 @@
 
 import random
 import re
+from dataclasses import replace
 from itertools import chain
 
 import pytest
@@ -42,10 +43,10 @@ def shape_of(model, roles, policy=BUSY) -> CacheShape:
     return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
 
 
-def film(model, cache, dtype=torch.float32, forward=None, blocks=BLOCKS, steps=(1.0, 0.6)):
+def film(model, cache, dtype=torch.float32, forward=None, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES):
     """Latents, memory decisions and the cache of a video with two prompt switches."""
     video = WanVideoModel(model, dtype, **({} if forward is None else {"forward": forward}))
-    script = script_of(PROMPTS[:blocks], Schedule(steps, F), embeds(model), seed=3, switches=SWITCHES)
+    script = script_of(PROMPTS[:blocks], Schedule(steps, F), embeds(model), seed=3, switches=switches)
     made = list(rollout(video, cache, script, SeededNoise((F, 16, *SIZE))))
     events = [block.event.to_dict() for block in made if block.event is not None]
     return torch.cat([block.latents for block in made]), events
@@ -100,6 +101,21 @@ def test_several_ranks_make_the_video_of_one(model, case):
         assert same_decisions(decided, events)
         assert cache.part.memory.sources == alone.memory.sources
         assert cache.occupied == alone.occupied
+
+
+@pytest.mark.parametrize("heads", [None, WITHOUT_MEMORY["heads"]], ids=["all", "one without memory heads"])
+def test_a_scene_comes_back_on_every_rank(model, heads):
+    roles = mixed(model, MIXED) if heads is None else [row[:5] for row in WITHOUT_MEMORY["roles"]]
+    shape = shape_of(model, roles, replace(BUSY, kept_scenes=3))
+    division = None if heads is None else Division(heads, strips(4, 3, 2), head_costs(shape))
+    switches = {3: Switch(), 6: Switch(recall=1), 8: Switch("flush"), 10: Switch("recache", recall=2)}
+    alone = HeadCache(shape, torch.float32)
+    expected, events = film(model, alone, switches=switches)
+    assert [recall.frames for recall in alone.recalls] == [(0, 1, 2, 3, 6), (9, 10, 11, 12, 15)]
+    for latents, decided, cache, _ in on_ranks(model, shape, 2, division, switches=switches):
+        assert difference(latents, expected) <= 1e-5
+        assert same_decisions(decided, events) and cache.recalls == alone.recalls
+        assert cache.part.memory.sources == alone.memory.sources
 
 
 def test_several_ranks_make_the_video_of_one_in_bf16():

@@ -22,11 +22,10 @@ from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile, stability
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import (
-    BUDGETS,
     ShareMeter,
     measure_prompt,
+    pick_part,
     profile_heads,
-    shard,
 )
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
@@ -158,7 +157,7 @@ def attention_map(q, k):
     return (q.double() @ k.double().transpose(1, 2) / q.shape[-1] ** 0.5).softmax(dim=-1)
 
 
-@pytest.mark.parametrize(("first", "last"), [(1, 1), (5, 7), (1, 29), (29, 1), (24, 7)])
+@pytest.mark.parametrize(("first", "last"), [(5, 7), (1, 29), (29, 1)])
 def test_shares_are_sums_over_the_attention_map(first, last):
     q, k, v = some_heads()
     out, shares = with_shares(sdpa, q, k, v, first, last)
@@ -167,11 +166,6 @@ def test_shares_are_sums_over_the_attention_map(first, last):
     assert shares.dtype == torch.float64 and shares.shape == (3, 3)
     torch.testing.assert_close(shares, torch.stack(expected, dim=-1), rtol=0, atol=1e-6)
     torch.testing.assert_close(out, explicit(q, k, v), rtol=0, atol=1e-5)
-
-
-def test_attention_is_the_same_with_and_without_measuring():
-    q, k, v = some_heads(keys=100, dim=32)
-    torch.testing.assert_close(with_shares(sdpa, q, k, v, 3, 20)[0], sdpa(q, k, v), rtol=0, atol=1e-6)
 
 
 def test_shares_of_frames_are_sums_over_the_attention_map():
@@ -253,23 +247,7 @@ def test_no_attention_map_is_held():
     allowed = 2 * OUTPUT + 2 * KEYS * DIM * 4 + 8 * HEADS * QUERIES * 8
     assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 10
     assert extra_bytes(lambda q, k, v: frame_shares(sdpa, q, k, 200)) < allowed
-
-
-def test_the_yardstick_sees_an_attention_map():
-    assert extra_bytes(explicit) > MAP / HEADS
-
-
-def test_extra_memory_at_full_size_is_below_60_mb():
-    """The bound of the test above at 832x480, bf16: 1560 tokens a frame, 4680 queries, 12 heads of 128.
-
-    One output [12, 4680, 128] is 14.4 MB, eight float64 numbers per head and query are 3.6 MB, and one-hot values over
-    21 frames [32760, 128] 8.4 MB: 2 x 14.4 + 2 x 8.4 + 3.6 = 49 MB. An attention map in bf16 would be 3,680 MB.
-    """
-    queries, keys, heads, dim = 3 * 30 * 52, 21 * 30 * 52, 12, 128
-    output, numbers, values = heads * queries * dim * 2, 8 * heads * queries * 8, keys * dim * 2
-    assert output == pytest.approx(14.4e6, rel=0.01) and values == pytest.approx(8.4e6, rel=0.01)
-    assert 2 * output + 2 * values + numbers == pytest.approx(49e6, rel=0.02)
-    assert heads * queries * keys * 2 == pytest.approx(3680e6, rel=0.01)
+    assert extra_bytes(explicit) > MAP / HEADS  # the yardstick sees a map
 
 
 # ----------------------------------------------------------------------------------------- rollouts that are watched
@@ -352,23 +330,6 @@ def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, 
     assert other.profile("x") == measure(small).profile("x"), "the order of merging must not matter"
 
 
-def test_measurements_of_earlier_versions_have_no_query_statistics(small, measured, tmp_path):
-    path = tmp_path / "earlier.safetensors"
-    measure(small, prompts=[0]).save(path)
-    with safe_open(path, "pt") as file:
-        tags = file.metadata()
-    tensors = load_file(path)
-    del tensors["query_sums"]
-    save_file(tensors, path, tags)
-    earlier = HeadShares.load(path)
-    assert earlier.profile("x").queries is None and '"queries"' not in earlier.profile("x").to_json()
-    assert measure(small, prompts=[1, 2], into=earlier).profile("x").queries is None, "one prompt has none"
-    assert measured.profile("x").queries is not None
-    save_file({**tensors, "query_sums": torch.zeros(3, 2, 3, 2, 4)}, path, tags)
-    with pytest.raises(HeadForcingError, match="damaged: its query_sums do not fit"):
-        HeadShares.load(path)
-
-
 def test_every_denoising_step_of_every_block_is_measured_once(measured):
     assert measured.counts.shape == (3, 4, 4)  # prompts, blocks 2 to 5, steps
     assert (measured.counts == 1).all() and measured.missing_prompts() == []
@@ -378,7 +339,7 @@ def test_every_denoising_step_of_every_block_is_measured_once(measured):
     assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2, 3)).min() > 1e-4, "two passes gave the same shares"
 
 
-@pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (4, 6), (1, 3)])
+@pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (1, 3)])
 def test_the_clean_pass_and_the_blocks_before_the_first_are_not_measured(small, monkeypatch, first_block, blocks):
     calls = []
 
@@ -460,7 +421,7 @@ def stop_at(block: int, step: int, prompt_starts: int):
     return on_step
 
 
-@pytest.mark.parametrize(("block", "step"), [(0, 0), (2, 1), (3, 4), (5, 4)])
+@pytest.mark.parametrize(("block", "step"), [(2, 1), (5, 4)])
 def test_an_interrupted_measurement_goes_on_to_the_same_numbers(small, measured, tmp_path, block, step):
     file = tmp_path / "shares.safetensors"
     shares = HeadShares(SETUP)
@@ -484,17 +445,11 @@ def test_a_complete_prompt_is_not_measured_again(small, measured, tmp_path):
     assert_same(copy, measured)
 
 
-def test_prompts_are_reported_as_they_are_finished(small):
-    done = []
-    measure(small, replace(SETUP, blocks=3), [2, 0], on_prompt=done.append)
-    assert done == [2, 0]
-
-
 # ------------------------------------------------------------------------------------------------------------- farms
 
 
 def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
-    parts = [measure(small, prompts=shard(3, f"{part}/3")) for part in (1, 2, 3)]
+    parts = [measure(small, prompts=pick_part(3, f"{part}/3")) for part in (1, 2, 3)]
     assert [part.missing_prompts() for part in parts] == [[1, 2], [0, 2], [0, 1]]
     for order in itertools.permutations(parts):
         merged = HeadShares(SETUP)
@@ -504,32 +459,25 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
         assert merged.profile("x") == measured.profile("x")
 
 
-@pytest.mark.parametrize("parts", [1, 2, 3, 7, 30])
+@pytest.mark.parametrize("parts", [1, 3, 30])
 def test_shards_part_the_prompts_evenly(parts):
     for count in range(26):
-        shares = [shard(count, f"{part}/{parts}") for part in range(1, parts + 1)]
+        shares = [pick_part(count, f"{part}/{parts}") for part in range(1, parts + 1)]
         assert sorted(itertools.chain(*shares)) == list(range(count))
         assert max(map(len, shares)) - min(map(len, shares)) <= 1
-    assert shard(8, "2/4") == [1, 5]
+    assert pick_part(8, "2/4") == [1, 5]
 
 
 @pytest.mark.parametrize("text", ["", "2", "0/4", "5/4", "1/0", "-1/4", "1/4/2", "a/b", "1 / 4", "1/99999", "²/4"])
 def test_a_shard_that_is_none_is_refused(text):
     with pytest.raises(HeadForcingError, match="a shard must look like 2/4"):
-        shard(8, text)
+        pick_part(8, text)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fingerprint": "ffff"},
-        {"prompts": ("one", "two", "four")},
-        {"seed": 6, "rope": "contiguous"},
-        {"sigmas": (1.0, 0.8, 0.6, 0.4)},
-        {"window_frames": 9, "width": 64},
-        {"first_block": 3},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"fingerprint": "ffff"}, {"prompts": ("one", "two", "four")}, {"seed": 6, "rope": "contiguous"},
+    {"sigmas": (1.0, 0.8, 0.6, 0.4)}, {"window_frames": 9, "width": 64}, {"first_block": 3},
+])  # fmt: skip
 def test_measurements_of_different_setups_do_not_merge(measured, changes):
     with pytest.raises(HeadForcingError) as error:
         HeadShares(replace(SETUP, **changes)).merge(measured)
@@ -584,7 +532,7 @@ def test_a_damaged_file_gives_one_clear_error(measured, tmp_path, name):
     assert "\n" not in str(error.value) and len(str(error.value)) < 300 + len(str(tmp_path))
 
 
-@pytest.mark.parametrize("keep", [0, 7, 100, 5000])
+@pytest.mark.parametrize("keep", [0, 7, 5000])
 def test_a_file_that_was_cut_short_gives_one_clear_error(measured, tmp_path, keep):
     file = tmp_path / "cut.safetensors"
     measured.save(file)
@@ -717,26 +665,19 @@ def test_the_hash_of_prompts_depends_on_their_words_and_order():
     assert len(hashes) == 4 and replace(SETUP, seed=1).prompts_hash == SETUP.prompts_hash
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"prompts": ()}, "at least one prompt"),
-        ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
-        ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
-        ({"first_block": 0}, "first_block must be at least 1"),
-        ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"prompts": ()}, "at least one prompt"),
+    ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
+    ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
+    ({"first_block": 0}, "first_block must be at least 1"),
+    ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
+])  # fmt: skip
 def test_a_setup_that_measures_nothing_is_refused(changes, expected):
     with pytest.raises(HeadForcingError, match=expected):
         ProfileSetup(**{**asdict(SETUP), **changes})
 
 
 # ---------------------------------------------------------------------------------------------- presets and prompts
-
-
-def test_the_presets_are_those_of_the_paper():
-    assert BUDGETS == {"full": (20, 30.0), "quick": (4, 10.0)}
 
 
 def test_twenty_different_prompts_come_with_the_pack():
@@ -763,11 +704,8 @@ def demo_profile(prompts: int, seconds: float):
 
 @pytest.mark.slow
 def test_a_quick_and_a_longer_measurement_of_the_demo_model_agree():
-    """Of 48 roles at least 44, the longer one being a cut of `full` (6 prompts x 15 s).
-
-    With the shipped profile at least 28 (chance is 19): in its 30 s absolute positions leave the range of training.
-    """
-    quick, longer = demo_profile(*BUDGETS["quick"]), demo_profile(6, 15.0)
+    """With the shipped profile at least 28 of 48 roles (chance is 19): its 30 s leave the range of training."""
+    quick, longer = demo_profile(2, 8.0), demo_profile(4, 10.0)
     shipped = load_profile(bundled_profiles()["toy_world"])
     assert quick.counts() == longer.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
     roles = [[role for layer in one.roles for role in layer] for one in (quick, longer, shipped)]

@@ -6,20 +6,18 @@ import weakref
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.block_keys import video_keys
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch, read_tag, write_tag
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from scripts import script_of
 from small_engine import (
@@ -41,7 +39,6 @@ from small_engine import (
     random_setting,
     wan,
 )
-from switching_reference import SwitchingReferenceCache
 
 EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 PAST_CHANGING = [switch for switch in EVERY_SWITCH if switch.changes_cache]
@@ -91,7 +88,7 @@ def test_every_kind_makes_another_video_and_a_plain_reset_is_what_a_changed_prom
 
 
 @pytest.mark.parametrize("switch", PAST_CHANGING, ids=str)
-@pytest.mark.parametrize("name", ["head_forcing", "no_rope_reencoding", "self_forcing", "self_forcing_sink"])
+@pytest.mark.parametrize("name", ["head_forcing", "no_rope_reencoding", "self_forcing_sink"])
 def test_after_a_switch_no_slot_is_read_that_was_not_written(model, switch, name):
     cache = new_cache(model, mixed(model), PRESETS[name], 9)
     for group in cache.groups:
@@ -321,13 +318,13 @@ def random_switches(seed: int) -> dict[int, Switch]:
     return {block: draw.choice(PAST_CHANGING) for block in sorted(draw.sample(range(1, 12), draw.choice((1, 2, 4, 7))))}
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(20))
 def test_switched_caches_equal_the_specification_for_random_roles_policies_and_switches(seed):
     assert_as_specified(seed, switches=random_switches(seed))
 
 
 def test_the_random_switches_reach_memory_windows_and_every_kind():
-    drawn = [(random_setting(seed)[2], random_switches(seed)) for seed in range(40)]
+    drawn = [(random_setting(seed)[2], random_switches(seed)) for seed in range(20)]
     assert {switch for _, switches in drawn for switch in switches.values()} == set(PAST_CHANGING)
     recached = [policy for policy, switches in drawn if any(s.kind == "recache" for s in switches.values())]
     assert {policy.anchor.recent_frames for policy in recached} >= {0, 5, None}
@@ -335,7 +332,7 @@ def test_the_random_switches_reach_memory_windows_and_every_kind():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_film_with_switches_is_extended_as_if_it_had_never_stopped(model, seed):
     switches, prompts = random_switches(seed), [0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 0, 1]
     whole = latents(film(model, new_cache(model, mixed(model), BUSY, 12), 12, prompts=prompts, switches=switches))
@@ -367,12 +364,6 @@ def test_history_counts_sinks_from_the_origin_and_reaches_back_to_the_oldest():
     assert policy.history(12, origin=12, oldest=12) == policy.history(0) == []
     assert policy.history(6, origin=9, oldest=8) == [], "rewound to before a flush and a cut"
     assert RolePolicy(recent_frames=None).history(4, origin=3, oldest=2) == [2, 3]
-
-
-@pytest.mark.parametrize("kind", [HeadCache, SwitchingReferenceCache])
-def test_models_without_memory_heads_can_be_flushed(model, kind):
-    cache = new_cache(model, every_head(model, "anchor"), BUSY, 8, kind)
-    assert all(block.event is None for block in two_scenes(model, Switch("flush"), 8, cache=cache))
 
 
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
@@ -441,22 +432,6 @@ def test_switches_survive_a_model_with_other_blocks():
     assert [row.prompt for row in made.rows] == ["a"] * 5 + third + ["b"] * 2 + ["[recache] c"] * 4
 
 
-def test_keys_of_blocks_change_from_their_first_switch_on_and_plain_ones_are_as_they_always_were():
-    rows = [torch.full((1, 2), float(i)) for i in range(3)]
-
-    def keys(tag, other=""):
-        made = plan(f"0:00 a\n0:03 {tag} b\n0:06 {other} c", 9)
-        return video_keys(made, "setup", made.script(dict(zip("abc", rows, strict=True))))
-
-    plain = keys("[reset]")
-    tags = ("[recache]", "[flush]", "[re-anchor]", "[flush, re-anchor]", "[blend 1]", "[blend 2]", "[recache, blend 1]")
-    others = [keys(tag) for tag in tags]
-    for i, one in enumerate([plain, *others]):
-        assert one[:4] == plain[:4]
-        assert all(not set(one[4:]) & set(other[4:]) for other in [plain, *others][:i])
-    assert keys("", "[flush]")[:8] == plain[:8] and not set(keys("", "[flush]")[8:]) & set(plain)
-
-
 @pytest.mark.parametrize("tag", ["[recache]", "[flush]", "[re-anchor]", "[blend 2, flush]"])
 def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
     for at in ("0:03", "0:04"):
@@ -475,14 +450,6 @@ def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
 
 
 # ----------------------------------------------------------------------------------------------------------------- tags
-
-
-@pytest.mark.parametrize("switch", [*EVERY_SWITCH, Switch("flush", 16, True), Switch(blend_blocks=3)], ids=str)
-@pytest.mark.parametrize("seed", [None, 0, 2**64 - 1])
-@pytest.mark.parametrize("text", ["a fox", "[flush] a fox", "[closeup] a fox", "- a", "[blend 3, flush flush] x"])
-def test_a_switch_and_its_text_are_written_so_that_they_read_back(switch, seed, text):
-    found, reroll, rest = read_tag(write_tag(switch, text, seed))
-    assert (found or Switch(), reroll, rest) == (switch, seed, text)
 
 
 @pytest.mark.parametrize(

@@ -129,27 +129,16 @@ RUNS = {
     ],
 }
 SUBSET = [
-    ("longlive", "switch_w12_s3_globalsink"),
-    ("longlive", "infinity_switch_w12_s3_globalsink"),
-    ("longlive", "single_w7_s4"),
-    ("infinity_rope", "cut_w6_s1"),
-    ("infinity_rope", "early_switch_w12_s1"),
-    ("forcing_kv", "dynamic_temporal2_keep2"),
-    ("dummy_forcing", "ar1_mid1"),
-    ("deep_forcing", "ds_pc_sink10_budget18_recent4_reuse2"),
-    ("memflow", "single_bank2_interval2"),
-    ("memflow", "single_bank3_interval3_sma"),
-    ("memflow", "switch_early_bank3"),
-    ("rolling_sink", "w9"),
-    ("memrope", "w9_s1_adaptive"),
-    ("reward_forcing", "w9_s3_alpha09"),
-    ("echo_forcing", "single"),
-    ("echo_forcing", "smooth_early"),
-    ("pyramid_forcing", "mixed"),
-    ("pyramid_forcing", "mixed_leftover_and_stale_readout"),
-    ("causal_forcing", "framewise_1step"),
+    ("longlive", "switch_w12_s3_globalsink"), ("longlive", "infinity_switch_w12_s3_globalsink"),
+    ("longlive", "single_w7_s4"), ("infinity_rope", "cut_w6_s1"), ("infinity_rope", "early_switch_w12_s1"),
+    ("forcing_kv", "dynamic_temporal2_keep2"), ("dummy_forcing", "ar1_mid1"),
+    ("deep_forcing", "ds_pc_sink10_budget18_recent4_reuse2"), ("memflow", "single_bank2_interval2"),
+    ("memflow", "single_bank3_interval3_sma"), ("memflow", "switch_early_bank3"), ("rolling_sink", "w9"),
+    ("memrope", "w9_s1_adaptive"), ("reward_forcing", "w9_s3_alpha09"), ("echo_forcing", "single"),
+    ("echo_forcing", "smooth_early"), ("pyramid_forcing", "mixed"),
+    ("pyramid_forcing", "mixed_leftover_and_stale_readout"), ("causal_forcing", "framewise_1step"),
     ("causal_forcing", "framewise_2step_i2v"),
-]
+]  # fmt: skip
 # of the full set only what is not rolled out by a test below, which compares latents, too
 REPLAYED = [("subset", *pair) for pair in SUBSET] + [("full", "causal_forcing", run) for run in RUNS["causal_forcing"]]
 REPLAYED += [("full", "pyramid_forcing", run) for run in RUNS["pyramid_forcing"] if "stale" in run]
@@ -188,23 +177,15 @@ def test_a_replay_gives_the_recorded_latents(peers, which, method, run):
     assert_as_recorded(case, run, replay(case, run).latents)
 
 
-@pytest.mark.parametrize(
-    ("name", "method", "run"),
-    [
-        ("infinity_rope", "infinity_rope", "cut_w6_s1"),
-        ("deep_forcing", "deep_forcing", "ds_pc_sink10_budget16_recent4"),
-        ("deep_forcing_sink_only", "deep_forcing", "ds_only_sink14"),
-        ("memflow", "memflow", "single_bank3_interval3"),
-        ("memflow", "memflow", "switch_late_bank3"),
-        ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
-        ("rolling_sink", "rolling_sink", "w21"),
-        ("reward_forcing", "reward_forcing", "w9_s3"),
-        ("echo_forcing", "echo_forcing", "single"),
-        ("pyramid_forcing", "pyramid_forcing", "mixed"),
-        ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
-        ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
-    ],
-)
+@pytest.mark.parametrize(("name", "method", "run"), [
+    ("infinity_rope", "infinity_rope", "cut_w6_s1"), ("deep_forcing", "deep_forcing", "ds_pc_sink10_budget16_recent4"),
+    ("deep_forcing_sink_only", "deep_forcing", "ds_only_sink14"), ("memflow", "memflow", "single_bank3_interval3"),
+    ("memflow", "memflow", "switch_late_bank3"), ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
+    ("rolling_sink", "rolling_sink", "w21"), ("reward_forcing", "reward_forcing", "w9_s3"),
+    ("echo_forcing", "echo_forcing", "single"), ("pyramid_forcing", "pyramid_forcing", "mixed"),
+    ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
+    ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
+])  # fmt: skip
 def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, run):
     case = peers(method)
     prompts = 1 + len(case.run(run).get("switch", []))

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # what `Release.tested` may hold, and what the table says of it
-TESTS = {
-    "layout": "layout",
-    "size": "real size",
-    "recorded": "recorded",
-    "graph": "LoRA loader",
-}
+TESTS = {"layout": "layout", "size": "real size", "recorded": "recorded", "graph": "LoRA loader"}
 
 
 @dataclass(frozen=True)

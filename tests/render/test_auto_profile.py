@@ -14,8 +14,8 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import (
     AutoProfile,
     AutoProfileCache,
-    recall,
-    remember,
+    load_found_profile,
+    store_found_profile,
     warm_up_frames,
     warm_up_shape,
 )
@@ -236,14 +236,14 @@ def test_given_blocks_are_not_measured(model):
     start = latents(plain(model, 12)[1])
     auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(), torch.float32)
     counted = []
-    watch = auto.meter.watch
+    watch = auto.meter.around
 
     def spy(layer, group, attention):
         if auto.meter.active and layer == 0:
             counted.append(auto.cache.block)
         return watch(layer, group, attention)
 
-    auto.meter.watch = spy
+    auto.meter.around = spy
     film(model, auto, 7, start=start)
     assert auto._passes == 3 * len(SIGMAS)
     assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
@@ -363,23 +363,23 @@ def found(model) -> HeadProfile:
 
 def test_what_was_found_is_there_in_the_next_run(found, tmp_path):
     folder = tmp_path / "not there yet"
-    assert recall(folder, "0123abcd", AutoProfile()) is None
-    path = remember(folder, "0123abcd", found)
+    assert load_found_profile(folder, "0123abcd", AutoProfile()) is None
+    path = store_found_profile(folder, "0123abcd", found)
     assert path.parent == folder and [file.name for file in folder.iterdir()] == [path.name]
-    again = recall(folder, "0123abcd", AutoProfile())
+    again = load_found_profile(folder, "0123abcd", AutoProfile())
     assert (again.roles, again.shares, again.counts()) == (found.roles, found.shares, found.counts())
     assert again.measured == {**found.measured, "fingerprint": "0123abcd"}
     assert again.name.startswith("found while sampling on 20")
-    assert recall(folder, "0123abce", AutoProfile()) is None
+    assert load_found_profile(folder, "0123abce", AutoProfile()) is None
     assert "found while sampling" in load_profile(path).provenance["source"]
 
 
 def test_other_thresholds_take_other_roles_from_the_same_measurement(found, tmp_path):
-    remember(tmp_path, "0123abcd", found)
-    other = recall(tmp_path, "0123abcd", AutoProfile(0.6, 0.0))
+    store_found_profile(tmp_path, "0123abcd", found)
+    other = load_found_profile(tmp_path, "0123abcd", AutoProfile(0.6, 0.0))
     assert other.counts() == {"local": 0, "anchor": 9, "memory": 6}
     assert other.shares == found.shares and other.roles == classify(found.shares, 0.6, 0.0)
-    assert recall(tmp_path, "0123abcd", AutoProfile()).roles == found.roles
+    assert load_found_profile(tmp_path, "0123abcd", AutoProfile()).roles == found.roles
 
 
 @pytest.mark.parametrize(
@@ -388,16 +388,19 @@ def test_other_thresholds_take_other_roles_from_the_same_measurement(found, tmp_
 )
 def test_a_fingerprint_that_is_none_reaches_no_file(found, tmp_path, fingerprint):
     folder = tmp_path / "kept"
-    for act in (lambda: remember(folder, fingerprint, found), lambda: recall(folder, fingerprint, AutoProfile())):
+    for act in (
+        lambda: store_found_profile(folder, fingerprint, found),
+        lambda: load_found_profile(folder, fingerprint, AutoProfile()),
+    ):
         with pytest.raises(HeadForcingError, match="fingerprint must be hexadecimal"):
             act()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_kept_profile_that_was_damaged_is_named_and_found_again(found, tmp_path, caplog):
-    path = remember(tmp_path, "0123abcd", found)
+    path = store_found_profile(tmp_path, "0123abcd", found)
     path.write_text(path.read_text()[:200])
-    assert recall(tmp_path, "0123abcd", AutoProfile()) is None
+    assert load_found_profile(tmp_path, "0123abcd", AutoProfile()) is None
     assert path.name in caplog.text
 
 

@@ -49,20 +49,13 @@ def assert_same(state: Weights, expected: Weights) -> None:
 
 # ---- layouts and names ----------------------------------------------------------------------------------------------
 
+MODEL = files.prefixed(WEIGHTS, "model.")
 LAYOUTS: dict[str, tuple[str, object, str]] = {
     "bare": ("a.safetensors", WEIGHTS, "bare"),
     "bare pt": ("a.pt", WEIGHTS, "bare"),
-    "self forcing": (
-        "a.pt",
-        {"critic": OTHER, "generator_ema": files.prefixed(WEIGHTS, "model."), "step": 7},
-        "generator_ema",
-    ),
-    "trainer": (
-        "a.pt",
-        {"generator": files.prefixed(OTHER, "model."), "generator_ema": files.fsdp(WEIGHTS)},
-        "generator_ema",
-    ),
-    "causal forcing": ("a.pt", {"generator": files.prefixed(WEIGHTS, "model.")}, "generator"),
+    "self forcing": ("a.pt", {"critic": OTHER, "generator_ema": MODEL, "step": 7}, "generator_ema"),
+    "trainer": ("a.pt", {"generator": OTHER, "generator_ema": files.fsdp(WEIGHTS)}, "generator_ema"),
+    "causal forcing": ("a.pt", {"generator": MODEL}, "generator"),
     "whole fsdp": ("a.pt", {"generator_ema": files.prefixed(WEIGHTS, "model._fsdp_wrapped_module.")}, "generator_ema"),
     "model": ("a.pt", {"model": WEIGHTS, "optimizer": {"x": torch.ones(3)}}, "model"),
     "state_dict": ("a.pt", {"state_dict": files.prefixed(WEIGHTS, "module.")}, "state_dict"),
@@ -129,14 +122,11 @@ def test_dimensions_are_read_from_the_shapes(tmp_path: Path) -> None:
     assert (info.causal_ar, info.frames_per_block) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "family", "tensors", "parameters"),
-    [
-        ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
-        ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
-        ({"dim": 3072, "ffn": 14336, "channels": 48, "out": 48, "layers": 30}, "wan2.2-ti2v-5b", 825, 4_999_787_712),
-    ],
-)
+@pytest.mark.parametrize(("dimensions", "family", "tensors", "parameters"), [
+    ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
+    ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
+    ({"dim": 3072, "ffn": 14336, "channels": 48, "out": 48, "layers": 30}, "wan2.2-ti2v-5b", 825, 4_999_787_712),
+])  # fmt: skip
 def test_a_full_size_file_is_described_in_under_a_second(
     dimensions: dict[str, int], family: str, tensors: int, parameters: int, tmp_path: Path
 ) -> None:
@@ -261,6 +251,8 @@ def made(folder: Path) -> Path:
 
 
 T = torch.ones(2, 2)
+PT = object()  # the next value is what lies in x.pt
+GGUF = b"GGUF\x03\0\0\0" + bytes(99)
 WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48, out=48)
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 PEFT_LORA = {
@@ -268,155 +260,100 @@ PEFT_LORA = {
 }
 I2V_PARTS = {"img_emb.proj.0.weight": T, "blocks.0.cross_attn.k_img.weight": T.clone()}
 SD = {"model.diffusion_model.input_blocks.0.0.weight": T, "first_stage_model.decoder.conv_in.weight": T.clone()}
-LOOK_ALIKES: dict[str, tuple[Callable[[Path], Path], tuple[str, ...]]] = {
-    "I2V by channels": (lambda d: save(d / "x.safetensors", channels(36)), ("image-to-video", "Self Forcing")),
-    "I2V by parts": (lambda d: save(d / "x.safetensors", WEIGHTS | I2V_PARTS), ("image-to-video",)),
-    "I2V in diffusers names": (
-        lambda d: save(d / "x.safetensors", files.diffusers(WEIGHTS) | {"blocks.0.attn2.add_k_proj.weight": T}),
-        ("image-to-video",),
-    ),
-    "14B I2V at full size": (
-        lambda d: files.sparse_safetensors(
-            d / "x.safetensors",
-            files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256, channels=36),
-        ),
-        ("image-to-video",),
-    ),
+TENSOR = "blocks.0.ffn.0."
+SCALE = {TENSOR + "scale_weight": torch.ones(1)}
+
+
+def sparse(name: str, shapes: dict[str, tuple[int, ...]], **options: Any) -> Callable[[Path], Path]:
+    return lambda folder: files.sparse_safetensors(folder / name, shapes, **options)
+
+
+def in_pipeline(folder: Path) -> Path:
+    written(folder / "model_index.json", b'{"boundary_ratio": 0.875}')
+    return files.sparse_safetensors(made(folder / "transformer") / "x.safetensors", WAN_14B)
+
+
+# name of the case: what lies in x.safetensors (weights, bytes, or a function that makes a file; `PT` for x.pt), words
+LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
+    "I2V by channels": (channels(36), "image-to-video", "Self Forcing"),
+    "I2V by parts": (WEIGHTS | I2V_PARTS, "image-to-video"),
+    "I2V in diffusers names": (files.diffusers(WEIGHTS) | {"blocks.0.attn2.add_k_proj.weight": T}, "image-to-video"),
+    "14B I2V": (sparse("x.safetensors", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}), "image-to-video"),
     "LongLive 2.0 in NVFP4": (
-        lambda d: files.sparse_safetensors(
-            d / "x.safetensors", WAN_5B | {"blocks.0.self_attn.q.quantized_weight_values": (3072, 1536)}
-        ),
-        ("NVFP4", "model_bf16.pt"),
+        sparse("x.safetensors", WAN_5B | {"blocks.0.self_attn.q.quantized_weight_values": (3072, 1536)}),
+        "NVFP4", "model_bf16.pt",
     ),
-    "Wan2.2 I2V A14B": (lambda d: save(d / "x.safetensors", channels(36)), ("I2V A14B", "image-to-video")),
-    "Wan2.2 T2V A14B by its file": (
-        lambda d: files.sparse_safetensors(d / "wan2.2_t2v_high_noise_14B.safetensors", WAN_14B),
-        ("expert of Wan2.2 A14B", "noise level"),
+    "Wan2.2 A14B by its file": (sparse("wan2.2_t2v_high_noise_14B.safetensors", WAN_14B), "expert of Wan2.2 A14B"),
+    "Wan2.2 A14B by its folder": (
+        lambda d: sparse("x.safetensors", WAN_14B)(made(d / "low_noise_model")), "expert of Wan2.2 A14B"
     ),
-    "Wan2.2 T2V A14B by its folder": (
-        lambda d: files.sparse_safetensors(made(d / "low_noise_model") / "x.safetensors", WAN_14B),
-        ("expert of Wan2.2 A14B",),
+    "Wan2.2 A14B by its pipeline": (in_pipeline, "expert of Wan2.2 A14B", "noise level"),
+    "other channels": (channels(32), "32 input channels"),
+    "Fun Control": (channels(48), "48 input channels"),
+    "VACE": (WEIGHTS | {"vace_blocks.0.after_proj.weight": T}, "VACE"),
+    "VACE addon": ({"vace_blocks.0.after_proj.weight": T}, "VACE"),
+    "PEFT LoRA": (PEFT_LORA, "is a LoRA", "--lora", "base model"),
+    "LongLive LoRA": (PT, {"generator_lora": PEFT_LORA, "critic_lora": PEFT_LORA}, "is a LoRA", "--lora"),
+    "kohya LoRA": ({"lora_unet_blocks_0_self_attn_q.lora_down.weight": T}, "is a LoRA"),
+    "unmerged PEFT": (PT, {"model": files.peft(WEIGHTS) | PEFT_LORA}, "LoRA", "not merged"),
+    "Stable Diffusion": (SD, "Stable Diffusion", "Wan"),
+    "Flux": ({"double_blocks.0.img_attn.qkv.weight": T}, "Flux", "Wan"),
+    "VAE": (PT, {"encoder.conv1.weight": T, "decoder.conv1.weight": T}, "VAE"),
+    "umT5": ({"shared.weight": T, "encoder.block.0.x": T + 1}, "text encoder"),
+    "umT5 of Wan": (PT, {"token_embedding.weight": T}, "text encoder"),
+    "unknown model": ({"backbone.stem.weight": T}, "backbone.stem.weight"),
+    "another variant": (WEIGHTS | {"blocks.1.cam_encoder.weight": T}, "variant", "blocks.1.cam_encoder.weight"),
+    "scaled fp8": (WEIGHTS | SCALE, "quantised", "Load Diffusion Model", "MODEL"),
+    "fp8 of lightx2v": (WEIGHTS | {TENSOR + "weight_scale": torch.ones(1)}, "quantised", "Load Diffusion Model"),
+    "comfy_quant": (WEIGHTS | {TENSOR + "comfy_quant": torch.ones(9, dtype=torch.uint8)}, "quantised"),
+    "a format that PyTorch has not": (
+        sparse("x.safetensors", files.wan_shapes(), dtype="F8_E8M0", width=1), "patch_embedding.weight", "dimensions"
     ),
-    "Wan2.2 T2V A14B by its pipeline": (
-        lambda d: files.sparse_safetensors(
-            written(made(d / "transformer").parent / "model_index.json", b'{"boundary_ratio": 0.875}').parent
-            / "transformer/x.safetensors",
-            WAN_14B,
-        ),
-        ("expert of Wan2.2 A14B",),
-    ),
-    "other channels": (lambda d: save(d / "x.safetensors", channels(32)), ("32 input channels",)),
-    "Fun Control": (lambda d: save(d / "x.safetensors", channels(48)), ("48 input channels",)),
-    "VACE": (lambda d: save(d / "x.safetensors", WEIGHTS | {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
-    "VACE addon": (lambda d: save(d / "x.safetensors", {"vace_blocks.0.after_proj.weight": T}), ("VACE",)),
-    "PEFT LoRA": (lambda d: save(d / "x.safetensors", PEFT_LORA), ("is a LoRA", "--lora", "base model")),
-    "LongLive LoRA": (
-        lambda d: save(d / "x.pt", {"generator_lora": PEFT_LORA, "critic_lora": PEFT_LORA}),
-        ("is a LoRA", "--lora"),
-    ),
-    "kohya LoRA": (
-        lambda d: save(d / "x.safetensors", {"lora_unet_blocks_0_self_attn_q.lora_down.weight": T}),
-        ("is a LoRA",),
-    ),
-    "unmerged PEFT": (
-        lambda d: save(d / "x.pt", {"model": files.peft(WEIGHTS) | PEFT_LORA}),
-        ("LoRA", "not merged"),
-    ),
-    "Stable Diffusion": (lambda d: save(d / "x.safetensors", SD), ("Stable Diffusion", "Wan")),
-    "Flux": (lambda d: save(d / "x.safetensors", {"double_blocks.0.img_attn.qkv.weight": T}), ("Flux", "Wan")),
-    "VAE": (lambda d: save(d / "x.pt", {"encoder.conv1.weight": T, "decoder.conv1.weight": T}), ("VAE",)),
-    "umT5": (
-        lambda d: save(d / "x.safetensors", {"shared.weight": T, "encoder.block.0.x": T + 1}),
-        ("text encoder",),
-    ),
-    "umT5 of Wan": (lambda d: save(d / "x.pt", {"token_embedding.weight": T}), ("text encoder",)),
-    "unknown model": (lambda d: save(d / "x.safetensors", {"backbone.stem.weight": T}), ("backbone.stem.weight",)),
-    "another Wan variant": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.1.cam_encoder.weight": T}),
-        ("variant", "blocks.1.cam_encoder.weight"),
-    ),
-    "scaled fp8": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.scale_weight": torch.ones(1)}),
-        ("quantised", "Load Diffusion Model", "MODEL"),
-    ),
-    "fp8 of lightx2v": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.weight_scale": torch.ones(1)}),
-        ("quantised", "Load Diffusion Model"),
-    ),
-    "comfy_quant": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.comfy_quant": torch.ones(9, dtype=torch.uint8)}),
-        ("quantised",),
-    ),
-    "of a format that PyTorch has not": (
-        lambda d: files.sparse_safetensors(d / "x.safetensors", files.wan_shapes(), dtype="F8_E8M0", width=1),
-        ("patch_embedding.weight", "dimensions"),
-    ),
-    "int8": (
-        lambda d: save(
-            d / "x.safetensors", WEIGHTS | {"blocks.0.ffn.0.weight": torch.ones(192, 128, dtype=torch.int8)}
-        ),
-        ("quantised",),
-    ),
-    "GGUF": (lambda d: written(d / "x.gguf", b"GGUF\x03\0\0\0" + bytes(99)), ("GGUF", "Unet Loader", "MODEL")),
-    "GGUF renamed": (lambda d: written(d / "x.safetensors", b"GGUF\x03\0\0\0" + bytes(99)), ("GGUF",)),
-    "one block missing": (
-        lambda d: save(d / "x.safetensors", without("blocks.1.")),
-        ("27 of 96", "blocks.1.self_attn.q"),
-    ),
-    "one tensor missing": (
-        lambda d: save(d / "x.safetensors", without("head.head.bias")),
-        ("1 of 96", "head.head.bias"),
-    ),
-    "head missing": (lambda d: save(d / "x.safetensors", without("head.")), ("incomplete", "head.modulation")),
-    "no blocks": (lambda d: save(d / "x.safetensors", without("blocks.")), ("incomplete", "blocks.0.ffn.0.weight")),
-    "wrong shape": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}),
-        ("blocks.2.ffn.2.bias", "(7,)", "(128,)"),
-    ),
-    "wrong number of axes": (
-        lambda d: save(d / "x.safetensors", WEIGHTS | {"head.modulation": torch.ones(())}),
-        ("head.modulation", "3 dimensions"),
-    ),
-    "two copies": (
-        lambda d: save(d / "x.pt", WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model.")),
-        ("two tensors", "patch_embedding.weight"),
-    ),
-    "only a critic": (lambda d: save(d / "x.pt", {"critic": WEIGHTS}), ("no model weights",)),
-    "a tensor": (lambda d: save(d / "x.pt", T), ("Tensor", "dict of weights")),
-    "an empty dict": (lambda d: save(d / "x.pt", {}), ("no model weights",)),
-    "text as .pt": (lambda d: written(d / "x.pt", b"version https://git-lfs.github.com/spec/v1\n"), ("text",)),
-    "web page as .safetensors": (lambda d: written(d / "x.safetensors", b"<!DOCTYPE html><html>401</html>"), ("text",)),
-    "noise": (lambda d: written(d / "x.pt", random.Random(0).randbytes(5000)), ("neither", "download")),
-    "truncated safetensors": (lambda d: half_of(save(d / "x.safetensors", WEIGHTS)), ("cut short", "download")),
-    "header without offsets": (
-        lambda d: written(d / "x.safetensors", struct.pack("<Q", 31) + b'{"a":{"dtype":"F32","shape":[]}}'),
-        ("damaged",),
-    ),
-    "nested header": (
-        lambda d: written(d / "x.safetensors", struct.pack("<Q", 100_001) + b"{" + b"[" * 100_000),
-        ("damaged",),
-    ),
-    "truncated header": (lambda d: written(d / "x.safetensors", struct.pack("<Q", 5000) + b'{"a":'), ("cut short",)),
-    "five bytes": (lambda d: written(d / "x.safetensors", b"12345"), ("cut short",)),
-    "truncated pt": (lambda d: half_of(save(d / "x.pt", WEIGHTS)), ("cut short", "download")),
+    "int8": (WEIGHTS | {TENSOR + "weight": torch.ones(192, 128, dtype=torch.int8)}, "quantised"),
+    "GGUF": (lambda d: written(d / "x.gguf", GGUF), "GGUF", "Unet Loader", "MODEL"),
+    "GGUF renamed": (GGUF, "GGUF"),
+    "one block missing": (without("blocks.1."), "27 of 96", "blocks.1.self_attn.q"),
+    "one tensor missing": (without("head.head.bias"), "1 of 96", "head.head.bias"),
+    "head missing": (without("head."), "incomplete", "head.modulation"),
+    "no blocks": (without("blocks."), "incomplete", "blocks.0.ffn.0.weight"),
+    "wrong shape": (WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}, "blocks.2.ffn.2.bias", "(7,)", "(128,)"),
+    "wrong number of axes": (WEIGHTS | {"head.modulation": torch.ones(())}, "head.modulation", "3 dimensions"),
+    "two copies": (PT, WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."), "two tensors", "patch_embedding.weight"),
+    "only a critic": (PT, {"critic": WEIGHTS}, "no model weights"),
+    "a tensor": (PT, T, "Tensor", "dict of weights"),
+    "an empty dict": (PT, {}, "no model weights"),
+    "text as .pt": (PT, b"version https://git-lfs.github.com/spec/v1\n", "text"),
+    "web page": (b"<!DOCTYPE html><html>401</html>", "text"),
+    "noise": (PT, random.Random(0).randbytes(5000), "neither", "download"),
+    "truncated": (lambda d: half_of(save(d / "x.safetensors", WEIGHTS)), "cut short", "download"),
+    "header without offsets": (struct.pack("<Q", 31) + b'{"a":{"dtype":"F32","shape":[]}}', "damaged"),
+    "nested header": (struct.pack("<Q", 100_001) + b"{" + b"[" * 100_000, "damaged"),
+    "truncated header": (struct.pack("<Q", 5000) + b'{"a":', "cut short"),
+    "five bytes": (b"12345", "cut short"),
+    "truncated pt": (lambda d: half_of(save(d / "x.pt", WEIGHTS)), "cut short", "download"),
     "huge header": (
-        lambda d: grown(d / "x.safetensors", struct.pack("<Q", 200_000_000) + b"{", 300_000_000),
-        ("200 MB", "download"),
+        lambda d: grown(d / "x.safetensors", struct.pack("<Q", 200_000_000) + b"{", 300_000_000), "200 MB", "download"
     ),
-    "zip": (lambda d: pt_zip(d / "x.pt", "readme.txt"), ("zip",)),
-    "zip with a bad pickle": (lambda d: pt_zip(d / "x.pt", "x/data.pkl"), ("damaged",)),
-    "zero bytes": (lambda d: written(d / "x.safetensors", b""), ("empty",)),
-    "folder": (lambda d: d, ("folder",)),
-    "missing": (lambda d: d / "nowhere.safetensors", ("nowhere.safetensors", "not found")),
-    "impossible name": (lambda d: d / ("x" * 400), ("not found",)),
-    "NUL in the name": (lambda d: d / "a\0b", ("not found",)),
-}
+    "zip": (lambda d: pt_zip(d / "x.pt", "readme.txt"), "zip"),
+    "zip with a bad pickle": (lambda d: pt_zip(d / "x.pt", "x/data.pkl"), "damaged"),
+    "zero bytes": (b"", "empty"),
+    "folder": (lambda d: d, "folder"),
+    "missing": (lambda d: d / "nowhere.safetensors", "nowhere.safetensors", "not found"),
+    "impossible name": (lambda d: d / ("x" * 400), "not found"),
+    "NUL in the name": (lambda d: d / "a\0b", "not found"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", LOOK_ALIKES)
 def test_a_look_alike_gets_one_clear_sentence_at_once(case: str, tmp_path: Path) -> None:
-    build, words = LOOK_ALIKES[case]
-    path = build(tmp_path)
+    content, *words = LOOK_ALIKES[case]
+    path = tmp_path / "x.safetensors"
+    if content is PT:
+        path, (content, *words) = tmp_path / "x.pt", words
+    if callable(content) and not isinstance(content, torch.Tensor):
+        path = content(tmp_path)
+    else:
+        (written if isinstance(content, bytes) else save)(path, content)
     start = time.process_time()
     with pytest.raises(HeadForcingError) as caught:
         inspect_checkpoint(path)

@@ -7,8 +7,9 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-PATH = Path(__file__).parents[2] / "nodes" / "host" / "ignored.py"
-spec = importlib.util.spec_from_file_location("ignored_patches", PATH)  # its package needs ComfyUI, it does not
+PATH = Path(__file__).parents[2] / "nodes" / "host" / "loaded_model.py"
+NAME = "headforcing.nodes.host.loaded_model"  # its package needs ComfyUI, it does not
+spec = importlib.util.spec_from_file_location(NAME, PATH)
 module = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(module)
 

@@ -1,8 +1,7 @@
-"""Pictures of head profiles: sizes, colours that follow the roles, determinism, and what happens without matplotlib."""
+"""Pictures of head profiles: sizes, colours that follow the roles, and determinism."""
 
 import random
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,8 +19,6 @@ from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadSh
 from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report import profile_plot as head_profile
 from headforcing.headforcing_core.report.shares_plot import stability_panel
-
-pytest.importorskip("matplotlib")
 
 
 def a_profile(layers=6, heads=4, seed=0, name="measured"):
@@ -178,11 +175,6 @@ def test_agreement_is_faded_and_disagreement_is_not():
         assert different[colour] > same[colour] + 5000
 
 
-def test_profiles_of_different_models_are_not_compared():
-    with pytest.raises(HeadForcingError, match="different models"):
-        head_profile.comparison_map(a_profile(2, 3), a_profile(3, 2))
-
-
 def test_the_stability_picture_says_when_the_published_values_are_another_models():
     shares = some_shares(layers=2, heads=3), some_shares(layers=30, heads=12, blocks=4)
     panels = [stability_panel(each.setup, each.stability()) for each in shares]
@@ -205,18 +197,6 @@ def test_every_row_of_a_heads_picture_begins_with_the_first_frame():
 def test_a_head_that_is_not_there_is_refused(place):
     with pytest.raises(HeadForcingError, match="layer and head must be in 0-1 and 0-2"):
         head_profile.head_over_time(some_shares(), *place)
-
-
-def test_an_unknown_theme_is_refused():
-    with pytest.raises(HeadForcingError, match="theme must be dark or light, got 'pink'"):
-        role_map(a_profile(), "pink")
-
-
-@pytest.mark.parametrize("missing", ["matplotlib", "matplotlib.figure"])
-def test_without_matplotlib_the_error_says_what_to_install(monkeypatch, missing):
-    monkeypatch.setitem(sys.modules, missing, None)
-    with pytest.raises(HeadForcingError, match="pip install matplotlib"):
-        role_map(a_profile())
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():

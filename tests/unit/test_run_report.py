@@ -105,7 +105,6 @@ def test_blocks_may_lie_on_another_device_than_the_first():
 
 
 def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
-    pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     report = metered(wandering()).report(EVENTS)
     first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
     assert first.size[0] == 900 and first.tobytes() == again.tobytes()

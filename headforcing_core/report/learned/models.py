@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from ...errors import HeadForcingError, one_line
+from ...versions import import_optional
 from .base import Needed
 from .images import CLIP, IMAGENET, ImageEncoder, centre, resized, standardised
 
@@ -134,7 +134,7 @@ class Models:
     @cached_property
     def flow(self) -> Flow:
         """RAFT as its authors published it, in torchvision's layout."""
-        raft = optional("torchvision.models.optical_flow")
+        raft = import_optional("torchvision.models.optical_flow", "these metrics", "metrics")
         path, weights = self._state(RAFT)
         model = raft.raft_large(weights=None)
         try:
@@ -163,7 +163,7 @@ class Models:
 
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
-        transformers = optional("transformers")
+        transformers = import_optional("transformers", "these metrics", "metrics")
         folder = [self._found(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
@@ -188,7 +188,7 @@ class Models:
 
 def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
     def encode(texts: list[str]) -> Tensor:
-        transformers = optional("transformers")
+        transformers = import_optional("transformers", "these metrics", "metrics")
         with _readable(folder.name, CLIP_BASE_TEXT[-1]):
             tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
         length = model.config.text_config.max_position_embeddings
@@ -200,18 +200,6 @@ def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
             return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
 
     return encode
-
-
-def optional(package: str) -> Any:
-    """Import a package of the extra `metrics`; raises HeadForcingError where it is not installed."""
-    try:
-        return importlib.import_module(package)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
-        name = package.split(".")[0]
-        raise HeadForcingError(
-            f"these metrics need the package {name}, which cannot be imported ({one_line(error, 200)}): "
-            'pip install -e ".[metrics]"'
-        ) from error
 
 
 @contextmanager

@@ -1,0 +1,106 @@
+"""Rules that make roles of attention shares, by name: the paper's, and one that asks what a head does.
+
+The paper fills anchors and locals by quota, and memory heads are what is left. On models with few clear sinks the quota
+of anchors is then filled with heads that look at everything, and heads that look at the past most are not memory heads.
+The rule by function begins at the other end: memory heads are those that look most at the middle. It is ours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from statistics import median
+
+from ..cache.roles import HeadRole, check_choice
+from ..errors import HeadForcingError
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify
+
+RULES = ("quota", "function", "auto")
+EVEN_SHARES = 2.0  # an anchor gives the first frame at least this many times an even share of the window
+
+
+def classify_by_function(
+    shares: Sequence[Sequence[Sequence[float]]],
+    anchor_fraction: float = ANCHOR_FRACTION,
+    local_fraction: float = LOCAL_FRACTION,
+    floor: float = 0.0,
+) -> tuple[tuple[HeadRole, ...], ...]:
+    """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
+
+    Memory heads are those with the largest middle share. Of the others, those with the largest sink share are anchors,
+    as many as `classify` gives, but none below `floor`; the rest is local. Of equal shares, the lower (layer, head)
+    comes first. Raises HeadForcingError for a fraction outside 0-1.
+    """
+    by_quota = classify(shares, anchor_fraction, local_fraction)
+    counts = Counter(role for layer in by_quota for role in layer)
+    heads = [(layer, head) for layer, row in enumerate(shares) for head in range(len(row))]
+    by_middle = sorted(heads, key=lambda at: -shares[at[0]][at[1]][1])
+    memory = set(by_middle[: counts[HeadRole.MEMORY]])
+    by_sink = sorted((at for at in heads if at not in memory), key=lambda at: -shares[at[0]][at[1]][0])
+    anchors = {at for at in by_sink[: counts[HeadRole.ANCHOR]] if shares[at[0]][at[1]][0] >= floor}
+
+    def role(at: tuple[int, int]) -> HeadRole:
+        return HeadRole.MEMORY if at in memory else HeadRole.ANCHOR if at in anchors else HeadRole.LOCAL
+
+    return tuple(tuple(role((layer, head)) for head in range(len(row))) for layer, row in enumerate(shares))
+
+
+def anchor_floor(profile: HeadProfile) -> float:
+    """The least sink share of an anchor by function: twice an even share of the measured window; 0 if not known."""
+    window = profile.measured.get("window_frames")
+    return EVEN_SHARES / window if type(window) is int and window > 0 else 0.0
+
+
+def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
+    """`(layer, head)` of the heads that look at the past and get none of it: that with the largest middle share first.
+
+    They are called anchors or locals, and give the middle more than the median memory head does; an anchor only if its
+    sink share is below `anchor_floor`. Empty for a profile without shares or without memory heads.
+    """
+    shares, floor = profile.shares or (), anchor_floor(profile)
+    of = {(i, j): (role, shares[i][j]) for i, row in enumerate(profile.roles) for j, role in enumerate(row) if shares}
+    middles = [share[1] for role, share in of.values() if role == HeadRole.MEMORY]
+    usual = median(middles) if middles else 1.0
+    wrong = [
+        at
+        for at, (role, (sink, middle, _)) in of.items()
+        if role != HeadRole.MEMORY and middle > usual and (role == HeadRole.LOCAL or sink < floor)
+    ]
+    return sorted(wrong, key=lambda at: -of[at][1][1])
+
+
+def remark_on_rule(profile: HeadProfile) -> list[str]:
+    """A sentence about the heads that a profile misnames; none if it misnames none."""
+    wrong = misnamed_heads(profile)
+    if not wrong or profile.shares is None:
+        return []
+    layer, head = wrong[0]
+    sink, middle, _ = profile.shares[layer][head]
+    one = f"layer {layer}, head {head} (called {profile.roles[layer][head]}; {middle:.0%} there, {sink:.0%} on "
+    return [
+        f"{len(wrong)} heads that give the middle of the context more than most memory heads do are not memory heads; "
+        f"the first is {one}the first frame). The rule `function` makes memory heads of those that look there most."
+    ]
+
+
+def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
+    """The same measurement with the roles that a rule of `RULES` gives; the rule is noted in its provenance.
+
+    `auto` takes the roles by function where the quota misnames a head, else those by quota. Raises HeadForcingError for
+    an unknown rule and for a profile without shares.
+    """
+    check_choice("rule", rule, RULES)
+    if profile.shares is None:
+        raise HeadForcingError(
+            f"Head profile '{profile.name}' has roles only, so no rule can be applied to it; choose a profile with "
+            "measured shares."
+        )
+    anchor, local = profile.anchor_fraction, profile.local_fraction
+    fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
+    roles = classify(profile.shares, *fractions)
+    if rule == "auto":
+        rule = "function" if misnamed_heads(replace(profile, roles=roles)) else "quota"
+    if rule == "function":
+        roles = classify_by_function(profile.shares, *fractions, anchor_floor(profile))
+    return replace(profile, roles=roles, provenance={**profile.provenance, "rule": rule})

@@ -1,0 +1,87 @@
+"""Roles by quota and by function, and the heads that a rule misnames."""
+
+import pytest
+import torch
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.agreement import sanity_checks
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.rules import (
+    anchor_floor,
+    classify_by_function,
+    misnamed_heads,
+    with_rule,
+)
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+
+# one sink, one head that looks at the past and a little at the first frame, broad heads, and some that see their block
+SHARES = (
+    ((0.60, 0.30, 0.10), (0.06, 0.92, 0.02), (0.04, 0.50, 0.46), (0.03, 0.55, 0.42)),
+    ((0.02, 0.08, 0.90), (0.03, 0.52, 0.45), (0.05, 0.15, 0.80), (0.02, 0.50, 0.48)),
+)
+
+
+def profile(**fields) -> HeadProfile:
+    options = {"shares": SHARES, "measured": {"window_frames": 21}} | fields
+    return HeadProfile("tiny", 2, 4, classify(options["shares"] or SHARES), **options)
+
+
+def test_the_quota_makes_an_anchor_of_a_head_that_retrieves_and_the_rule_by_function_a_memory_head():
+    assert profile().roles[0][:2] == ("anchor", "anchor") and misnamed_heads(profile()) == [(0, 1)]
+    (remark,) = [line for line in sanity_checks(profile()) if "not memory heads" in line]
+    assert "layer 0, head 1 (called anchor; 92% there, 6% on the first frame)" in remark
+    found = with_rule(profile(), "function")
+    assert found.roles == (("anchor", "memory", "memory", "memory"), ("local", "memory", "local", "local"))
+    assert not misnamed_heads(found) and found.provenance["rule"] == "function"
+    assert found.counts()["memory"] == profile().counts()["memory"]
+
+
+def test_no_anchor_by_function_is_below_twice_an_even_share():
+    assert anchor_floor(profile()) == pytest.approx(2 / 21) and anchor_floor(profile(measured={})) == 0
+    assert with_rule(profile(), "function").counts()["anchor"] == 1
+    assert with_rule(profile(measured={}), "function").counts() == profile().counts()
+    assert classify_by_function(SHARES, floor=0.7)[0][0] == "local"
+
+
+def test_auto_takes_the_rule_by_function_only_where_the_quota_misnames_a_head():
+    clear = (((0.6, 0.3, 0.1), (0.3, 0.3, 0.4), (0.04, 0.9, 0.06), (0.03, 0.9, 0.07)), SHARES[1])
+    assert with_rule(profile(), "auto").provenance["rule"] == "function"
+    assert with_rule(profile(shares=clear), "auto").provenance["rule"] == "quota"
+    again = with_rule(with_rule(profile(), "function"), "quota")
+    assert again.roles == profile().roles
+    assert "rule" not in with_rule(profile(), "function").with_thresholds(25, 20).provenance
+
+
+def test_the_embedded_models_retrieving_head_is_a_memory_head_by_function():
+    toy = load_profile(bundled_profiles()["toy_world"])
+    assert toy.roles[4][3] == "anchor" and misnamed_heads(toy)[0] == (4, 3)
+    assert with_rule(toy, "auto").roles[4][3] == "memory"
+    timeline, size = parse_timeline("a red ball in the navy room", 2.0), (64, 64)
+    told = [
+        describe(
+            RenderPlan.make(
+                assets.TOY_CONFIG,
+                method_policy("head_forcing"),
+                schedule("self_forcing"),
+                timeline,
+                *size,
+                profile=used,
+            ),
+            torch.float32,
+        )
+        for used in (toy, with_rule(toy, "function"))
+    ]
+    assert "layer 4, head 3" in told[0] and "layer 4, head 3" not in told[1]
+
+
+def test_a_rule_needs_shares_and_a_name():
+    with pytest.raises(HeadForcingError, match="has roles only, so no rule"):
+        with_rule(profile(shares=None), "function")
+    with pytest.raises(HeadForcingError, match="rule"):
+        with_rule(profile(), "luck")
+    assert AutoProfile(rule="function").rule == "function"
