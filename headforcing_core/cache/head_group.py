@@ -11,7 +11,6 @@ from ...kernels.move import in_sequence
 from ..devices import kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
-from .guards import SinkGate
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
@@ -96,15 +95,10 @@ class HeadGroup:
         self.ropes[layer].rerotate(k_slots, differences)
         self.v[layer][:, self.current] = v
 
-    def context(self, layer: int, q: Tensor | None = None, gate: SinkGate | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers.
-
-        Copies of a part of them where the gate leaves frames out; `q [heads, queries, head_dim]` are its queries.
-        """
-        k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
-        if gate is None or q is None:
-            return k.flatten(1, 2), v.flatten(1, 2)
-        return gate.context(q, k, v, self.kept_frames)
+    def context(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
+        k, v = (x[layer][:, : self.frames].flatten(1, 2) for x in (self.k, self.v))
+        return k, v
 
     @property
     def kept_frames(self) -> int:
@@ -147,7 +141,7 @@ class HeadGroup:
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
-        return self._pooled(self.sources.index([frame], self.entries))
+        return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         difference = self.indices[i] - self.indices[j]
@@ -165,7 +159,7 @@ class HeadGroup:
         if self.kernels is not None:
             self.kernels.merge(i, j, difference, chosen)
         self.sources[i] = self.sources[i] + self.sources[j]
-        return self._pooled(i)
+        return self._pool(i)
 
     def arrange_entries(self, order: list[int]) -> None:
         self._arrange([*order, *range(self.entries, self.frames)])
@@ -190,7 +184,7 @@ class HeadGroup:
         self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
         self._put_first(frames)
         self.entries = len(frames)
-        return [MemoryEntry([kept.frame], self._pooled(slot)) for slot, kept in enumerate(frames)]
+        return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
         """Replace all history by these sinks and its own recent frames."""
@@ -208,7 +202,7 @@ class HeadGroup:
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
 
-    def _pooled(self, slot: int) -> Tensor:
+    def _pool(self, slot: int) -> Tensor:
         if self.kernels is not None:
             pooled = self.kernels.pooled(slot, self.indices[slot])
         else:
@@ -239,20 +233,14 @@ def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) 
 
 def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> None:
     """Rotate queries `[heads, frames, s, head_dim]` in place; heads in the order of the layer's buffers."""
-    for group, part in _parts(groups, layer, queries):
+    for group, part in parts(groups, layer, queries):
         group.rotate(layer, part, out=part)
 
 
-def contexts(
-    groups: Sequence[HeadGroup], layer: int, queries: Tensor, gate: SinkGate | None
-) -> list[tuple[HeadGroup, Tensor, Tensor, Tensor]]:
-    """Per group that has heads in a layer: its queries, and the keys and values that they attend to."""
-    return [(group, part, *group.context(layer, part, gate)) for group, part in _parts(groups, layer, queries)]
-
-
-def _parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    parts = heads.split([len(group.heads[layer]) for group in groups])
-    return [(group, part) for group, part in zip(groups, parts, strict=True) if len(part)]
+def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
+    """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
+    split = heads.split([len(group.heads[layer]) for group in groups])
+    return [(group, part) for group, part in zip(groups, split, strict=True) if len(part)]
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:

@@ -52,7 +52,7 @@ class ShareMeter:
     def queries(self) -> Tensor:
         return self._queries.cpu().double()
 
-    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ def measure_prompt(
         meter.active = block >= setup.first_block and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise((setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8), video=prompt)
+    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=prompt)
     text = setup.prompts[prompt]
     script = Script(lay_out_rows([text] * setup.blocks, setup.schedule, setup.seed), {text: embedding})
     for _ in rollout(model, cache, script, noise, on_step=watch):

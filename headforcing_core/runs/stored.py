@@ -70,6 +70,8 @@ class StoredVideo:
         start = self.run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
+        if self.about.get("held_frames"):  # they are part of the first block
+            start = None
         if start is not None:
             yield StoredBlock(start, None)
         empty = start is None

@@ -592,17 +592,13 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
 
 
-@pytest.mark.parametrize(
-    ("policy", "words"),
-    [
-        (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"),
-        (InfinityRope(sink_frames=0), "at least 1 sink"),
-        (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
-        (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
-        (DummyForcing(mid_blocks=0), "1 in mid heads"),
-        (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
-    ],
-)
+@pytest.mark.parametrize(("policy", "words"), [
+    (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"), (InfinityRope(sink_frames=0), "at least 1 sink"),
+    (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
+    (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
+    (DummyForcing(mid_blocks=0), "1 in mid heads"),
+    (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
+])  # fmt: skip
 def test_settings_that_cannot_work_are_refused(policy, words):
     with pytest.raises(HeadForcingError, match=words):
         plan(policy)

@@ -447,17 +447,10 @@ def test_a_shard_that_is_none_is_refused(text):
         pick_part(8, text)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"fingerprint": "ffff"},
-        {"prompts": ("one", "two", "four")},
-        {"seed": 6, "rope": "contiguous"},
-        {"sigmas": (1.0, 0.8, 0.6, 0.4)},
-        {"window_frames": 9, "width": 64},
-        {"first_block": 3},
-    ],
-)
+@pytest.mark.parametrize("changes", [
+    {"fingerprint": "ffff"}, {"prompts": ("one", "two", "four")}, {"seed": 6, "rope": "contiguous"},
+    {"sigmas": (1.0, 0.8, 0.6, 0.4)}, {"window_frames": 9, "width": 64}, {"first_block": 3},
+])  # fmt: skip
 def test_measurements_of_different_setups_do_not_merge(measured, changes):
     with pytest.raises(HeadForcingError) as error:
         HeadShares(replace(SETUP, **changes)).merge(measured)
@@ -645,16 +638,13 @@ def test_the_hash_of_prompts_depends_on_their_words_and_order():
     assert len(hashes) == 4 and replace(SETUP, seed=1).prompts_hash == SETUP.prompts_hash
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [
-        ({"prompts": ()}, "at least one prompt"),
-        ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
-        ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
-        ({"first_block": 0}, "first_block must be at least 1"),
-        ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "expected"), [
+    ({"prompts": ()}, "at least one prompt"),
+    ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
+    ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
+    ({"first_block": 0}, "first_block must be at least 1"),
+    ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
+])  # fmt: skip
 def test_a_setup_that_measures_nothing_is_refused(changes, expected):
     with pytest.raises(HeadForcingError, match=expected):
         ProfileSetup(**{**asdict(SETUP), **changes})

@@ -153,7 +153,7 @@ class Elsewhere:
     def begin(self, *args, **options):
         pass
 
-    begin_block = rewind = begin
+    begin_block = begin_clean_pass = rewind = begin
 
     def switch_blocks(self, switch):
         return 0
@@ -170,12 +170,10 @@ def unread(blocks, steps=TWO_STEPS):
 
 
 LOOPS = {
-    "rollout": lambda there, made: rollout(there, there, unread(6), None, made),
-    "rolling_forcing": lambda there, made: rolling_rollout(
-        there, there, unread(6), None, made, [torch.zeros_like(made[0])]
-    ),
-    "causvid": lambda there, made: overlapping_rollouts(there, there, unread(8), None, None, Overlap(), made),
-}
+    "rollout": lambda there, made: rollout(there, there, unread(6), None, made), "rolling_forcing": lambda there,
+    made: rolling_rollout(there, there, unread(6), None, made, [torch.zeros_like(made[0])]), "causvid": lambda there,
+    made: overlapping_rollouts(there, there, unread(8), None, None, Overlap(), made),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("loop", LOOPS)

@@ -7,7 +7,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.render.start import Start
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.start import Start, image_frames
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.fitting import fit
@@ -144,6 +145,23 @@ def test_a_start_that_cannot_be_used_is_one_sentence(generate, files, more, sent
     assert sentence in refused(
         generate(*(files / part if "." in part and part[0].islower() else part for part in more))
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "family", "frames"),
+    [
+        ("self_gradient_forcing", "self_gradient_forcing", 3),
+        ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
+        ("longlive2", "longlive2", 1),
+        ("head_forcing", "causal_forcing_framewise", 1),
+    ],
+)
+def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with(method, family, frames):
+    options = RenderOptions(method=method, model_family=family)
+    assert image_frames(options.cache_policy, options.schedule, family, "") == frames
+    picture = torch.rand(32, 48, 3)
+    start = Start.image(picture, (48, 32), "a picture", frames)
+    assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 
 
 def test_a_start_needs_the_vae(generate, files):

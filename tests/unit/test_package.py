@@ -66,9 +66,11 @@ def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
     assert not modules_after(use, tmp_path) & {"torch", "numpy", "av", "comfy", "comfy_api", "folder_paths"}
 
 
-def test_importing_the_command_line_imports_neither_torch_nor_an_optional_package(tmp_path):
-    found = modules_after("import headforcing.headforcing_core.commands.cli", tmp_path)
-    assert not found & (OPTIONAL | {"torch", "comfy"})
+def test_importing_the_command_line_imports_no_torch_and_the_core_no_optional_package(tmp_path):
+    core = "headforcing.headforcing_core"
+    assert not modules_after(f"import {core}.commands.cli", tmp_path) & (OPTIONAL | {"torch", "comfy"})
+    found = modules_after(f"import {core}.render.video, {core}.report.metrics", tmp_path)
+    assert "torch" in found and not found & (OPTIONAL | {"comfy"})
 
 
 def test_the_repository_root_is_not_importable_in_tests():
