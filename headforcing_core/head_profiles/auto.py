@@ -96,7 +96,7 @@ class AutoProfileCache(Cache):
         self.warm_up = warm_up_shape(shape)
         layers, heads = len(shape.roles), len(shape.roles[0])
         self.cache: HeadCache = HeadCache(self.warm_up, dtype, device, attention)
-        self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
+        self.meter = ShareMeter(layers, heads, self.cache.rope.frame_tokens)
         self.cache.meter = self.meter
         self.profile: HeadProfile | None = None
         self.earlier_events: list[MemoryEvent] = []
