@@ -15,7 +15,7 @@ from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
 from .host import bridge, checks, folders, helpers, live_story, player
-from .host.conditioning import timeline_of
+from .host.conditioning import fitted, timeline_of
 from .host.loaded_model import inexact, options_for
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, sample_one, start_of
@@ -75,11 +75,13 @@ class HeadForcingSampler(io.ComfyNode):
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
         options, family = options_for(model, options)
+        positive = fitted(positive, options)
         timeline, embeds = timeline_of(positive, options.seconds)
         checks.check_text_width(model, embeds.values())
         start = start_of(options, begins_with, vae)
         if start.latents is not None:
-            options = replace(options, height=start.latents.shape[-2] * 8, width=start.latents.shape[-1] * 8)
+            height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
+            options = replace(options, height=height, width=width)
         story = live_story.of(positive, cls.hidden, model, options.seconds)
         render = HostRender(
             model,

@@ -42,7 +42,7 @@ class GatheredLayers:
 
 
 class ShardedModel:
-    """The part of a `WanModel` that `wan.forward_block` uses: layers are sharded, all else is whole on every rank."""
+    """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is whole on every rank."""
 
     def __init__(self, model: WanModel):
         self.whole, self.blocks = model, GatheredLayers(model.blocks)
