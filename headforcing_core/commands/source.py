@@ -124,7 +124,7 @@ class Source:
 
     @property
     def vae_name(self) -> str:
-        """What the VAE of the model is called."""
+        """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
     @cached_property
