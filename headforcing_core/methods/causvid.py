@@ -25,7 +25,7 @@ from ..cache.shape import CacheShape
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
+from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, rollout
 from ..rollout.noise import NoiseSource
 from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
@@ -129,7 +129,7 @@ class OverlapBlock(Block):
 
 
 def overlapping_rollouts(
-    model: VideoModel,
+    model: JointModel,
     cache: HeadCache,
     script: Script,
     noise: NoiseSource,

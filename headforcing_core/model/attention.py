@@ -16,7 +16,7 @@ from ..errors import HeadForcingError, first_sentence, unknown_name
 from . import attention_timing
 from .attention_backends import BACKENDS as BACKENDS
 from .attention_backends import AttentionFunction as AttentionFunction
-from .attention_backends import GroupedAttention, load_attention
+from .attention_backends import GroupedAttention, load_attention, sparing_plans
 from .attention_backends import LayerAttention as LayerAttention
 from .attention_backends import Span as Span
 from .attention_backends import Spans as Spans
@@ -60,7 +60,7 @@ def attention_function(
     if name not in BACKENDS:
         raise unknown_name("attention", name, ["auto", *BACKENDS])
     try:
-        return load_attention(name, device, dtype, head_dim)
+        return sparing_plans(name, load_attention(name, device, dtype, head_dim))
     except Exception as error:
         raise HeadForcingError(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
@@ -78,7 +78,7 @@ def fastest_backend(
     )
     for best in list(times):
         try:
-            attention = load_attention(best, device, dtype, head_dim)
+            attention = sparing_plans(best, load_attention(best, device, dtype, head_dim))
         except torch.OutOfMemoryError:
             return None
         except Exception as error:  # the times are remembered ones, and something has changed since

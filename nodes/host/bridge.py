@@ -55,12 +55,12 @@ def wan_config(model: Any) -> WanConfig:
             "load one with Load Self Forcing"
         )
     images = getattr(net, "img_emb", None) is not None
-    if net.in_dim != 16 or images or hasattr(net, "vace_blocks"):
+    if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or hasattr(net, "vace_blocks"):
         found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
         if net.in_dim == WAN22.channels and found != "VACE":
             found = WAN22_5B
         raise HeadForcingError(
-            f"model: expected Wan 2.1 text-to-video weights with 16 latent channels, got {net.in_dim}: {found}; load "
+            f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"
         )
     config = WanConfig(
@@ -68,6 +68,8 @@ def wan_config(model: Any) -> WanConfig:
         ffn_dim=net.ffn_dim,
         num_layers=len(blocks),
         num_heads=net.num_heads,
+        in_dim=net.in_dim,
+        out_dim=net.out_dim,
         freq_dim=net.freq_dim,
         text_dim=net.text_dim,
         text_len=net.text_len,
@@ -323,7 +325,7 @@ def measure(
 ) -> None:
     """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
     setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
-    block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
+    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
 
     def body(hosted: HostedModel, device: torch.device) -> None:
         profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)
