@@ -10,7 +10,8 @@ from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.timeline.clock import video_frames_of
+from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
 from .host import folders, helpers, player, runs
 from .host.vae import check_vae, load_decoder
@@ -109,21 +110,24 @@ class DecodeLatentsToVideo(io.ComfyNode):
         files, before = [], 0
         for video in videos:
             height, width = video.size
+            # the widget's default is that of Wan 2.1
+            rate = video.about.get("fps", fps) if fps == VIDEO_FPS else fps
 
             def on_progress(done: int, before: int = before) -> None:
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(filename_prefix, ".mp4", width * 8, height * 8) as file:
+            stride = latent_format(vae.latent_channels).stride
+            with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
                 write_video(
                     file.path,
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    fps=fps,
+                    fps=rate,
                     crf=crf,
                     video_frames=video.video_frames,
                     scale=upscale,
-                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
+                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, rate)},
                     on_progress=on_progress,
                 )
             before += video.total
@@ -154,9 +158,9 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     if samples is None:
         raise HeadForcingError("samples: nothing to decode; connect latents, or choose a run")
     latents = samples["samples"]
-    if latents.ndim != 5 or latents.shape[1] != 16:
+    if latents.ndim != 5 or latents.shape[1] not in (WAN21.channels, WAN22.channels):
         raise HeadForcingError(
-            f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
+            f"samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got {list(latents.shape)}"
         )
     trim = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs

@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +79,8 @@ class ScoredVideo:
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source, given = self.video.source, vars(self.args)
-        options, entry = dict(vars(source.options)), self.video.entry
+        options = {field.name: vars(source.options)[field.name] for field in fields(source.options)}
+        entry = self.video.entry
         profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))
         files = {name: _stamp(given.get(name)) for name in ("text_encoder", "embeddings", "vae")}
         return {

@@ -74,8 +74,8 @@ class ActiveGuards:
         return lines
 
 
-class Slots(Protocol):
-    """The numbers of a `head_group.HeadGroup` that the gate needs: all frames of a context, and the kept ones."""
+class ContextFrames(Protocol):
+    """A group of heads, with the number of frames in its context and of those that are sinks or episodic entries."""
 
     @property
     def frames(self) -> int: ...
@@ -99,7 +99,7 @@ class SinkGate:
         self.threshold = threshold
         self.passes = self.frames = self.left_out = 0
 
-    def around(self, layer: int, group: Slots, attention: AttentionFunction) -> AttentionFunction:
+    def around(self, layer: int, group: ContextFrames, attention: AttentionFunction) -> AttentionFunction:
         """An attention function without the kept frames that are left out; an `head_cache.AroundAttention`."""
 
         def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ class HeadCache(Cache):
 
     @property
     def _around(self) -> list[AroundAttention]:
-        """What acts around attention now, the innermost first."""
+        """Functions around attention now, the innermost first."""
         meter = self.meter if self.meter is not None and self.meter.active else None
         return [each for each in (meter, self.guards.gate) if each is not None]
 

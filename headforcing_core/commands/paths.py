@@ -111,7 +111,7 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
             option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
             given = vars(args).get(action.dest)
             if given is None and action.type is PROFILE:  # whichever of them fits
-                given = list(bundled_profiles())
+                reads += [(option, path) for path in bundled_profiles().values()]
             for value in _values(given):
                 reads += [(option, path) for path in action.type.reads(value, args)]
                 writes += [(option, path) for path in action.type.writes(value, args)]

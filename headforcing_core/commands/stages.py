@@ -42,8 +42,8 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
 
     sub = command("decode", decode)
-    told = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
-    sub.add_argument("latents", type=LATENTS, metavar="RUN", help=told)
+    text = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
+    sub.add_argument("latents", type=LATENTS, metavar="RUN", help=text)
     sub.add_argument("out", type=VIDEO, help="MP4 to write")
     vae = sub.add_mutually_exclusive_group(required=True)
     vae.add_argument("--vae", type=READ, help="Wan 2.1 VAE, or a tiny decoder")

@@ -18,7 +18,7 @@ from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing
-from .queries import Queries, are_queries, query_statistics
+from .queries import Queries, query_statistics
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -305,6 +305,12 @@ def _are_shares(values: Any) -> bool:
     return in_range and abs(sum(values) - 1) <= 1e-3
 
 
+def _are_queries(values: Sequence[float]) -> bool:
+    """Whether numbers can be the statistics of a head's queries: finite, in threes, sizes from 0."""
+    third = len(values) // 3
+    return third > 0 and len(values) == 3 * third and all(map(math.isfinite, values)) and min(values[-third:]) >= 0
+
+
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
 
@@ -316,7 +322,7 @@ _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
     "queries": (
         "finite numbers in threes, sizes from 0",
-        lambda values: _are_numbers(values) and are_queries(values),
+        lambda values: _are_numbers(values) and _are_queries(values),
         _floats,
     ),
 }

@@ -116,7 +116,7 @@ class PyramidForcing(MethodPolicy):
 
 
 class Middle:
-    """What heads of one kind keep between their sinks and their last frames, in queues of entries."""
+    """Entries, in queues, that heads of one kind keep between their sinks and their last frames."""
 
     def __init__(self, queues: int, entries: int):
         self.queues: list[deque[Entry]] = [deque(maxlen=entries) for _ in range(queues)]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +51,7 @@ class WanConfig:
     def head_dim(self) -> int:
         return self.dim // self.num_heads
 
-    @property
+    @cached_property
     def latents(self) -> LatentFormat:
         """Format of its latents."""
         return latent_format(self.in_dim)

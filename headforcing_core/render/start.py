@@ -86,7 +86,7 @@ class Start:
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
-    """How many latent frames a start image is shown for.
+    """Number of latent frames that a start image is shown for.
 
     Refuses it, as one latent frame, where blocks are longer and neither method nor model takes one; `instead` is what
     to give.

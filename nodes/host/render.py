@@ -65,13 +65,13 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
         return Given()
     (name,), value = connected, inputs[connected[0]]
     if name == "start_frames":
-        latents, dropped = checks.start_latents(value, options.schedule.frames_per_block)
+        latents, dropped = checks.start_latents(value, options.schedule)
         note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
         return Given(latents, notes=(note,) if dropped else ())
     start = _image(options, value) if name == "start_image" else _video(options, value)
     if used is None or vae.is_draft(used):
-        raise HeadForcingError(f"{name} is encoded by the Wan 2.1 VAE: connect it to vae")
-    vae.check_vae(used)
+        raise HeadForcingError(f"{name} is encoded by the model's VAE: connect it to vae")
+    vae.check_vae(used, options.schedule.latents)
     latents = used.encode(start.video_frames).transpose(1, 2)
     return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))
 
@@ -204,7 +204,7 @@ class HostRender:
             wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
-            vae.check_vae(self.vae)
+            vae.check_vae(self.vae, plan.config.latents)
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
                 check_decoder(taken, size, checks.room_on(self.vae.patcher))

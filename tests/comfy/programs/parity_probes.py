@@ -555,7 +555,7 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
         found["overridden"] = overridden.or_better(torch.float32, "cpu", shape) is overridden
     finally:
         bridge.attention_function = asked
-    found["sizes"] = given[0][-2:]
+    found["sizes"] = list(given[0][-2:])
     found["none better"] = attention.or_better(torch.float32, "cpu", shape) is attention
     assert found["default"] and found["none better"]
     for name in ("quad_cross", "split_cross"):
@@ -1040,15 +1040,15 @@ def streaming_decode_equals_decoding_at_once():
     assert found["kind"] == "WanVideoDecoder" and found["others"] == ["WanStreamingDecoder"] * 2
     assert len(found["own"]) == 6 and max(found["own"].values()) < 1e-4, found["own"]
     # our decoder has a copy of weights under dynamic vram and leaves those that are offloaded
-    found = found["dynamic"]
-    assert (found["lowvram"], found["kind"]) == ("WanStreamingDecoder", "WanVideoDecoder")
-    assert found["difference"] < 1e-4
+    dynamic = found["dynamic"]
+    assert (dynamic["lowvram"], dynamic["kind"]) == ("WanStreamingDecoder", "WanVideoDecoder")
+    assert dynamic["difference"] < 1e-4
     # comfyuis networks run with their device as the current one
     assert found["current"] == {"seen": [True] * 3, "index": 1}
     # overlapping decode gives every picture in its place
-    found = found["overlap"]
-    assert found["pictures"] == 37
-    assert found["error"] < 0.5 * found["shifted"]
+    overlap = found["overlap"]
+    assert overlap["pictures"] == 37
+    assert overlap["error"] < 0.5 * overlap["shifted"]
 
 
 @probe
