@@ -229,9 +229,9 @@ def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
 
 
 def test_what_forcing_kv_holds_does_not_grow():
-    """It keeps lists of tokens of changing length, which leave gaps in a CPU's memory: the process may look larger."""
+    """Its chunks have one size here. Their lists leave gaps in a CPU's memory, so that the process may look larger."""
     model = wan(layers=2, heads=2, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
-    policy, size = method_policy("forcing_kv"), (4, 8)
+    policy, size = method_policy("forcing_kv"), (4, 12)
     shape = policy.shape(model.config, [["local", "memory"]] * 2, *size, F, 200 * F)
     cache = policy.make_cache(shape, torch.float32, "cpu", sdpa)
     script, held = script_of([0] * 200, Schedule((1.0,), F), embeds(model)), {}
