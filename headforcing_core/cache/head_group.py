@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.move import in_sequence
-from ..devices import kept_tables, upload
+from ..devices import download, kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
@@ -175,7 +175,7 @@ class HeadGroup:
 
     def keep_frame(self, frame: int) -> KeptFrame:
         slot = self.sources.index([frame], self.current.start)
-        k, v = ([x[:, slot].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v))
+        k, v = ([download(x[:, slot]) for x in layers] for layers in (self.k, self.v))
         return KeptFrame(frame, self.indices[slot], k, v)
 
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
@@ -197,7 +197,7 @@ class HeadGroup:
         for slot, kept in enumerate(frames, start=first):
             for layers, copies in ((self.k, kept.k), (self.v, kept.v)):
                 for x, copy in zip(layers, copies, strict=True):
-                    x[:, slot] = copy.to(x.device)
+                    x[:, slot] = upload(copy, x.device)
         self.sources += [[kept.frame] for kept in frames]
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
