@@ -116,8 +116,8 @@ class HeadGroup:
         A frame that a recall has made an entry is none of the others even when that entry is dropped.
         """
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
-        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
-        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in remembered]
+        in_entries = {frame for sources in self.sources[: self.entries] for frame in sources}
+        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
 
     def has_recent(self, frame: int) -> bool:
