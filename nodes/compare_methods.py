@@ -153,7 +153,7 @@ class CompareMethods(io.ComfyNode):
         checks.check_room([video.needs for video in todo])
         plans, workflow = [video.plan for video in todo], helpers.workflow_id(cls.hidden)
         progress = RenderProgress(model, plans, cls.hidden.unique_id, previews=False, workflow=workflow)
-        rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
+        rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             grid(file.path, rows, fps=plans[0].timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
@@ -170,7 +170,7 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _compared(video: _Video, place: int, progress: RenderProgress) -> Compared:
+def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
     plan = render.job(video.plan).take_found_roles(render.plan)

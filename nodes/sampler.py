@@ -110,8 +110,8 @@ class HeadForcingSampler(io.ComfyNode):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        told = describe(_with_story(planned, plan), bridge.compute_dtype(model))
-        head = [*describe_method(options.method, options.method_options), told, *story.notes]
+        plan_text = describe(_with_story(planned, plan), bridge.compute_dtype(model))
+        head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
             _latents(videos, plan, render.job(plan).about),
@@ -126,9 +126,9 @@ def _about_model(model: Any) -> list[str]:
     return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
-def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:
+def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
     """A plan with the story of another; roles that have been found since are not in it."""
-    return replace(plan, timeline=told.timeline, rows=told.rows, video_frames=told.video_frames)
+    return replace(plan, timeline=current.timeline, rows=current.rows, video_frames=current.video_frames)
 
 
 def _sample(
@@ -148,13 +148,13 @@ def _sample(
         if render.story is not None:
             render.story.video_frames = plan.video_frames
         took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-        lines += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
+        lines += ["", f"video {video + 1} of {count}: {took}", *_describe(made)]
         if made.found_profile is not None:
             plan = render.plan(made.found_profile)
     return videos, lines
 
 
-def _told(made: RenderResult) -> list[str]:
+def _describe(made: RenderResult) -> list[str]:
     """Lines of the report about one render: reused blocks, roles, failures."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
     lines += [f"damaged: {problem}" for problem in made.problems]

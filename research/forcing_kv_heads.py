@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ..headforcing_core.cache.roles import HeadRole
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.profile import BUNDLED_FOLDER, HeadProfile
 
@@ -26,7 +27,9 @@ def import_forcing_kv(
         static, dynamic = layer["static_head"], layer["dynamic_head"]
         if layer["layer_idx"] != index or sorted([*static, *dynamic]) != list(range(len(static) + len(dynamic))):
             raise HeadForcingError(f"layer {index} of the Forcing-KV list must name every head once, in layer order")
-        rows.append(tuple("anchor" if head in set(static) else "memory" for head in range(len(static) + len(dynamic))))
+        rows.append(
+            tuple(HeadRole("anchor" if head in set(static) else "memory") for head in range(len(static) + len(dynamic)))
+        )
     note = (
         "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
         "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "

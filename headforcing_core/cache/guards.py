@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +15,6 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.rope import THETA, RotaryEmbedding
-
-if TYPE_CHECKING:
-    from .head_group import HeadGroup
 
 COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `roles.EpisodicPolicy`
 
@@ -77,6 +74,16 @@ class ActiveGuards:
         return lines
 
 
+class ContextFrames(Protocol):
+    """A group of heads, with the number of frames in its context and of those that are sinks or episodic entries."""
+
+    @property
+    def frames(self) -> int: ...
+
+    @property
+    def kept_frames(self) -> int: ...
+
+
 class SinkGate:
     """DySink (arXiv 2605.21028) leaves a kept frame out where it draws too many heads at once.
 
@@ -92,7 +99,7 @@ class SinkGate:
         self.threshold = threshold
         self.passes = self.frames = self.left_out = 0
 
-    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+    def around(self, layer: int, group: ContextFrames, attention: AttentionFunction) -> AttentionFunction:
         """An attention function without the kept frames that are left out; an `head_cache.AroundAttention`."""
 
         def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -195,7 +195,7 @@ class HeadCache(Cache):
 
     @property
     def _around(self) -> list[AroundAttention]:
-        """What acts around attention now, the innermost first."""
+        """Functions around attention now, the innermost first."""
         meter = self.meter if self.meter is not None and self.meter.active else None
         return [each for each in (meter, self.guards.gate) if each is not None]
 
@@ -254,7 +254,7 @@ class HeadCache(Cache):
         self._keep_history()
 
     def begin_scene(self, switch: Switch) -> None:
-        """A prompt begins with the next block: it is told from the scenes before it, where frames of them are kept."""
+        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
         if self.scenes is not None:
             self.scenes.begin(switch, self._frames_seen)
 

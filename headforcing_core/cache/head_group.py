@@ -141,7 +141,7 @@ class HeadGroup:
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
-        return self._pooled(self.sources.index([frame], self.entries))
+        return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         difference = self.indices[i] - self.indices[j]
@@ -159,7 +159,7 @@ class HeadGroup:
         if self.kernels is not None:
             self.kernels.merge(i, j, difference, chosen)
         self.sources[i] = self.sources[i] + self.sources[j]
-        return self._pooled(i)
+        return self._pool(i)
 
     def arrange_entries(self, order: list[int]) -> None:
         self._arrange([*order, *range(self.entries, self.frames)])
@@ -184,7 +184,7 @@ class HeadGroup:
         self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
         self._put_first(frames)
         self.entries = len(frames)
-        return [MemoryEntry([kept.frame], self._pooled(slot)) for slot, kept in enumerate(frames)]
+        return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
         """Replace all history by these sinks and its own recent frames."""
@@ -202,7 +202,7 @@ class HeadGroup:
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
 
-    def _pooled(self, slot: int) -> Tensor:
+    def _pool(self, slot: int) -> Tensor:
         if self.kernels is not None:
             pooled = self.kernels.pooled(slot, self.indices[slot])
         else:

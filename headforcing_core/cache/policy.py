@@ -83,15 +83,17 @@ class CachePolicy(RolePolicies, Method):
         """The policy for blocks of so many frames: where these are longer than the paper's, what is one of its blocks
         is a whole one of these (METHOD.md, "Longer blocks")."""
 
-        def whole(role: RolePolicy, name: str, count: int | None) -> RolePolicy:
-            return replace(role, **{name: count and -(-count // frames) * frames})
+        def whole(count: int) -> int:
+            return -(-count // frames) * frames
 
         if frames <= _PAPERS_BLOCK or not self.memory.episodic_frames:
             return self
-        memory = whole(self.memory, "recent_frames", self.memory.recent_frames)
+        recent = self.memory.recent_frames
+        memory = replace(self.memory, recent_frames=None if recent is None else whole(recent))
         if not self.needs_profile:
             return replace(self, local=memory, anchor=memory, memory=memory)
-        return replace(self, anchor=whole(self.anchor, "sink_frames", self.anchor.sink_frames), memory=memory)
+        anchor = replace(self.anchor, sink_frames=whole(self.anchor.sink_frames))
+        return replace(self, anchor=anchor, memory=memory)
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline

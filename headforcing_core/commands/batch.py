@@ -87,7 +87,7 @@ class Planned:
 
 
 def batch(args: argparse.Namespace) -> Result:
-    """Make the videos that are not finished, and tell what became of each."""
+    """Make the videos that are not finished, and report the outcome of each."""
     begun, farm = time.monotonic(), farm_of(args)
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
@@ -97,7 +97,7 @@ def batch(args: argparse.Namespace) -> Result:
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
     check_files(args.jobs, todo)
-    planned = {name: _planned(name, video, farm) for name, video in todo.items()}
+    planned = {name: _plan(name, video, farm) for name, video in todo.items()}
     made: dict[str, Outcome[Note]] = {}
     if planned:
         check_disk(in_turn([video.needs for video in planned.values()]), out, out)
@@ -108,8 +108,8 @@ def batch(args: argparse.Namespace) -> Result:
             said = f"{done} of {len(rows)} videos are finished, what is made of the others is kept in {out / 'runs'}"
             said += ", the same command goes on"
             raise KeyboardInterrupt(*stop.args, said) from stop
-    told = [_row(name, row, made.get(name)) for name, row in rows.items()]
-    return _result(told, farm, time.monotonic() - begun)
+    table = [_row(name, row, made.get(name)) for name, row in rows.items()]
+    return _result(table, farm, time.monotonic() - begun)
 
 
 def make_video(job: VideoJob) -> Note:
@@ -150,8 +150,8 @@ def finished(args: argparse.Namespace) -> Note | None:
         note = json.loads(_note(args).read_text(encoding="utf-8"))
         same = note["identity"] == args.identity
         same = same and note["files"] == {path.name: file_hash(path) for path in outputs(args)}
-        told = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
-        return {**told, "reused_blocks": told["blocks"], "seconds": 0.0, "kept": True} if same else None
+        result = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
+        return {**result, "reused_blocks": result["blocks"], "seconds": 0.0, "kept": True} if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -161,7 +161,7 @@ def _note(args: argparse.Namespace) -> Path:
     return path
 
 
-def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
+def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
     try:
         if farm.parallel and ":" in args.device:
@@ -227,8 +227,8 @@ def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
         why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
         return {"name": name, "state": "failed", "why": one_line(why)}
     note = before or (outcome and outcome.get()) or {}
-    told = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
-    return {"name": name, "state": "finished before" if note.get("kept") else "done", **told}
+    fields = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
+    return {"name": name, "state": "finished before" if note.get("kept") else "done", **fields}
 
 
 def _line(row: Note) -> str:
@@ -244,9 +244,9 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     """The table of all videos; the exit code is 1 if one has failed."""
     count, cells = Counter(row["state"] for row in rows), []
     for row in rows:
-        told = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
+        numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
         cells.append(
-            [row["name"], row["state"], *told, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
+            [row["name"], row["state"], *numbers, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
         )
     took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
     lines = [

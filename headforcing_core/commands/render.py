@@ -141,15 +141,17 @@ def _render(
     sys.stderr.write(note)
     source = source.with_start()
     embeds = source.encode()
-    plan = source.job(plan, embeds).take_found_roles(source.plan)
+    job = source.job(plan, embeds)
+    if (known := job.take_found_roles(source.plan)) is not plan:
+        job = source.job(known, embeds)
+    plan = job.plan
     if peers is not None:
         from ..distributed.ranks import check_ranks
 
-        check_ranks(source.job(plan, embeds), peers)
+        check_ranks(job, peers)
     needs = source.check_needs(plan, video)
     check_disk(needs, source.machine.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(plan.restart_frames))
-    job = source.job(plan, embeds)
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
     seconds = source.options.seconds

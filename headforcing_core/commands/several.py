@@ -55,7 +55,7 @@ def run_on_several(
 
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
-    """Take part in a render, say what came of it, and end this process: what breaks in its end changes nothing."""
+    """Run one rank of a render, report its outcome, and end this process; errors while it ends change nothing."""
     kind = _kind(args.device)
     device = torch.device(kind, local_rank()) if kind == "cuda" else torch.device(kind)
     try:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,14 @@ class Source:
     @classmethod
     def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
+        options, _ = with_family(render_options(args, assets.SIZE), None)
         info = ModelFiles(assets.model_path()).inspect()
         machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
         if follow is not None or args.prompts:
             timeline = options.parse(read_text(args.prompts) if follow is None else follow.text)
+            note_unlike_training([segment.text for segment in timeline.segments])
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-        note_unlike_training([segment.text for segment in timeline.segments])
         start = chosen_start(args, options)
         return cls(options, timeline, machine, machine.identified(info), scale=args.scale, start=start, follow=follow)
 
@@ -124,10 +124,10 @@ class Source:
 
     @property
     def vae_name(self) -> str:
-        """What the VAE of the model is called."""
+        """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
-    @property
+    @cached_property
     def texts(self) -> list[str]:
         """The texts to encode."""
         return self.timeline.texts
@@ -172,12 +172,10 @@ class Source:
         return replace(self, start_latents=latents, start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
-        """The video of a plan of this source, from the embeddings of its prompts."""
-        latent_format = None if self.files is None else self.info.config.latents.name
-        about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
+        """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated."""
         return RenderJob(
             plan,
-            dict(zip(self.texts, embeds, strict=False)),  # none where only needs are estimated
+            dict(zip(self.texts, embeds, strict=False)),
             self.info.fingerprint,
             self.machine.dtype,
             start_latents=self.start_latents,
@@ -185,17 +183,18 @@ class Source:
             runs=self.machine.runs,
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
-            about={
-                **about,
-                "weights": self.info.path.name,
-                **self._inexact,
-                **({"start": self.start.about} if self.start else {}),
-            },
+            about=self._about(plan) if embeds else {},
         )
 
-    @property
-    def _inexact(self) -> dict[str, list[str]]:
-        return {"inexact": self.machine.inexact} if self.machine.inexact else {}
+    def _about(self, plan: RenderPlan) -> dict[str, Any]:
+        latent_format = None if self.files is None else self.info.config.latents.name
+        inexact = self.machine.inexact
+        return {
+            **about_video(plan, self.options.method_name, self.options.seed, latent_format),
+            "weights": self.info.path.name,
+            **({"inexact": inexact} if inexact else {}),
+            **({"start": self.start.about} if self.start else {}),
+        }
 
     def check_needs(
         self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False

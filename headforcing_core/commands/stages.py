@@ -46,8 +46,8 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help=models)
 
     sub = command("decode", decode)
-    told = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
-    sub.add_argument("latents", type=LATENTS, metavar="RUN", help=told)
+    text = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
+    sub.add_argument("latents", type=LATENTS, metavar="RUN", help=text)
     sub.add_argument("out", type=VIDEO, help="MP4 to write")
     vae = sub.add_mutually_exclusive_group(required=True)
     vae.add_argument("--vae", type=READ, help="VAE of Wan 2.1 or 2.2, or a tiny decoder")

@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full: a render goes on without a place to talk to."""
+"""Standard streams that are closed or full, without which a render goes on."""
 
 from __future__ import annotations
 

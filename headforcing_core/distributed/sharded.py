@@ -42,7 +42,7 @@ class GatheredLayers:
 
 
 class ShardedModel:
-    """What `wan.forward_block` uses of a `WanModel`: its layers are sharded, everything else is whole on every rank."""
+    """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is whole on every rank."""
 
     def __init__(self, model: WanModel):
         self.whole, self.blocks = model, GatheredLayers(model.blocks)

@@ -179,7 +179,7 @@ class AutoProfileCache(Cache):
         cache.restore(state)
         self.cache, self.profile = cache, self.known
 
-    def _measured(self) -> HeadProfile:
+    def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
         roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
         found = HeadProfile(
@@ -197,7 +197,7 @@ class AutoProfileCache(Cache):
 
     def _switch(self) -> MemoryEvent | None:
         """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
-        self.profile = self.known or self._measured()
+        self.profile = self.known or self._measure()
         roles = self.profile.roles
         full = self.cache
         self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)

@@ -118,6 +118,7 @@ class MethodCache(Cache):
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.block = 0  # blocks committed so far
         self.start = self.end = 0  # first frame of the current call, and the frame after its last
+        self.clean = False  # whether the current pass is a clean one
         self.recaching = False  # whether the current call writes frames again after a prompt switch
         self.policy = shape.policy
         self.begin_video()
@@ -157,6 +158,9 @@ class MethodCache(Cache):
 
     def begin_block(self) -> None:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
+
+    def begin_clean_pass(self) -> None:
+        self.clean = True
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         s = self.shape.frame_tokens
@@ -234,7 +238,7 @@ class MethodCache(Cache):
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
-        self.start, self.end, self.recaching = start, end, recaching
+        self.start, self.end, self.recaching, self.clean = start, end, recaching, False
         self.open()
 
 
@@ -263,14 +267,3 @@ class WrappedModel:
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         self.model.write_clean(latents, cache)
-
-
-class TellsCleanPasses(WrappedModel):
-    """Sets `clean` on a method's cache during clean passes."""
-
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
-        cache.clean = True
-        try:
-            super().write_clean(latents, cache)
-        finally:
-            cache.clean = False

@@ -105,7 +105,7 @@ class WindowCache(MethodCache):
 
     @property
     def read_slots(self) -> int:
-        """How many slots, the first ones, are attended to."""
+        """Number of slots, the first ones, that are attended to."""
         return self.filled
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:

@@ -11,19 +11,17 @@ The authors have two caches; this is the one in Python without its two side effe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..cache.method import RolloutInputs, block_by_block
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.rope import by_head
-from ..rollout.loop import Block, JointModel
-from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses
+from .base import MethodCache, MethodPolicy, MethodShape
 from .pyramid_readout import Entry, FreshReadout, Part, StaleReadout
 
 WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
@@ -116,12 +114,9 @@ class PyramidForcing(MethodPolicy):
     def make_cache(self, *args: Any) -> MethodCache:
         return PyramidForcingCache(*args)
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return block_by_block(TellsCleanPasses(model), cache, video)
-
 
 class Middle:
-    """What heads of one kind keep between their sinks and their last frames, in queues of entries."""
+    """Entries, in queues, that heads of one kind keep between their sinks and their last frames."""
 
     def __init__(self, queues: int, entries: int):
         self.queues: list[deque[Entry]] = [deque(maxlen=entries) for _ in range(queues)]
@@ -266,7 +261,6 @@ class Heads:
 
 class PyramidForcingCache(MethodCache):
     policy: PyramidForcing
-    clean = False  # whether the current pass is a clean one
 
     def begin_video(self) -> None:
         self.layers: list[list[Heads]] = []

@@ -217,9 +217,9 @@ METHODS: dict[str, PublishedMethod] = {
 
 # other names of methods with options, as `--method` takes them
 ALIASES = {
+    "head_forcing_scenes": ("head_forcing", "scenes=auto"),
     "id_forcing_longlive": ("id_forcing", "native_blocks=0"),
     "self_gradient_forcing_framewise": ("self_gradient_forcing", "window_frames=21, sink_frames=4"),
-    "head_forcing_scenes": ("head_forcing", "scenes=auto"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),

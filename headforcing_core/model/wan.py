@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +51,7 @@ class WanConfig:
     def head_dim(self) -> int:
         return self.dim // self.num_heads
 
-    @property
+    @cached_property
     def latents(self) -> LatentFormat:
         """Format of its latents."""
         return latent_format(self.in_dim)
@@ -188,7 +189,7 @@ def forward_block(
     head = backbone.head
     shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
-    return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
+    return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
 def _like(x: Tensor, *weights: Tensor) -> Tensor:
@@ -197,7 +198,7 @@ def _like(x: Tensor, *weights: Tensor) -> Tensor:
     return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
-def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
+def _unpatch(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
     """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames, channels, h, w]`."""
     _, ph, pw = patch_size
     patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]

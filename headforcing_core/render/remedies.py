@@ -94,12 +94,12 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     """Yield what makes the render fit into `room` bytes, each change alone or with as few others as it takes."""
 
     def first(choices: Iterable[Sequence[_Change]]) -> Iterator[Remedy]:
-        made = (_made(changes, needs, plan, host) for changes in choices)
+        made = (_make(changes, needs, plan, host) for changes in choices)
         return islice((remedy for remedy in made if remedy.bytes <= room), 1)
 
     exact = list(_exact_changes(plan, dtype, host))
     some = [changes for count in range(len(exact) + 1) for changes in combinations(exact, count)]
-    smaller = [_Change(text, _replanned(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
+    smaller = [_Change(text, _replan(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
     sizes = [_size(*size, dtype) for size in _sizes(plan)]
     methods = list(_other_methods(plan, dtype))
 
@@ -108,8 +108,8 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     for change in smaller:
         yield from first([*changes, change] for changes in some)
     lengths = [_shorter(plan, blocks, dtype) for blocks in range(plan.new_blocks - 1, 0, -1)]
-    if lengths and _made(lengths[:1], needs, plan, host).bytes < _made([], needs, plan, host).bytes:
-        fits = bisect_left(lengths, True, key=lambda length: _made([length], needs, plan, host).bytes <= room)
+    if lengths and _make(lengths[:1], needs, plan, host).bytes < _make([], needs, plan, host).bytes:
+        fits = bisect_left(lengths, True, key=lambda length: _make([length], needs, plan, host).bytes <= room)
         yield from first([length] for length in lengths[fits : fits + 1])
     yield from first([size] for size in sizes)
     for method in methods:
@@ -117,7 +117,7 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     yield from first([*exact, *smaller[-1:], size] for size in sizes)
 
 
-def _made(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host) -> Remedy:
+def _make(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host) -> Remedy:
     texts = []
     for change in changes:
         before = plan, needs
@@ -134,10 +134,10 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
         yield _Change(host.park, lambda plan, needs: (plan, replace(needs, held=0)))
     if plan.auto is not None:
         text = "load a head profile instead of finding the roles"
-        yield _Change(text, lambda plan, needs: _planned(replace(plan, auto=None), needs, plan, dtype))
+        yield _Change(text, lambda plan, needs: _plan(replace(plan, auto=None), needs, plan, dtype))
 
 
-def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
+def _plan(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
     """A changed plan, and the needs of `plan` with what depends on the plan computed anew."""
     area = changed.width * changed.height / (plan.width * plan.height)
     one_pass = activation_bytes(changed, dtype)
@@ -151,15 +151,15 @@ def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.d
     )
 
 
-def _replanned(dtype: torch.dtype, **shape: Any) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
+def _replan(dtype: torch.dtype, **shape: Any) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
     """The change of these fields of the cache's shape."""
-    return lambda plan, needs: _planned(replace(plan, shape=replace(plan.shape, **shape)), needs, plan, dtype)
+    return lambda plan, needs: _plan(replace(plan, shape=replace(plan.shape, **shape)), needs, plan, dtype)
 
 
 def _shorter(plan: RenderPlan, blocks: int, dtype: torch.dtype) -> _Change:
     """A video of so many new blocks."""
     clock, frames = plan.timeline.clock, plan.start_frames + blocks * plan.schedule.frames_per_block
-    return _Change(f"{clock.video_frames(blocks) / clock.fps:.2f} s", _replanned(dtype, total_frames=frames))
+    return _Change(f"{clock.video_frames(blocks) / clock.fps:.2f} s", _replan(dtype, total_frames=frames))
 
 
 def _sizes(plan: RenderPlan) -> Iterator[tuple[int, int]]:
@@ -173,7 +173,7 @@ def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
     def make(plan: RenderPlan, needs: Needs) -> tuple[RenderPlan, Needs]:
         (_, ph, pw), stride = plan.config.patch_size, plan.config.latents.stride
         shape = replace(plan.shape, rows=height // stride // ph, columns=width // stride // pw)
-        return _planned(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
+        return _plan(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
 
     return _Change(f"{width}x{height}", make)
 
@@ -203,4 +203,4 @@ def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
 
 
 def _to(other: RenderPlan, dtype: torch.dtype) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
-    return lambda plan, needs: _planned(other, needs, plan, dtype)
+    return lambda plan, needs: _plan(other, needs, plan, dtype)

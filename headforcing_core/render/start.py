@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -53,12 +52,19 @@ class Start:
 
     @classmethod
     def video(
-        cls, source: VideoSource, size: tuple[int, int], seconds: float, *section: Any, fps: float = VIDEO_FPS
+        cls,
+        source: VideoSource,
+        size: tuple[int, int],
+        seconds: float,
+        part: str = "last",
+        frames_per_block: int = 3,
+        window: tuple[float, float] = (0.0, 0.0),
+        fps: float = VIDEO_FPS,
     ) -> Start:
         """A section of a video, see `section.read_section`."""
         if not 0 < seconds <= MAX_START_SECONDS:
             raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-        return cls(*read_section(source, size, seconds, *section, fps=fps))
+        return cls(*read_section(source, size, seconds, part, frames_per_block, window, fps))
 
     @property
     def frames(self) -> int:
@@ -80,7 +86,7 @@ class Start:
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
-    """How many latent frames a start image is shown for.
+    """Number of latent frames that a start image is shown for.
 
     Refuses it, as one latent frame, where blocks are longer and neither method nor model takes one; `instead` is what
     to give.

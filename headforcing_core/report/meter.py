@@ -14,6 +14,7 @@ from PIL import Image
 
 from ..errors import HeadForcingError
 from ..timeline.clock import BlockClock
+from .hues import hue_distance, hue_histogram
 from .thumbnails import SwitchResponse, SwitchWatch, Thumbnails, thumbnail
 
 Array = NDArray[np.float64]
@@ -29,7 +30,7 @@ _MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion 
 KINDS = ("inside", "frame", "edge", "switch", "period")  # "frame": a latent frame starts, but no block
 LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
 FIELDS = (
-    "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance",
+    "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance", "hue_distance",
     *KINDS, *(f"{kind}_changes" for kind in KINDS), *LEVELS, "sharpness", "detail",
 )  # fmt: skip
 
@@ -54,6 +55,7 @@ class DriftMeter:
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # luma: of the reference seconds, then of the current second
         self._freeze_run = 0
+        self._hues: Array | None = None  # of the first frame
         self._before: tuple[Pixels, Array] | None = None
 
     def add(self, video_frames: Pixels) -> None:
@@ -73,6 +75,7 @@ class DriftMeter:
             row["histogram_distance"] = histogram_distance(histogram, sum(reference, np.zeros(256)))
         if len(self._rows) > REFERENCE_SECONDS:
             self._close_histogram()
+        self._close_hues()
         return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
 
     def responses(self) -> list[SwitchResponse]:
@@ -85,6 +88,8 @@ class DriftMeter:
                 f"all frames must have one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
                 f"by {video_frame.shape[1]}x{video_frame.shape[0]}"
             )
+        if self._hues is None:
+            self._hues = hue_histogram(video_frame)
         image = Image.fromarray(video_frame)
         grey = image.convert("L")
         row = self._row()
@@ -132,9 +137,15 @@ class DriftMeter:
             if len(self._rows) > REFERENCE_SECONDS:
                 self._close_histogram()
                 self._histograms.pop()
+            self._close_hues()
             self._rows.append(dict.fromkeys(FIELDS, 0.0))
             self._histograms.append(np.zeros(256))
         return self._rows[-1]
+
+    def _close_hues(self) -> None:
+        """Compare the last frame of the current second, so far, with the first one of the video."""
+        if self._before is not None and self._hues is not None:
+            self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
 
     def _close_histogram(self) -> None:
         reference = sum(self._histograms[:REFERENCE_SECONDS], np.zeros(256))

@@ -9,6 +9,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from .hues import color_drift
 from .learned.base import Metric, Numbers
 from .meter import REFERENCE_SECONDS, DriftMeter, flicker
 from .thumbnails import Repetition, repetition, self_similarity
@@ -137,6 +138,9 @@ GROUPS: dict[str, list[DriftMetric]] = {
         *_level("cb_std", "std of Cb"),
         *_level("cr_std", "std of Cr"),
         *_level("saturation", "saturation", "{:+.1%}", "saturation per minute", "saturation, a minute"),
+        DriftMetric("color_drift", "colour drift (ID-Forcing's; 100: same hues)",
+                    _one, lambda m: color_drift(float(m.sums["hue_distance"][-1])) if len(m.sums["frames"]) else None,
+                    heading="colour drift (100: none)"),
         DriftMetric("histogram_distance_max", "brightness histogram, largest change from start", _one,
                     lambda m: m.largest("histogram_distance")),
     ],

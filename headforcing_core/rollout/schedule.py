@@ -80,8 +80,8 @@ class Schedule:
 
         [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.
         """
-        first_sigmas = None if first is None else tuple(_shifted(step, shift) for step in first)
-        return cls(tuple(_shifted(step, shift) for step in steps), frames_per_block, first_sigmas)
+        first_sigmas = None if first is None else tuple(_shift(step, shift) for step in first)
+        return cls(tuple(_shift(step, shift) for step in steps), frames_per_block, first_sigmas)
 
     @classmethod
     def unipc(cls, steps: int, frames_per_block: int = 8, shift: float = 5.0) -> Schedule:
@@ -90,7 +90,7 @@ class Schedule:
         Four steps at shift 5 ask the model at the timesteps 999, 937, 833 and 624.
         """
         top = float(np.float32(0.999))
-        sigmas = tuple(_shifted(1000 * top * (1 - step / steps), shift) for step in range(steps))
+        sigmas = tuple(_shift(1000 * top * (1 - step / steps), shift) for step in range(steps))
         return cls(sigmas, frames_per_block, solver="unipc")
 
     @classmethod
@@ -103,7 +103,7 @@ class Schedule:
         return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
 
 
-def _shifted(step: float, shift: float) -> float:
+def _shift(step: float, shift: float) -> float:
     sigma = step / 1000
     return float(np.float32(shift * sigma / (1 + (shift - 1) * sigma)))
 

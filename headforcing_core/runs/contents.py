@@ -126,7 +126,7 @@ _FIELDS: dict[str, dict[str, Fits]] = {
 }
 
 
-def what_is_wrong(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
+def find_fault(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
     """The first field or tensor of a file that is missing or of another type than was written; None for none.
 
     Args:

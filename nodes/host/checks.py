@@ -8,6 +8,7 @@ from typing import Any
 import comfy.model_management
 import torch
 
+from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
@@ -38,7 +39,7 @@ def start_latents(start_frames: dict[str, Any] | None, schedule: Schedule) -> tu
 
 def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     """Width and height in pixels, where 0 is replaced by what the model was made for."""
-    made_for = toy_world.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
+    made_for = assets.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
     return width or made_for[0], height or made_for[1]
 
 

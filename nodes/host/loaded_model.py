@@ -107,10 +107,10 @@ _COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileMod
 
 def ignored(model: Any, own_key: str) -> list[str]:
     """One line per thing on this MODEL that is not run; `own_key` is the key of our wrapper."""
-    return [f"not used in a rollout: {what}" for what in _found(model, own_key)]
+    return [f"not used in a rollout: {what}" for what in _find(model, own_key)]
 
 
-def _found(model: Any, own_key: str) -> Iterator[str]:
+def _find(model: Any, own_key: str) -> Iterator[str]:
     options = model.model_options.get("transformer_options", {})
     kinds = sorted({*options.get("patches", {}), *options.get("patches_replace", {})})
     if kinds:

@@ -11,6 +11,7 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
+from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.latents import WAN21
@@ -201,8 +202,8 @@ class HostRender:
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
-            wanted = "x".join(map(str, toy_world.SIZE))
+        if toy_world.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+            wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
             vae.check_vae(self.vae, plan.config.latents)

@@ -55,6 +55,7 @@ PEERS = {
     "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
     "reward_forcing": {"w9_s3_alpha09": 15},
 }
+DRIFTING = ("odd_size", "fps10", "one_frame", "red_shift")
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 
 
@@ -149,7 +150,28 @@ def make_peers(source: Path, target: Path) -> None:
         (folder / "config.json").write_text(text + "\n", encoding="utf-8")
 
 
+def make_drift(source: Path, target: Path) -> None:
+    """Of the drift metrics' clips those with a case of their own: motion lost and gained, odd sizes, colours."""
+    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    recorded = load_file(source / "golden.safetensors")
+    kept = {
+        key: tensor for key, tensor in recorded.items() if "/" in key and key.split("/")[1] in (*DRIFTING, "rgb", "hue")
+    }
+    results = {
+        name: {"per_clip": {clip: found["per_clip"][clip] for clip in DRIFTING if clip in found["per_clip"]}}
+        | {key: found[key] for key in ("seconds", "end") if key in found}
+        for name, found in config["results"].items()
+        if isinstance(found, dict)
+    }
+    clips = {clip: config["clips"][clip] for clip in DRIFTING}
+    target.mkdir(parents=True, exist_ok=True)
+    save_file(kept, target / "golden.safetensors")
+    text = json.dumps({**config, "clips": clips, "results": results}, indent=1)
+    (target / "config.json").write_text(text + "\n", encoding="utf-8")
+
+
 if __name__ == "__main__":
     make_subset(Path(sys.argv[1]), Path(sys.argv[2]))
     make_peers(Path(sys.argv[1]) / "peers", Path(sys.argv[2]) / "peers")
+    make_drift(Path(sys.argv[1]) / "metrics_id_forcing", Path(sys.argv[2]) / "metrics_id_forcing")
     record_absolute(Path(sys.argv[2]), Path(sys.argv[2]))

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.recorded.replay import Case
-from headforcing.research.recordings.make_subset import make_peers, make_subset
+from headforcing.research.recordings.make_subset import make_drift, make_peers, make_subset
 from headforcing.research.recordings.record_absolute import record_absolute
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
-MOST_BYTES = 12 * 2**20
+MOST_BYTES = 25 * 2**19
 RECORDINGS = ("golden.safetensors", "model.safetensors", "config.json")
 
 
@@ -26,6 +26,7 @@ def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(rep
         pytest.skip("the full set (../shared/golden) is not here, so the subset cannot be cut from it again")
     make_subset(full, tmp_path)
     make_peers(full / "peers", tmp_path / "peers")
+    make_drift(full / "metrics_id_forcing", tmp_path / "metrics_id_forcing")
     record_absolute(tmp_path, tmp_path)
     again, stored = recordings(tmp_path), recordings(GOLDEN)
     assert set(again) == set(stored)

@@ -621,7 +621,7 @@ def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys
 
 
 def test_the_demo_model_runs_every_method():
-    size = (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)
+    size = assets.SIZE
     config = inspect_checkpoint(assets.model_path()).config
     for name in METHODS:
         assert plan(name, config=config, size=size, profile=None).shape.frame_slots > 0

@@ -153,7 +153,7 @@ class Elsewhere:
     def begin(self, *args, **options):
         pass
 
-    begin_block = rewind = begin
+    begin_block = begin_clean_pass = rewind = begin
 
     def switch_blocks(self, switch):
         return 0

@@ -9,7 +9,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.runs.files import (
@@ -155,6 +155,17 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
         assert [p for p in render.problems if "block-00006" in p and "does not continue the block before it" in p]
     (video,) = stored_videos(tmp_path)
     assert torch.equal(video.latents(), again) and video.run.problems == []
+
+
+def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(tmp_path):
+    """Made again, a block has the same key and may be rounded otherwise: the state does not continue it."""
+    key, latents = digest("a block"), torch.zeros(3, 16, 8, 8)
+    with RunFolder(tmp_path, digest("a setup"), {}) as folder:
+        folder.save_block(0, key, latents, None)
+        folder.save_state(0, key, ({"k": latents}, {"block": 1}))
+        assert folder.load_state([key]) is not None
+        folder.save_block(0, key, latents + 1e-6, None)
+        assert folder.load_state([key]) is None
 
 
 def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.model.attention_backends import GroupedAttention
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.provenance import about_video, attention_name, file_tags

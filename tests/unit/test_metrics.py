@@ -316,7 +316,7 @@ def test_a_report_has_the_metrics_of_the_video_and_of_its_first_5_seconds(panel)
     assert "text score, prompt 3" not in text
     assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in text
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
-    assert stored["whole"]["background_consistency"] is not None and len(stored["left_out"]) == 1
+    assert stored["whole"]["background_consistency"] is not None and len(stored["left_out"]) == 2
     assert not set(COLUMNS) & set(report_frames([video], 4).whole)
 
 
@@ -342,7 +342,7 @@ def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
     with pytest.raises(HeadForcingError, match=r"^text: clip-vit-base-patch32/config.json is not in"):
         load_panel(tmp_path, ["text"])
     assert found_metrics(folder) == ["subject", "background", "text", "aesthetic"] and found_metrics(tmp_path) == []
-    assert len(load_panel(folder).left_out) == 1 and load_panel(folder, ["subject"]).left_out == ()
+    assert len(load_panel(folder).left_out) == 2 and load_panel(folder, ["subject"]).left_out == ()
 
 
 def test_the_head_may_lie_elsewhere(folder, tmp_path):
@@ -395,8 +395,8 @@ def test_one_damaged_file_takes_only_its_own_metric_away(folder, tmp_path):
     (place / "dino-vitb16" / "model.safetensors").write_bytes(b"broken")
     panel = load_panel(place)
     assert [metric.name for metric in panel.metrics] == ["background", "text", "aesthetic"]
-    assert [line.split(":")[0] for line in panel.left_out] == ["flow", "subject"]
-    assert "dino-vitb16 cannot be read" in panel.left_out[1]
+    assert [line.split(":")[0] for line in panel.left_out] == ["flow", "motion_drift", "subject"]
+    assert "dino-vitb16 cannot be read" in panel.left_out[2]
     shutil.rmtree(place / "clip-vit-base-patch32")
     shutil.rmtree(place / "clip-vit-large-patch14")
     with pytest.raises(HeadForcingError, match="no metric can be measured .* subject: dino-vitb16 cannot be read"):

@@ -45,10 +45,10 @@ class FlowMeasurement(Measurement):
             self._frames += 1
 
     def _sample(self, image: Tensor) -> None:
-        image = _halved(image)
+        image = halved(image)
         if self._before is not None:
             scale = min(image.shape[-2:]) / SIDE
-            top, mean = magnitudes(self._flow(*(_padded(each) for each in (self._before, image))))
+            top, mean = magnitudes(self._flow(*(padded(each) for each in (self._before, image))))
             self._last.append(top > THRESHOLD * scale)
             self._above += self._last[-1]
             self._top_total += top / scale
@@ -83,7 +83,7 @@ def _moves(above: int, sampled: int) -> bool:
     return above >= round(4 * sampled / 16)
 
 
-def _halved(image: Tensor) -> Tensor:
+def halved(image: Tensor) -> Tensor:
     """An image with half the sides until it has at most `MOST_PIXELS`, if RAFT takes one so small."""
     while image.shape[-2] * image.shape[-1] > MOST_PIXELS and min(image.shape[-2:]) >= 2 * LEAST_SIDE:
         image = functional.avg_pool2d(image, 2)
@@ -97,7 +97,7 @@ def magnitudes(flow: Tensor) -> tuple[float, float]:
     return float(longest.mean()), float(lengths.mean())
 
 
-def _padded(image: Tensor) -> Tensor:
+def padded(image: Tensor) -> Tensor:
     """An image with sides divisible by 8, its edge repeated on both sides."""
     missing = [-size % 8 for size in image.shape[-2:]]
     (top, left) = (amount // 2 for amount in missing)

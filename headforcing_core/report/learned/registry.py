@@ -15,6 +15,7 @@ from .consistency import ConsistencyMeasurement
 from .flow import FlowMeasurement
 from .frame_scores import AestheticMeasurement, TextMeasurement
 from .models import AESTHETIC_HEAD, CLIP_BASE, CLIP_BASE_TEXT, CLIP_LARGE, DINO, RAFT, Models
+from .motion_drift import MotionDriftMeasurement
 
 MOST_PROMPTS = 60  # of a video with a number of their own
 _two, _four = "{:.2f}".format, "{:.4f}".format
@@ -71,6 +72,17 @@ _ROWS = (
         ),
         (RAFT,),
         lambda models: partial(FlowMeasurement, models.flow),
+    ),
+    LearnedMetric(
+        "motion_drift",
+        "Motion drift (ID-Forcing's: the first 5 s against the last; its score is the mean of several videos)",
+        (
+            Metric("motion_drift", "motion drift (0: motion is lost, 100: kept)", _two),
+            Metric("motion_first", "flow of the first 5 s, largest 5 %, pixels", _two),
+            Metric("motion_last", "flow of the last 5 s", _two),
+        ),
+        (RAFT,),
+        lambda models: partial(MotionDriftMeasurement, models.flow),
     ),
 )
 METRICS = {row.name: row for row in _ROWS}
