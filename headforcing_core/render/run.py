@@ -40,6 +40,7 @@ class Run:
     Attributes:
         known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
+        first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
         cache: of the render, with the blocks that a stored state holds.
         events: decisions of episodic memory so far, those of earlier renders included.
@@ -57,6 +58,7 @@ class Run:
         share: Callable[[Any], Any] = lambda read: read,
     ):
         self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
+        self.first_made = plan.start_blocks
         self.storing = Storing(folder, state_seconds)
         self.known = False
         self.start: Tensor | None = None
@@ -104,7 +106,7 @@ class Run:
                 self.cache = make_cache(self.found_profile)
         self._drop_what_cannot_go_on()
         if self.stored:
-            begun = self.plan.start_blocks + len(self.stored) + self.plan.blocks_per_pass - 1
+            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
     def _read_start(self, start: Tensor | None) -> Tensor | None:
@@ -169,7 +171,7 @@ class Run:
 
     def _drop_what_cannot_go_on(self) -> None:
         """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
-        held = max(0, self.cache.block - self.plan.start_blocks)
+        held = max(0, self.cache.block - self.first_made)
         if "blocks" not in self.plan.policy.resumes_from and held < len(self.stored) < self.plan.new_blocks:
             log.warning(
                 "Head Forcing: of %d finished blocks all after the first %d are made again; this cache cannot be "
@@ -197,18 +199,18 @@ class Run:
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""
-        return index >= self.plan.start_blocks + len(self.stored)
+        return index >= self.first_made + len(self.stored)
 
     def complete(self, block: Block) -> Block:
         """The block with the decision of episodic memory that was stored with it."""
-        place = block.index - self.plan.start_blocks
+        place = block.index - self.first_made
         if not 0 <= place < len(self.stored):
             return block
         return Block(block.index, block.latents, self.stored[place].event, block.unfinished)
 
     def add(self, block: Block, seconds: float) -> None:
         """Take the next block, which took so long; a new one is stored."""
-        place = block.index - self.plan.start_blocks
+        place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
                 self._add_opening(block.event)
@@ -225,7 +227,7 @@ class Run:
 
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
-        self.meter.add(block.latents, self._occupied(block.index, block.index - self.plan.start_blocks))
+        self.meter.add(block.latents, self._occupied(block.index, block.index - self.first_made))
 
     def finish(self) -> None:
         """Wait until all is stored, and note what a report says of the finished video, with its last block."""
@@ -291,7 +293,7 @@ class Run:
     @property
     def stored_steps(self) -> int:
         """Denoising steps of stored blocks, those of unfinished ones included."""
-        window, start = self.plan.blocks_per_pass, self.plan.start_blocks
+        window, start = self.plan.blocks_per_pass, self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, begun + 1))
