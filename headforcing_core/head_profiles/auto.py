@@ -51,7 +51,7 @@ class AutoProfile:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What the found roles depend on: JSON values."""
+        """Settings that the found roles depend on, as JSON values."""
         fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
         return fractions if self.rule == "quota" else fractions | {"rule": self.rule}
 
