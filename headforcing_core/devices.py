@@ -1,4 +1,4 @@
-"""Copies to a device that nothing waits for, tables that are kept there, and the memory that a device has free."""
+"""Copies to a device without waiting, tables kept there, and the free memory of a device."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def kept_tables(make: Callable[P, R]) -> Callable[P, R]:
 
 @contextmanager
 def held_tables() -> Iterator[list[Any]]:
-    """Collect all tables that are used within it, for what reads their memory later, as a CUDA graph does."""
+    """Collect all tables used in the `with` block, for a later reader of their memory, such as a CUDA graph."""
     held: list[Any] = []
     _holders.append(held)
     try:

@@ -37,10 +37,10 @@ def one_line(text: object, most: int = MAX_MESSAGE) -> str:
 
     For text of others in messages and logs, where a line break or a terminal's escape sequence could forge a line.
     """
-    short = _shortened(str(text), 20 * most)
+    short = _shorten(str(text), 20 * most)
     if not short.isprintable():
         short = "".join(map(_printable, short))
-    return _shortened(_LONG_VALUE.sub(lambda value: _shortened(value[0], _MAX_VALUE), short), most)
+    return _shorten(_LONG_VALUE.sub(lambda value: _shorten(value[0], _MAX_VALUE), short), most)
 
 
 def _printable(character: str) -> str:
@@ -48,7 +48,7 @@ def _printable(character: str) -> str:
     return character.encode("unicode_escape").decode() if control else character
 
 
-def _shortened(text: str, most: int) -> str:
+def _shorten(text: str, most: int) -> str:
     if len(text) <= most:
         return text
     end = most // 3  # what to do stands at the end of a message

@@ -133,7 +133,7 @@ def _identity(path: Path) -> tuple[int, int] | str | None:
 
 @contextmanager
 def claimed(*paths: Path | None) -> Iterator[None]:
-    """Be the only process that writes these files in the `with` block; None is accepted.
+    """Claim these files for this process in the `with` block; None is accepted.
 
     Temporary files that dead processes left of these files are removed. Raises TargetInUse if another process, or
     another claim of this one, has a file, HeadForcingError if one cannot be written.
@@ -148,7 +148,7 @@ def claimed(*paths: Path | None) -> Iterator[None]:
 
 @contextmanager
 def claimed_folder(folder: Path) -> Iterator[None]:
-    """Be the only process in the `with` block that fills this folder, which is created; raises as `claimed`."""
+    """Claim a folder, which is created, for this process in the `with` block; raises as `claimed`."""
     check_writable(folder / "claim")
     with _held(folder, folder / ".lock"):
         yield
@@ -228,7 +228,7 @@ def remove_matching(folder: Path, pattern: str, older_than: float) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last through a power cut, where the system can (Windows and some network drives not)."""
+    """Make renames in a folder durable, where the system can (Windows and some network drives cannot)."""
     with suppress(OSError):
         file = os.open(folder, os.O_RDONLY)
         try:

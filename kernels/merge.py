@@ -10,8 +10,7 @@ from torch import Tensor
 from .dispatch import Operation
 from .language import kernel, power_of_2, tl
 from .layout import LayoutError, check_buffers, check_rotations, check_table
-from .rotation import rotate_pairs, rotated
-from .rotations import load_rotation
+from .rotation import load_rotation, rotate_pairs, rotated
 
 ROWS = 32  # tokens of a tile
 

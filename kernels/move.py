@@ -15,8 +15,7 @@ from torch import Tensor
 from .dispatch import Operation
 from .language import kernel, power_of_2, tiles, tl
 from .layout import LayoutError, check_buffers, check_rotations, check_table
-from .rotation import rotate_pairs, rotated
-from .rotations import load_rotation
+from .rotation import load_rotation, rotate_pairs, rotated
 
 ROWS = 32  # tokens of a tile
 
@@ -93,11 +92,6 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 move_frames = Operation(move_frames_reference, _launch, _example)
-
-
-def roll(k: Tensor, v: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int) -> None:
-    """Move frames within one pair of buffers; arguments as for `move_frames`."""
-    move_frames(k, v, k, v, moves, rotations, frame_tokens)
 
 
 def in_sequence(order: Sequence[int], spare: int) -> list[tuple[int, int]]:

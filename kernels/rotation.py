@@ -1,4 +1,4 @@
-"""Rotation of adjacent channel pairs: the definition that all kernels and references use."""
+"""Rotation of adjacent channel pairs, by angles or rows of a table: what all kernels and references compute."""
 
 from __future__ import annotations
 
@@ -13,6 +13,14 @@ def rotated(x: Tensor, rotations: Tensor) -> Tensor:
     cos, sin = rotations.unbind(-2)
     rest = x[..., 2 * cos.shape[-1] :]
     return torch.cat((rotate(x[..., : 2 * cos.shape[-1]], cos[..., None, :], sin[..., None, :]), rest), dim=-1)
+
+
+@kernel
+def load_rotation(rotations, row, pair, PAIRS: tl.constexpr):
+    """Cosines and sines of a row of a table; pairs beyond the table's are left alone by cosine 1 and sine 0."""
+    known = pair < PAIRS
+    place = rotations + row * 2 * PAIRS + pair
+    return tl.load(place, mask=known, other=1.0), tl.load(place + PAIRS, mask=known, other=0.0)
 
 
 @kernel

@@ -5,7 +5,7 @@ from typing import Any
 from comfy_api.latest import io
 
 from .host import bridge, checks, helpers
-from .host.conditioning import timeline_of
+from .host.conditioning import fitted, timeline_of
 from .host.helpers import HeadProfileType
 from .host.loaded_model import options_for
 from .host.open_sampler import Request, RolloutSampler, applied
@@ -67,8 +67,8 @@ class ApplyHeadForcing(io.ComfyNode):
         cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
     ) -> io.NodeOutput:
         bridge.wan_config(model)  # refuses other models
-        timeline, embeds = timeline_of(positive, 0.0)
-        checks.check_text_width(model, embeds.values())
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
+        timeline, embeds = timeline_of(fitted(positive, chosen), 0.0)
+        checks.check_text_width(model, embeds.values())
         request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())

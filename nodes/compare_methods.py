@@ -25,8 +25,9 @@ from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from .host import bridge, checks, folders, helpers, player
-from .host.conditioning import timeline_of
+from .host.conditioning import fitted, timeline_of
 from .host.helpers import HeadProfileType
+from .host.loaded_model import options_for
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
 
@@ -111,12 +112,18 @@ class CompareMethods(io.ComfyNode):
         entries = entries_of(methods)
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
-        timeline, embeds = timeline_of(positive, seconds)
+        chosen, _ = options_for(model, RenderOptions(model_family=model_family))
+        timeline, embeds = timeline_of(fitted(positive, chosen), seconds)
         checks.check_text_width(model, embeds.values())
         width, height = checks.size_for(model, width, height)
         tags = helpers.graph_tags(cls.hidden)
         common = RenderOptions(
-            width=width, height=height, seconds=seconds, seed=seed, profile=head_profile, model_family=model_family
+            width=width,
+            height=height,
+            seconds=seconds,
+            seed=seed,
+            profile=head_profile,
+            model_family=chosen.model_family,
         )
         weights = bridge.fingerprint(model)
         todo: list[_Video] = []
@@ -146,10 +153,10 @@ class CompareMethods(io.ComfyNode):
         checks.check_room([video.needs for video in todo])
         plans, workflow = [video.plan for video in todo], helpers.workflow_id(cls.hidden)
         progress = RenderProgress(model, plans, cls.hidden.unique_id, previews=False, workflow=workflow)
-        rows = [_compared(video, place, progress) for place, video in enumerate(todo)]
+        rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-            grid(file.path, rows, fps=timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
+            grid(file.path, rows, fps=plans[0].timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
 
@@ -163,7 +170,7 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _compared(video: _Video, place: int, progress: RenderProgress) -> Compared:
+def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
     plan = render.job(video.plan).take_found_roles(render.plan)

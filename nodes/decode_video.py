@@ -10,7 +10,8 @@ from comfy_api.latest import InputImpl, io
 from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.timeline.clock import video_frames_of
+from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
 from .host import folders, helpers, player, runs
 from .host.vae import check_vae, load_decoder
@@ -109,21 +110,24 @@ class DecodeLatentsToVideo(io.ComfyNode):
         files, before = [], 0
         for video in videos:
             height, width = video.size
+            # the widget's default is that of Wan 2.1
+            rate = video.about.get("fps", fps) if fps == VIDEO_FPS else fps
 
             def on_progress(done: int, before: int = before) -> None:
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            with folders.output_file(filename_prefix, ".mp4", width * 8, height * 8) as file:
+            stride = latent_format(vae.latent_channels).stride
+            with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
                 write_video(
                     file.path,
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    fps=fps,
+                    fps=rate,
                     crf=crf,
                     video_frames=video.video_frames,
                     scale=upscale,
-                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, fps)},
+                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, rate)},
                     on_progress=on_progress,
                 )
             before += video.total
@@ -135,7 +139,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` is the number of video frames that it is
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video frames that it is
     trimmed to, `total` is for the progress bar.
 
     `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about` is the metadata of
@@ -154,14 +158,14 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     if samples is None:
         raise HeadForcingError("samples: nothing to decode; connect latents, or choose a run")
     latents = samples["samples"]
-    if latents.ndim != 5 or latents.shape[1] != 16:
+    if latents.ndim != 5 or latents.shape[1] not in (WAN21.channels, WAN22.channels):
         raise HeadForcingError(
-            f"samples: expected Wan 2.1 video latents [videos, 16, frames, h, w], got {list(latents.shape)}"
+            f"samples: expected Wan video latents [videos, 16 or 48, frames, h, w], got {list(latents.shape)}"
         )
     trim = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs
     trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted, restarts = trim.get("pictures"), trim.get("restart_frames", ())
+    wanted, restarts = trim.get("video_frames"), trim.get("restart_frames", ())
     total = wanted or video_frames_of(latents.shape[2])
     size = (latents.shape[3], latents.shape[4])
     videos = latents.transpose(1, 2)
@@ -173,7 +177,7 @@ def _of_run(name: str) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     video = runs.find_run(name)
     first = next(video.blocks())
-    video_frames = video.about["pictures"]
+    video_frames = video.about["video_frames"]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
     restarts = video.about.get("restart_frames", ())

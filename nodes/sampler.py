@@ -15,7 +15,7 @@ from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
 from .host import bridge, checks, folders, helpers, live_story, player
-from .host.conditioning import timeline_of
+from .host.conditioning import fitted, timeline_of
 from .host.loaded_model import inexact, options_for
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, sample_one, start_of
@@ -75,11 +75,13 @@ class HeadForcingSampler(io.ComfyNode):
         width, height = checks.size_for(model, settings["width"], settings["height"])
         options = sampler_options(settings | {"width": width, "height": height}, options)
         options, family = options_for(model, options)
+        positive = fitted(positive, options)
         timeline, embeds = timeline_of(positive, options.seconds)
         checks.check_text_width(model, embeds.values())
         start = start_of(options, begins_with, vae)
         if start.latents is not None:
-            options = replace(options, height=start.latents.shape[-2] * 8, width=start.latents.shape[-1] * 8)
+            height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
+            options = replace(options, height=height, width=width)
         story = live_story.of(positive, cls.hidden, model, options.seconds)
         render = HostRender(
             model,
@@ -108,8 +110,8 @@ class HeadForcingSampler(io.ComfyNode):
             videos, lines = _sample(render, planned, count, progress, needs)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        told = describe(_with_story(planned, plan), bridge.compute_dtype(model))
-        head = [*describe_method(options.method, options.method_options), told, *story.notes]
+        plan_text = describe(_with_story(planned, plan), bridge.compute_dtype(model))
+        head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
             _latents(videos, plan, render.job(plan).about),
@@ -124,9 +126,9 @@ def _about_model(model: Any) -> list[str]:
     return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
-def _with_story(plan: RenderPlan, told: RenderPlan) -> RenderPlan:
+def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
     """A plan with the story of another; roles that have been found since are not in it."""
-    return replace(plan, timeline=told.timeline, rows=told.rows, video_frames=told.video_frames)
+    return replace(plan, timeline=current.timeline, rows=current.rows, video_frames=current.video_frames)
 
 
 def _sample(
@@ -146,13 +148,13 @@ def _sample(
         if render.story is not None:
             render.story.video_frames = plan.video_frames
         took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-        lines += ["", f"video {video + 1} of {count}: {took}", *_told(made)]
+        lines += ["", f"video {video + 1} of {count}: {took}", *_describe(made)]
         if made.found_profile is not None:
             plan = render.plan(made.found_profile)
     return videos, lines
 
 
-def _told(made: RenderResult) -> list[str]:
+def _describe(made: RenderResult) -> list[str]:
     """Lines of the report about one render: reused blocks, roles, failures."""
     lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
     lines += [f"damaged: {problem}" for problem in made.problems]
@@ -174,7 +176,7 @@ def _told(made: RenderResult) -> list[str]:
 def _latents(videos: list[RenderResult], plan: RenderPlan, about: Mapping[str, Any]) -> dict[str, Any]:
     """The LATENT of a batch, with what *Decode Latents to Video* needs to know."""
     samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
-    trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": about}
+    trim = {"video_frames": plan.video_frames, "frames": plan.frames, "about": about}
     return {"samples": samples, "head_forcing": {**trim, "restart_frames": list(plan.restart_frames)}}
 
 

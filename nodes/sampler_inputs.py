@@ -24,7 +24,7 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_what_is_made(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
+    return [*_video(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
 
 
 def method_inputs() -> list[Any]:
@@ -42,7 +42,7 @@ def options_input(
     return HeadForcingOptions.Input("options", optional=True, tooltip=tooltip)
 
 
-def _what_is_made() -> list[Any]:
+def _video() -> list[Any]:
     return [
         io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
         io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
@@ -167,7 +167,7 @@ def _guards() -> list[Any]:
             min=0.0,
             max=0.99,
             step=0.01,
-            tooltip="Leaves a first or remembered frame out of a pass where more than this share of heads prefers it "
+            tooltip="Leaves a sink or episodic frame out of a pass where more than this share of heads prefers it "
             "to the recent frames (DySink, whose authors use 0.8). 0: off. The report says how often it acted.",
         ),
         helpers.advanced(

@@ -52,7 +52,7 @@ class VideoDriftReport(io.ComfyNode):
     @classmethod
     def fingerprint_inputs(cls, **_: Any) -> str:
         """Measure again when models of metrics were added."""
-        return repr([(str(folder), names) for folder, names in _found()])
+        return repr([(str(folder), names) for folder, names in _find_models()])
 
     @classmethod
     @helpers.shows_errors
@@ -70,14 +70,14 @@ class VideoDriftReport(io.ComfyNode):
         return io.NodeOutput(picture, report.text())
 
 
-def _found() -> list[tuple[Path, list[str]]]:
+def _find_models() -> list[tuple[Path, list[str]]]:
     """The folders with models of metrics, and which metrics they have the files for."""
     return [(folder, names) for folder in folders.metric_folders() if (names := found_metrics(folder))]
 
 
 def _panel() -> Panel | None:
     """The metrics of the first folder with models for any; without those that cannot be loaded the report goes on."""
-    for folder, _ in _found():
+    for folder, _ in _find_models():
         device = comfy.model_management.get_torch_device()
         comfy.model_management.free_memory(METRIC_MODELS_BYTES, device)
         try:

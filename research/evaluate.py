@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-
-from tqdm import tqdm
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.compare import (
@@ -23,13 +21,17 @@ from ..headforcing_core.commands.metrics import add_metric_arguments
 from ..headforcing_core.commands.paths import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed_folder
-from ..headforcing_core.render.comparison import NOTE, grid, left_out_notes, table
+from ..headforcing_core.render.comparison import NOTE, Entry, grid, left_out_notes, table
+from ..headforcing_core.render.resources import check_disk
+from ..headforcing_core.report.learned import registry
+from ..headforcing_core.report.learned.base import MeasuredVideo, Panel
 from . import vbench
 from .answers import Answer, answer
 from .paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
-from .questions import QUESTIONS, SHUFFLES, Question, measured_rows, with_shuffles
-from .read_vbench import export_videos
-from .real_videos import RealVideos
+from .prompts import prompts_of, stories_of
+from .questions import QUESTIONS, SHUFFLES, UNJUDGED, Question, Rendered, with_shuffles
+from .statistics import Numbers
+from .videos import Scores, disk_of, fitting_rows, load_metrics, plan_videos
 
 MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
@@ -62,7 +64,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     )
     add_metric_arguments(sub)
     answers = (f"{name}.{ending}" for name in QUESTIONS for ending in ("md", "json"))
-    add_source_arguments(sub, folder_written(*answers, *RENDERED_FILES), demo=False)
+    add_source_arguments(sub, folder_written(*answers, "videos/**/*"), demo=False)
 
 
 def evaluate(args: argparse.Namespace) -> Result:
@@ -80,22 +82,78 @@ def evaluate(args: argparse.Namespace) -> Result:
 
 
 def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result:
-    """Answer and write each question, in a folder that is claimed."""
-    farm = farm_of(args)
-    videos = RealVideos(args, questions, farm)
+    """Answer and write each question, in a folder that is claimed; the same command goes on there."""
+    begun, farm, stories = time.monotonic(), farm_of(args), {question.story for question in questions.values()}
+    if len(stories) > 1:
+        raise HeadForcingError("ask about one prompt and about six prompts in two commands, each with its --prompts")
+    (story,) = stories
+    panel, metrics = load_metrics(args)
+    rows = {row.label: row for question in questions.values() for row in question.rows}
+    planned, left_out = plan_videos(args, rows, {story: story_texts(args.prompts, story, args.videos)})
+    scores = Scores(planned, metrics)
+    unfit, needs = fitting_rows(scores.unmade(), farm)
+    left_out |= unfit
+    prompts = max((len(each.video.plan.timeline.segments) for each in planned), default=1)
+    modelled = () if panel is None else numbers_of(panel, prompts)
+    asked = {name: suit(name, question, left_out, modelled) for name, question in questions.items()}
+    scores = scores.without(left_out)
+    if (disk := disk_of(scores.unmade(), needs)) is not None:
+        check_disk(disk, args.runs or args.out, args.out)
+    scores.complete(farm, args.json)
+    names = {(each.video.entry, each.number): each.name for each in scores.videos}
+
+    def measure(entry: Entry | Rendered, number: int) -> Numbers:
+        assert isinstance(entry, Entry)  # of real weights nobody knows the truth
+        return {key: scores.known[names[entry, number]].get(key) for key in UNJUDGED + modelled}
+
     texts, found = [], {}
-    with farm:
-        for name, question in questions.items():
-            question, begun = videos.suited(question), time.monotonic()
-            rows = measured_rows(question)
-            with tqdm(total=len(rows) * args.videos, desc=name, unit="video", disable=args.json) as bar:
-                told = answer(question, args.videos, videos.measure(rows, bar.update))
-            minutes = (time.monotonic() - begun) / 60
-            found[name] = {**told.to_dict(), "weights": videos.fingerprint, "minutes": minutes}
-            texts.append(write_result(args.out, name, _text(told), found[name])["text"])
+    about = {"weights": planned[0].video.source.info.fingerprint, "minutes": (time.monotonic() - begun) / 60}
+    for name, question in asked.items():
+        told = answer(question, args.videos, measure)
+        found[name] = told.to_dict() | about
+        texts.append(write_result(args.out, name, _text(told), found[name])["text"])
     if args.vbench is not None:
-        texts.append(export_videos(args.vbench, args.questions, args.shuffles, videos.made()))
+        laid = {key: [(each.video.path, each.prompt) for each in made] for key, made in scores.by_entry(story).items()}
+        vbench.export(args.vbench, args.questions, args.shuffles, laid)
+        reading = f"python -m headforcing.research read-vbench {args.vbench}"
+        texts.append(f"for VBench:\n{vbench.command(args.vbench)}\n{reading}")
     return {"text": "\n\n".join(texts), "json": found}
+
+
+def suit(name: str, question: Question, left_out: Mapping[str, str], modelled: tuple[str, ...]) -> Question:
+    """The question without rows that are left out, and with the columns that are measured.
+
+    Only scores of texts say whether prompts are followed; no number says which video is the better one. Raises
+    HeadForcingError if Head Forcing or all other rows are left out.
+    """
+    mine = {row.label: left_out[row.label] for row in question.rows if row.label in left_out}
+    last = question.rows[-1].label
+    if last in mine or len(mine) == len(question.rows) - 1:
+        label, why = (last, mine[last]) if last in mine else next(iter(mine.items()))
+        raise HeadForcingError(f"no row of {name!r} besides {last} fits; {label}: {why}" if label != last else why)
+    answers = question.story == "six_prompts" and "text_score" in modelled
+    return replace(
+        question,
+        rows=tuple(row for row in question.rows if row.label not in mine),
+        columns=UNJUDGED + modelled,
+        primary="text_score" if answers else "",
+        note="\n".join(filter(None, [question.note, *left_out_notes(mine)])),
+    )
+
+
+def numbers_of(panel: Panel, prompts: int) -> tuple[str, ...]:
+    """The keys of the numbers that videos with up to so many prompts have, those that tables have columns for."""
+    video = MeasuredVideo(1.0, [(float(start), "") for start in range(prompts)])
+    return tuple(key for key in panel.begin(video).numbers() if key in registry.COLUMNS)
+
+
+def story_texts(given: str | None, story: str, count: int) -> list[str]:
+    """One timeline for each video: lines of one prompt, or lines of JSON."""
+    if story == "one_prompt":
+        return prompts_of(given, count)
+    if given is None:
+        raise HeadForcingError('--prompts must name a file with a line {"prompts": [six texts]} for each video')
+    return stories_of(given, count, "--prompts")
 
 
 def _text(told: Answer) -> str:

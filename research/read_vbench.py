@@ -1,15 +1,14 @@
-"""Videos of `evaluate` for VBench, and the command `read-vbench`, which reads what it measured."""
+"""The command `read-vbench`: tables of what VBench measured of `evaluate --vbench`."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from ..headforcing_core.commands.arguments import Result
 from ..headforcing_core.commands.compare import write_result
-from ..headforcing_core.commands.compared_video import ComparedVideo
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.comparison import Entry
 from . import vbench
@@ -22,18 +21,6 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     """Add `read-vbench` to the command line."""
     sub = command("read-vbench", read_vbench, "Read what VBench measured of `evaluate --vbench FOLDER` into tables.")
     sub.add_argument("folder", type=vbench.FOLDER)
-
-
-def export_videos(
-    folder: Path, questions: Sequence[str], shuffles: int, videos: Iterable[tuple[Entry, ComparedVideo]]
-) -> str:
-    """Lay out the videos of all rows for VBench; returns the lines that say what to do with them."""
-    rows: dict[str, list[tuple[Path, str]]] = {}
-    for entry, video in videos:
-        prompt = " ".join(segment.text for segment in video.plan.timeline.segments)
-        rows.setdefault(entry.key, []).append((video.path, prompt))
-    vbench.export(folder, questions, shuffles, rows)
-    return f"for VBench:\n{vbench.command(folder)}\npython -m headforcing.research read-vbench {folder}"
 
 
 def read_vbench(args: argparse.Namespace) -> Result:

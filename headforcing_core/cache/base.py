@@ -78,6 +78,9 @@ class Cache(ABC):
         """Begin the next block."""
         raise NotImplementedError
 
+    def begin_clean_pass(self) -> None:  # noqa: B027  most caches need not know
+        """The next pass is over finished latents: the last one of a block, or one that writes blocks again."""
+
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Take the keys and values of the clean pass into the history; returns the decision of episodic memory."""
         raise NotImplementedError

@@ -7,12 +7,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..model.attention import AttentionFunction
 from ..model.rope import THETA, RotaryEmbedding
 
 COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `roles.EpisodicPolicy`
@@ -73,6 +74,16 @@ class ActiveGuards:
         return lines
 
 
+class ContextFrames(Protocol):
+    """A group of heads, with the number of frames in its context and of those that are sinks or episodic entries."""
+
+    @property
+    def frames(self) -> int: ...
+
+    @property
+    def kept_frames(self) -> int: ...
+
+
 class SinkGate:
     """DySink (arXiv 2605.21028) leaves a kept frame out where it draws too many heads at once.
 
@@ -87,6 +98,15 @@ class SinkGate:
     def __init__(self, threshold: float):
         self.threshold = threshold
         self.passes = self.frames = self.left_out = 0
+
+    def around(self, layer: int, group: ContextFrames, attention: AttentionFunction) -> AttentionFunction:
+        """An attention function without the kept frames that are left out; an `head_cache.AroundAttention`."""
+
+        def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            k, v = (x.unflatten(1, (group.frames, -1)) for x in (k, v))
+            return attention(q, *self.context(q, k, v, group.kept_frames))
+
+        return gated
 
     def context(self, q: Tensor, k: Tensor, v: Tensor, kept_frames: int) -> tuple[Tensor, Tensor]:
         """The keys and values that a group of heads attends to, `[heads, keys, d]` each.

@@ -29,7 +29,7 @@ from ..model.wan import PromptKV
 from ..timeline.switch import Switch
 from .base import Cache, State, WriteClean
 from .guards import ActiveGuards
-from .head_group import HeadGroup, block_tables, contexts, rotate_queries, write_groups
+from .head_group import HeadGroup, block_tables, parts, rotate_queries, write_groups
 from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .query_score import QueryScore
 from .scenes import Recall, Scenes
@@ -40,13 +40,17 @@ from .state import cache_state, restore_cache
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
 
-class AttentionMeter(Protocol):
+class AroundAttention(Protocol):
+    """Acts around the attention of a cache: measures it, or changes what is attended to."""
+
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """An attention function around `attention`, for the heads of `group` in `layer`."""
+
+
+class AttentionMeter(AroundAttention, Protocol):
     """Measures attention while it is computed, as long as it is `active`."""
 
     active: bool
-
-    def watch(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """An attention function that computes `attention` and measures it, for the heads of `group` in `layer`."""
 
 
 def _first_rows(slots: Tensor) -> list[int]:
@@ -152,7 +156,7 @@ class HeadCache(Cache):
     @property
     def occupied(self) -> int:
         """Frame-slots in use by all heads together."""
-        return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
+        return sum(group.frames * sum(group.sizes) for group in self.groups)
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
@@ -176,16 +180,24 @@ class HeadCache(Cache):
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
-        meter = self.meter if self.meter is not None and self.meter.active else None
-        if meter is None and self.guards.gate is None and isinstance(self.attention, LayerAttention):
+        around = self._around
+        if not around and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
-            for group, part, keys, values in contexts(self.groups, layer, queries, self.guards.gate):
-                attention = self.attention if meter is None else meter.watch(layer, group, self.attention)
-                attended += attention(part, keys, values)
+            for group, part in parts(self.groups, layer, queries):
+                attention = self.attention
+                for each in around:
+                    attention = each.around(layer, group, attention)
+                attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
+
+    @property
+    def _around(self) -> list[AroundAttention]:
+        """Functions around attention now, the innermost first."""
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        return [each for each in (meter, self.guards.gate) if each is not None]
 
     @property
     def report(self) -> list[str]:
@@ -198,7 +210,7 @@ class HeadCache(Cache):
         starts = [
             (group.current.start * s, first)
             for group, (first, *_) in zip(self.groups, indices, strict=True)
-            if len(group.heads[layer])
+            if group.sizes[layer]
         ]
         tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
         most = max(max(row) for row in indices) + 1
@@ -242,7 +254,7 @@ class HeadCache(Cache):
         self._keep_history()
 
     def begin_scene(self, switch: Switch) -> None:
-        """A prompt begins with the next block: it is told from the scenes before it, where frames of them are kept."""
+        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
         if self.scenes is not None:
             self.scenes.begin(switch, self._frames_seen)
 

@@ -11,7 +11,6 @@ from ...kernels.move import in_sequence
 from ..devices import download, kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
-from .guards import SinkGate
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
@@ -44,6 +43,7 @@ class HeadGroup:
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
+        self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
         self.ropes, self.reencode, self._kernels = ropes, reencode, kernels
         self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
@@ -96,15 +96,10 @@ class HeadGroup:
         self.ropes[layer].rerotate(k_slots, differences)
         self.v[layer][:, self.current] = v
 
-    def context(self, layer: int, q: Tensor | None = None, gate: SinkGate | None = None) -> tuple[Tensor, Tensor]:
-        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers.
-
-        Copies of a part of them where the gate leaves frames out; `q [heads, queries, head_dim]` are its queries.
-        """
-        k, v = self.k[layer][:, : self.frames], self.v[layer][:, : self.frames]
-        if gate is None or q is None:
-            return k.flatten(1, 2), v.flatten(1, 2)
-        return gate.context(q, k, v, self.kept_frames)
+    def context(self, layer: int) -> tuple[Tensor, Tensor]:
+        """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
+        k, v = (x[layer][:, : self.frames].flatten(1, 2) for x in (self.k, self.v))
+        return k, v
 
     @property
     def kept_frames(self) -> int:
@@ -121,8 +116,8 @@ class HeadGroup:
         A frame that a recall has made an entry is none of the others even when that entry is dropped.
         """
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
-        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
-        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in remembered]
+        in_entries = {frame for sources in self.sources[: self.entries] for frame in sources}
+        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
 
     def has_recent(self, frame: int) -> bool:
@@ -147,7 +142,7 @@ class HeadGroup:
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
-        return self._pooled(self.sources.index([frame], self.entries))
+        return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         difference = self.indices[i] - self.indices[j]
@@ -165,7 +160,7 @@ class HeadGroup:
         if self.kernels is not None:
             self.kernels.merge(i, j, difference, chosen)
         self.sources[i] = self.sources[i] + self.sources[j]
-        return self._pooled(i)
+        return self._pool(i)
 
     def arrange_entries(self, order: list[int]) -> None:
         self._arrange([*order, *range(self.entries, self.frames)])
@@ -190,7 +185,7 @@ class HeadGroup:
         self._arrange([slot for slot in range(self.entries, self.frames) if self.sources[slot] not in own])
         self._put_first(frames)
         self.entries = len(frames)
-        return [MemoryEntry([kept.frame], self._pooled(slot)) for slot, kept in enumerate(frames)]
+        return [MemoryEntry([kept.frame], self._pool(slot)) for slot, kept in enumerate(frames)]
 
     def put_sinks(self, frames: Sequence[KeptFrame], recent: Sequence[int]) -> None:
         """Replace all history by these sinks and its own recent frames."""
@@ -208,7 +203,7 @@ class HeadGroup:
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
 
-    def _pooled(self, slot: int) -> Tensor:
+    def _pool(self, slot: int) -> Tensor:
         if self.kernels is not None:
             pooled = self.kernels.pooled(slot, self.indices[slot])
         else:
@@ -233,26 +228,20 @@ class HeadGroup:
 def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) -> None:
     """Store the current block's `k, v [heads, frames, s, head_dim]` of a layer, each group its own heads'."""
     for group in groups:
-        if len(group.heads[layer]):
+        if group.sizes[layer]:
             group.write(layer, k, v)
 
 
 def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> None:
     """Rotate queries `[heads, frames, s, head_dim]` in place; heads in the order of the layer's buffers."""
-    for group, part in _parts(groups, layer, queries):
+    for group, part in parts(groups, layer, queries):
         group.rotate(layer, part, out=part)
 
 
-def contexts(
-    groups: Sequence[HeadGroup], layer: int, queries: Tensor, gate: SinkGate | None
-) -> list[tuple[HeadGroup, Tensor, Tensor, Tensor]]:
-    """Per group that has heads in a layer: its queries, and the keys and values that they attend to."""
-    return [(group, part, *group.context(layer, part, gate)) for group, part in _parts(groups, layer, queries)]
-
-
-def _parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
-    parts = heads.split([len(group.heads[layer]) for group in groups])
-    return [(group, part) for group, part in zip(groups, parts, strict=True) if len(part)]
+def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
+    """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
+    split = heads.split([group.sizes[layer] for group in groups])
+    return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:

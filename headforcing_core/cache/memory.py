@@ -94,7 +94,7 @@ def random_tokens(tokens: int, count: int, seed: int) -> Tensor:
 
 
 class MemoryHeads:
-    """All memory heads of the model, as seen from those whose keys are here: the same ones.
+    """The memory heads of the model; in this class all of them have their keys in this process.
 
     Several processes that share the heads of one model replace it (`distributed/cache.py`); then all of them take part
     in every call, with the memory heads that it holds.

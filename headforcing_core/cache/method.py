@@ -106,11 +106,13 @@ class Method:
         heads_by: what of a head profile the cache depends on: nothing (empty), `roles` or `labels`.
         resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over its finished `blocks`,
             the stored `state` of the cache, or either.
+        repeats_image: a start image is shown for a whole first block.
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
     """
 
     shape_class: ClassVar[type[Shape]]
     own_schedule: ClassVar[Schedule | None] = None
+    repeats_image: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:

@@ -60,7 +60,7 @@ def with_options(settings: S, text: str, method: str) -> S:
             has = f"its options are {', '.join(known)}" if known else "it has none"
             raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; {has}")
         values[name] = _read(name, value, known[name].types)
-    return _replaced(settings, values) if values else settings
+    return _replace(settings, values) if values else settings
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
@@ -83,7 +83,7 @@ def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
     raise HeadForcingError(f"{name} must be {' or '.join(kinds[kind] for kind in types)}, got {text[:60]!r}")
 
 
-def _replaced(settings: Any, values: Mapping[str, Any]) -> Any:
+def _replace(settings: Any, values: Mapping[str, Any]) -> Any:
     """The settings with these values; all at once, because each dataclass checks its fields together."""
     own: dict[str, Any] = {}
     parts: dict[str, dict[str, Any]] = {}
@@ -93,4 +93,4 @@ def _replaced(settings: Any, values: Mapping[str, Any]) -> Any:
             parts.setdefault(first, {})[rest] = value
         else:
             own[first] = value
-    return replace(settings, **own, **{name: _replaced(vars(settings)[name], inner) for name, inner in parts.items()})
+    return replace(settings, **own, **{name: _replace(vars(settings)[name], inner) for name, inner in parts.items()})

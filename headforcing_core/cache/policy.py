@@ -30,6 +30,8 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
 from .scenes import MAX_SCENES, check_recalls, recalled_scenes
 from .shape import CacheShape, Shape
 
+_PAPERS_BLOCK = 3  # latent frames
+
 
 @dataclass(frozen=True)
 class CachePolicy(RolePolicies, Method):
@@ -62,6 +64,9 @@ class CachePolicy(RolePolicies, Method):
             raise HeadForcingError(
                 f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose scenes=off, or head_forcing"
             )
+        fitted = self._in_blocks(video.schedule.frames_per_block)
+        if fitted != self:
+            return fitted.for_video(video)
         keeps = self.keeps_scenes and (video.recalls or self.scenes != "off")
         scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
         if self.episodic.token_selection != "trigonometric":
@@ -73,6 +78,22 @@ class CachePolicy(RolePolicies, Method):
                 "choose 'prompt'"
             )
         return replace(self, kept_scenes=scenes, queries=queries)
+
+    def _in_blocks(self, frames: int) -> CachePolicy:
+        """The policy for blocks of so many frames: where these are longer than the paper's, what is one of its blocks
+        is a whole one of these (METHOD.md, "Longer blocks")."""
+
+        def whole(count: int) -> int:
+            return -(-count // frames) * frames
+
+        if frames <= _PAPERS_BLOCK or not self.memory.episodic_frames:
+            return self
+        recent = self.memory.recent_frames
+        memory = replace(self.memory, recent_frames=None if recent is None else whole(recent))
+        if not self.needs_profile:
+            return replace(self, local=memory, anchor=memory, memory=memory)
+        anchor = replace(self.anchor, sink_frames=whole(self.anchor.sink_frames))
+        return replace(self, anchor=anchor, memory=memory)
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline

@@ -131,13 +131,10 @@ class ReferenceCache(Cache):
             past += current
         self.block += 1
 
-    def switch_blocks(self, switch):  # until the interface is merged
-        return 0
-
     # --- scenes
 
     def begin_scene(self, switch: Switch) -> None:
-        """A prompt begins with the next block: it is told from the scenes before it, where frames of them are kept."""
+        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
         if self.scenes is not None:
             self.scenes.begin(switch, len(self.past[0]))
 
@@ -151,8 +148,7 @@ class ReferenceCache(Cache):
             entries = [[(kept.k[layer], kept.v[layer]) for kept in scene.spread] for layer in range(len(self.past))]
             self.entries = entries
             pooled = [
-                self._pooled([entries[layer][place] for layer in range(len(entries))])
-                for place in range(len(entries[0]))
+                self._pool([entries[layer][place] for layer in range(len(entries))]) for place in range(len(entries[0]))
             ]
             self.memory.replace(
                 [MemoryEntry([kept.frame], key) for kept, key in zip(scene.spread, pooled, strict=True)]
@@ -170,7 +166,7 @@ class ReferenceCache(Cache):
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
-        return self._pooled([past[frame] for past in self.past])
+        return self._pool([past[frame] for past in self.past])
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         for layer, entries in enumerate(self.entries):
@@ -179,7 +175,7 @@ class ReferenceCache(Cache):
             keys, values = (torch.cat(pair, dim=1) for pair in zip(entries[i], entries[j], strict=True))
             kept = select(layer, keys[self.memory_heads[layer]])
             entries[i] = (keys[:, kept], values[:, kept])
-        return self._pooled([entries[i] for entries in self.entries])
+        return self._pool([entries[i] for entries in self.entries])
 
     def arrange_entries(self, order: list[int]) -> None:
         self.entries = [[entries[k] for k in order] for entries in self.entries]
@@ -188,7 +184,7 @@ class ReferenceCache(Cache):
         for entries, past in zip(self.entries, self.past, strict=True):
             entries.append(past[frame])
 
-    def _pooled(self, frames: FrameList) -> Tensor:
+    def _pool(self, frames: FrameList) -> Tensor:
         keys = [k[heads].float().mean(dim=1) for (k, _), heads in zip(frames, self.memory_heads, strict=True)]
         return torch.cat(keys)
 

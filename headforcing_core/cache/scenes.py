@@ -105,7 +105,7 @@ class Scenes:
         return KeptScene(start, [[] for _ in self.sinks])
 
     def keep(self, first: int, frames: int, memory: FrameStore | None, anchors: Sequence[FrameStore]) -> None:
-        """Keep of a block, whose clean pass has just been made, what may come back; `first` is its first frame."""
+        """Keep the frames of a finished block that a recall may bring back; `first` is the block's first frame."""
         for scene in self.kept.values():
             for store, held, sinks in zip(anchors, scene.first, self.sinks, strict=True):
                 wanted = range(max(first, scene.start), min(first + frames, scene.start + sinks))
@@ -120,7 +120,7 @@ class Scenes:
             scene.step *= 2
 
     def begin(self, switch: Switch, frames_seen: int) -> None:
-        """A prompt begins after so many latent frames."""
+        """Begin the scene of a new prompt after so many latent frames."""
         number = scene_of(switch, self.numbers)
         if not switch.continues:
             ended = self.kept[self.numbers[-1]]

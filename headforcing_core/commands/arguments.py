@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
+from copy import copy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -156,22 +157,21 @@ def add_file_arguments(sub: argparse.ArgumentParser) -> None:
 
 def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
     """A copy of arguments with other values."""
-    return argparse.Namespace(**vars(args) | values)
+    given = copy(args)
+    vars(given).update(values)
+    return given
 
 
 def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
-    given = dict(vars(args))
-    for name, value in given.items():
-        if isinstance(value, Path):
-            given[name] = value.absolute()
-    profile = given.get("profile")
+    values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
+    profile, prompts = vars(args).get("profile"), vars(args).get("prompts")
     if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
-        given["profile"] = str(Path(profile).absolute())
-    if given.get("prompts") is not None:
-        text = read_text(given["prompts"])
-        given["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
-    return argparse.Namespace(**given)
+        values["profile"] = str(Path(profile).absolute())
+    if prompts is not None:
+        text = read_text(prompts)
+        values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
+    return changed(args, **values)
 
 
 def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:

@@ -87,7 +87,7 @@ class Planned:
 
 
 def batch(args: argparse.Namespace) -> Result:
-    """Make the videos that are not finished, and tell what became of each."""
+    """Make the videos that are not finished, and report the outcome of each."""
     begun, farm = time.monotonic(), farm_of(args)
     out = args.out.absolute()
     jobs = read_jobs(args.jobs, out)
@@ -97,7 +97,7 @@ def batch(args: argparse.Namespace) -> Result:
     rows = {name: finished(args) for name, args in jobs.items()}
     todo = {name: jobs[name] for name, row in rows.items() if row is None}
     check_files(args.jobs, todo)
-    planned = {name: _planned(name, video, farm) for name, video in todo.items()}
+    planned = {name: _plan(name, video, farm) for name, video in todo.items()}
     made: dict[str, Outcome[Note]] = {}
     if planned:
         check_disk(in_turn([video.needs for video in planned.values()]), out, out)
@@ -108,19 +108,14 @@ def batch(args: argparse.Namespace) -> Result:
             said = f"{done} of {len(rows)} videos are finished, what is made of the others is kept in {out / 'runs'}"
             said += ", the same command goes on"
             raise KeyboardInterrupt(*stop.args, said) from stop
-    told = [_row(name, row, made.get(name)) for name, row in rows.items()]
-    return _result(told, farm, time.monotonic() - begun)
-
-
-def source_of(args: argparse.Namespace) -> Source:
-    """Model, prompts and device of a line."""
-    return Source.demo(args) if args.demo else Source.of_files(args, args.prompts, args.start_latents)
+    table = [_row(name, row, made.get(name)) for name, row in rows.items()]
+    return _result(table, farm, time.monotonic() - begun)
 
 
 def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
-    source, embeds = job.source or source_of(args), [shared.get() for shared in job.embeds]
+    source, embeds = job.source or Source.of(args), [shared.get() for shared in job.embeds]
     with claimed_after(job.patience, args.out, args.latents):
         known = finished(args)
         if known is not None:  # another process has just made it
@@ -155,8 +150,8 @@ def finished(args: argparse.Namespace) -> Note | None:
         note = json.loads(_note(args).read_text(encoding="utf-8"))
         same = note["identity"] == args.identity
         same = same and note["files"] == {path.name: file_hash(path) for path in outputs(args)}
-        told = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
-        return {**told, "reused_blocks": told["blocks"], "seconds": 0.0, "kept": True} if same else None
+        result = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
+        return {**result, "reused_blocks": result["blocks"], "seconds": 0.0, "kept": True} if same else None
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -166,13 +161,12 @@ def _note(args: argparse.Namespace) -> Path:
     return path
 
 
-def _planned(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
+def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
     try:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
-        here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False} if farm.remote else {}
-        source = source_of(argparse.Namespace(**{**vars(args), **here}))
+        source = Source.of(args, elsewhere=farm.remote)
         plan = source.plan()
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
@@ -233,8 +227,8 @@ def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
         why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
         return {"name": name, "state": "failed", "why": one_line(why)}
     note = before or (outcome and outcome.get()) or {}
-    told = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
-    return {"name": name, "state": "finished before" if note.get("kept") else "done", **told}
+    fields = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
+    return {"name": name, "state": "finished before" if note.get("kept") else "done", **fields}
 
 
 def _line(row: Note) -> str:
@@ -250,9 +244,9 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     """The table of all videos; the exit code is 1 if one has failed."""
     count, cells = Counter(row["state"] for row in rows), []
     for row in rows:
-        told = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
+        numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
         cells.append(
-            [row["name"], row["state"], *told, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
+            [row["name"], row["state"], *numbers, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
         )
     took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
     lines = [

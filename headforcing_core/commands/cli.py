@@ -48,15 +48,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         try:
             if not words or words[0] not in COMMANDS:
                 _overview().parse_args(words)  # ends with help or an error
-            args = _parser(words[0] if words else "").parse_args(words)
+            args = _parser(words[0]).parse_args(words)
         except HeadForcingError as error:
             return _answer(2, f"error: {error}")
         under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
         if "gpus" in args:
-            from .arguments import asks_for_several  # these import torch
-            from .several import run_on_several
+            from .arguments import asks_for_several  # imports torch
 
             if under_torchrun or asks_for_several(args):
+                from .several import run_on_several
+
                 return _answer(*run_on_several(args, words, _run, under_torchrun))
         return run_command(args)
 

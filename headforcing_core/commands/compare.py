@@ -83,7 +83,7 @@ def compare(args: argparse.Namespace) -> Result:
         entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
         entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
         rows, about = run_entries(args, entries, [args.seed])
-        made = grid(args.out / "grid.mp4", rows, metadata=grid_tags(rows, about))
+        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata=grid_tags(rows, about))
         prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
         videos = [(row.entry.label, row.video) for row in rows]
         picture = side_by_side(args.out / "picture.png", videos, prompts, about["seconds"])
@@ -93,7 +93,7 @@ def compare(args: argparse.Namespace) -> Result:
             "picture": str(picture),
             "grid": {
                 "video": str(made.path),
-                "pictures": made.video_frames,
+                "video_frames": made.video_frames,
                 "width": made.width,
                 "height": made.height,
             },
@@ -173,6 +173,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "prompts": [segment.text for segment in plan.timeline.segments],
         "starts_seconds": [frame / clock.fps for frame in plan.start_video_frames],
         "seconds": plan.video_frames / clock.fps,
+        "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
         "size": f"{plan.width}x{plan.height}",
         "weights": source.info.path.name,

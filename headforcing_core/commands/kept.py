@@ -63,7 +63,7 @@ def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> L
 
 
 def let_go() -> None:
-    """Forget the model of the last job, so that its memory is free."""
+    """Drop the model of the last job and free its memory."""
     _models.has(None)
 
 
@@ -80,7 +80,7 @@ def _key(source: Source, decodes: bool, encodes: bool) -> Any:
 
 @contextmanager
 def claimed_after(patience: float, *paths: Path | None) -> Iterator[None]:
-    """`claimed`, after waiting for who has the files now."""
+    """Wait for the process that has claimed the files, then claim them as `claimed` does."""
     end = time.monotonic() + patience
     while True:
         claim = claimed(*paths)

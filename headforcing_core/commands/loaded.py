@@ -87,9 +87,9 @@ class LoadedModel:
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.what_is_kept(video)])) from error
+            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.describe_stored(video)])) from error
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(*bar.what_is_kept(video)) from stop
+            raise KeyboardInterrupt(*bar.describe_stored(video)) from stop
         finally:
             bar.close()
         if machine.peers is not None and bar.render is not None:
@@ -127,7 +127,7 @@ class ProgressBar(Listener):
         if self._bar is not None:
             self._bar.close()
 
-    def what_is_kept(self, video: Path | None) -> list[str]:
+    def describe_stored(self, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun."""
         if self.render is None or not self.reports:
             return []

@@ -46,9 +46,17 @@ class Machine:
     shard_weights: bool = False
 
     @classmethod
-    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int) -> Machine:
-        """Take the fields from the arguments of the same names."""
-        device, kept = pick_device(args.device), (args.runs, found_profiles_folder(args.found_profiles))
+    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False) -> Machine:
+        """Take the fields from the arguments of the same names.
+
+        `elsewhere`: another machine or process renders, and no device of this one is tried.
+        """
+        kept = args.runs, found_profiles_folder(args.found_profiles)
+        if elsewhere:
+            cpu, attention = torch.device("cpu"), attention_function("auto", "cpu", dtype, head_dim)
+            choices = "auto", False, args.compile
+            return cls(cpu, dtype, attention, *choices, *kept, args.json, None, args.fp8_linears)
+        device = pick_device(args.device)
         attention = attention_function(args.attention, device, dtype, head_dim)
         vae_device = None if args.vae_device is None else pick_device(args.vae_device, "--vae-device")
         if vae_device is not None and vae_device.type != "cpu" and vae_device == device:

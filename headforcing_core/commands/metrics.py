@@ -53,8 +53,8 @@ def panel_of(args: argparse.Namespace, device_name: str | None = None) -> Panel 
         raise HeadForcingError(f"--metric-models must name a folder, got {str(folder)!r}")
     device = pick_device(device_name or args.metric_device, "--metric-device")
     key = folder.absolute(), tuple(args.metrics), device, args.aesthetic_head
-    return _panels.get(key, lambda: _loaded(args, device))
+    return _panels.get(key, lambda: _load(args, device))
 
 
-def _loaded(args: argparse.Namespace, device: torch.device) -> Panel:
+def _load(args: argparse.Namespace, device: torch.device) -> Panel:
     return load_panel(args.metric_models, args.metrics, device, args.aesthetic_head)

@@ -46,15 +46,15 @@ class PathType:
 
 def folder_written(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are written."""
-    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
 
 
 def folder_read(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are read."""
-    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _found(folder, pattern)))
+    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
 
 
-def _found(folder: Path, pattern: str) -> Iterable[Path]:
+def _find(folder: Path, pattern: str) -> Iterable[Path]:
     """The file of a name, which need not be there, or those of a pattern that are there."""
     return folder.glob(pattern) if "*" in pattern else [folder / pattern]
 
@@ -111,7 +111,7 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
             option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
             given = vars(args).get(action.dest)
             if given is None and action.type is PROFILE:  # whichever of them fits
-                given = list(bundled_profiles())
+                reads += [(option, path) for path in bundled_profiles().values()]
             for value in _values(given):
                 reads += [(option, path) for path in action.type.reads(value, args)]
                 writes += [(option, path) for path in action.type.writes(value, args)]

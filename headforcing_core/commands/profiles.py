@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,14 +79,35 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
     sub.add_argument("out", type=WRITTEN, help="PNG to write")
     sub.add_argument("--measured", type=READ, help="measured shares: adds stability")
-    sub.add_argument("--head", help="LAYER,HEAD: this head's attention over time instead (with --measured)")
     sub.add_argument("--theme", choices=["dark", "light"], default="light")
 
 
 def profile(args: argparse.Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
     _check_profile_name(args.out)
-    return Measurement.of(args).run()
+    count, seconds = BUDGETS[args.preset]
+    if args.demo:
+        weights = args.demo_weights or assets.model_path()
+        files, size = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads), assets.SIZE
+        default, dtype = word_hash.sample_prompts(count), torch.float32
+    else:
+        files, size = ModelFiles.of(args), parse_size(args.size)
+        default, dtype = PROFILING_PROMPTS[:count], DTYPES[args.dtype]
+    given = "" if args.prompts is None else read_text(args.prompts)
+    prompts = default if args.prompts is None else tuple(filter(None, map(str.strip, split_lines(given))))
+    setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
+    made_for = "toy_world" if args.demo else args.model_family
+    where = farm_of(args), args.device, dtype
+    return Measurement(args.out, files, setup, made_for, *where, args.rule, args.shard, args.json).run()
+
+
+def setup_of(
+    files: ModelFiles, prompts: tuple[str, ...], seconds: float, size: tuple[int, int], family: str, **options: Any
+) -> ProfileSetup:
+    """The setup of a measurement on these files; `seconds` of video for each prompt, `options` of `ProfileSetup`."""
+    info, schedule = files.inspect(), SCHEDULES[family]
+    blocks = BlockClock(schedule.frames_per_block).blocks_for(seconds)
+    return ProfileSetup.of(info.fingerprint, info.config, prompts, blocks, schedule, size, **options)
 
 
 @dataclass(frozen=True)
@@ -96,124 +116,81 @@ class Measurement:
 
     Attributes:
         out: the profile; the measured shares go beside it.
-        seconds: of video for each prompt.
-        family: the model family, by name.
-        share: the share of one machine of a farm, such as 2/4.
+        made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
         device: by name.
-        demo: whether the files are of a model of the toy world.
+        rule: of `rules.RULES`, which makes the roles of shares.
+        part: of the prompts, such as 2/4, for one machine of several.
     """
 
     out: Path
     files: ModelFiles
-    prompts: tuple[str, ...]
-    seconds: float
-    size: tuple[int, int]
-    family: str
+    setup: ProfileSetup
+    made_for: str
     farm: Farm
     device: str
     dtype: torch.dtype
-    rope: str = "absolute"
     rule: str = "quota"
-    seed: int = 0
-    share: str = "1/1"
-    demo: bool = False
+    part: str = "1/1"
     quiet: bool = False
-
-    @classmethod
-    def of(cls, args: argparse.Namespace) -> Measurement:
-        """Read the arguments of `profile`."""
-        count, seconds = BUDGETS[args.preset]
-        if args.demo:
-            size, weights = (
-                (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8),
-                args.demo_weights or assets.model_path(),
-            )
-            files = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads)
-        else:
-            size, files = parse_size(args.size), ModelFiles.of(args)
-        default = word_hash.sample_prompts(count) if args.demo else PROFILING_PROMPTS
-        return cls(
-            args.out,
-            files,
-            _prompts(args.prompts, default, count),
-            seconds,
-            size,
-            args.model_family,
-            farm_of(args),
-            args.device,
-            torch.float32 if args.demo else DTYPES[args.dtype],
-            rope=args.rope,
-            rule=args.rule,
-            seed=args.seed,
-            share=args.shard,
-            demo=args.demo,
-            quiet=args.json,
-        )
 
     def run(self) -> Result:
         """Measure what is missing, and save shares and profile."""
         with claimed(self.out, self.measured):
-            info, shares = self.files.inspect(), self._begun()
-            texts, missing = list(self.prompts), set(shares.missing_prompts())
-            device = pick_device(self.device)
-            embeds = list(map(word_hash.encode, texts)) if self.demo else self.files.encode(texts, device)
-            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.share) if prompt in missing}
+            shares, texts = self._begin(), list(self.setup.prompts)
+            missing, device = set(shares.missing_prompts()), pick_device(self.device)
+            toy = self.made_for == "toy_world"
+            embeds = list(map(word_hash.encode, texts)) if toy else self.files.encode(texts, device)
+            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.part) if prompt in missing}
             if self.farm.parallel:
-                self._on_farm(shares, todo)
+                self._measure_on_farm(shares, todo)
             else:
-                self._here(shares, todo)
-            made_for = "toy_world" if self.demo else self.family
-            return _finish(shares, self.out, self.measured, f"measured on {info.path.name}", (made_for,), self.rule)
+                self._measure_here(shares, todo, device)
+            source = f"measured on {self.files.weights.name}"
+            return _finish(shares, self.out, self.measured, source, (self.made_for,), self.rule)
 
     @property
     def measured(self) -> Path:
         """The file of the measured shares."""
         return self.out.with_suffix(".safetensors")
 
-    def _begun(self) -> HeadShares:
+    def _begin(self) -> HeadShares:
         """The shares that an interrupted measurement has left, or none."""
-        info, family = self.files.inspect(), SCHEDULES[self.family]
-        blocks = BlockClock(family.frames_per_block).blocks_for(self.seconds)
-        options = {"rope": self.rope, "seed": self.seed}
-        setup = ProfileSetup.of(info.fingerprint, info.config, self.prompts, blocks, family, self.size, **options)
-        shares = HeadShares(setup)
-        if self.measured.exists():
-            earlier = HeadShares.load(self.measured)
-            if earlier.setup != setup:
-                raise HeadForcingError(
-                    f"{self.measured} was measured with other settings; choose another name or remove it"
-                )
-            shares.merge(earlier)
+        if not self.measured.exists():
+            return HeadShares(self.setup)
+        shares = HeadShares.load(self.measured)
+        if shares.setup != self.setup:
+            raise HeadForcingError(
+                f"{self.measured} was measured with other settings; choose another name or remove it"
+            )
         return shares
 
-    def _here(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
+    def _measure_here(self, shares: HeadShares, todo: dict[int, Tensor], device: torch.device) -> None:
         """Measure prompts, given with their text embeddings, into `shares`, which are saved after each."""
-        setup, config, dtype, device = shares.setup, self.files.inspect().config, self.dtype, pick_device(self.device)
-        backbone = WanModel.from_state_dict(config, self.files.load(), dtype, device)
-        model = WanVideoModel(backbone, dtype, device)
+        setup, config = self.setup, self.files.inspect().config
+        backbone = WanModel.from_state_dict(config, self.files.load(), self.dtype, device)
         steps = len(todo) * setup.blocks * len(setup.sigmas)
         try:
             with tqdm(total=steps, unit="step", desc="profiling", disable=self.quiet) as bar:
                 profile_heads(
-                    model,
+                    WanVideoModel(backbone, self.dtype, device),
                     config,
                     shares,
                     todo,
                     on_prompt=lambda prompt: shares.save(self.measured),
-                    dtype=dtype,
+                    dtype=self.dtype,
                     device=device,
                     on_step=lambda block, step, latents: bar.update(latents is not None),
                 )
         finally:
             shares.save(self.measured)
 
-    def _on_farm(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
-        """Measure prompts, given with their text embeddings, as jobs of a farm; as `_here`."""
+    def _measure_on_farm(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
+        """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
         paths: dict[str, Any] = {n: path.absolute() for n, path in vars(self.files).items() if isinstance(path, Path)}
         files, farm = replace(self.files, **paths), self.farm
         with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=self.quiet) as bar:
             jobs = {
-                f"prompt {prompt}": PromptJob(files, shares.setup, prompt, farm.share(embed), self.dtype, self.device)
+                f"prompt {prompt}": PromptJob(files, self.setup, prompt, farm.share(embed), self.dtype, self.device)
                 for prompt, embed in todo.items()
             }
             for outcome in farm.run(measure_job, jobs):
@@ -286,8 +263,8 @@ def show(args: argparse.Namespace) -> Result:
 
 
 def plot(args: argparse.Namespace) -> Result:
-    """Plot a profile, or the attention of one head over time."""
-    from ..report import profile_plot as pictures
+    """Plot a profile."""
+    from ..report.profile_plot import profile_picture
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
         raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")
@@ -296,13 +273,7 @@ def plot(args: argparse.Namespace) -> Result:
     shares = None if args.measured is None else HeadShares.load(args.measured)
     if shares is not None:
         profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
-    if args.head is None:
-        picture = pictures.profile_picture(profile, shares, theme=args.theme)
-    else:
-        place = re.fullmatch("([0-9]{1,4}),([0-9]{1,4})", args.head)
-        if shares is None or place is None:
-            raise HeadForcingError("--head needs --measured, and a layer and a head such as 3,1")
-        picture = pictures.head_over_time(shares, int(place[1]), int(place[2]), theme=args.theme)
+    picture = profile_picture(profile, shares, theme=args.theme)
     with replacing(args.out) as temporary:
         picture.save(temporary)
     return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
@@ -313,12 +284,6 @@ def _check_profile_name(out: Path) -> None:
         raise HeadForcingError(f"the head profile to write must end in .json, got {out.name!r}")
     check_writable(out)
     check_writable(out.with_suffix(".safetensors"))
-
-
-def _prompts(given: str | None, default: tuple[str, ...], count: int) -> tuple[str, ...]:
-    if given is None:
-        return default[:count]
-    return tuple(line.strip() for line in split_lines(read_text(given)) if line.strip())
 
 
 def _finish(

@@ -79,7 +79,7 @@ def demo(args: argparse.Namespace) -> Result:
     check_outputs(args)
     follow = None if args.follow is None else FollowedFile(args.follow)
     with claimed(video, sheet, args.latents, None if follow is None else story_path(video)):
-        source = Source.demo(args, follow)
+        source = Source.of(args, follow)
         needs, result = _render(source, video, args.latents)
         plan, timeline = result.plan, result.plan.timeline
         clock = timeline.clock
@@ -98,7 +98,7 @@ def generate(args: argparse.Namespace) -> Result:
     check_outputs(args)
     follow = None if args.follow is None else FollowedFile(args.follow)
     with claimed(args.out, args.latents, None if follow is None else story_path(args.out or args.latents)):
-        source = Source.of_files(args, args.prompts, args.start_latents, follow)
+        source = Source.of(args, follow)
         unasked = args.device == "auto" and source.machine.device.type == "cpu"
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n" if unasked else ""
         needs, result = _render(source, args.out, args.latents, note)
@@ -120,14 +120,9 @@ def check_outputs(args: argparse.Namespace) -> None:
     check_writable(args.latents)
 
 
-def source_of(args: argparse.Namespace) -> Source:
-    """The inputs of `demo` or `generate` whose story is not followed."""
-    return Source.of_files(args, args.prompts, args.start_latents) if "weights" in args else Source.demo(args)
-
-
 def follow(args: argparse.Namespace) -> Result:
     """`demo` or `generate` as a rank that writes no files: everything they do up to the latents."""
-    _render(source_of(args), None)
+    _render(Source.of(args), None)
     return {"text": "", "json": {}}
 
 
@@ -146,15 +141,17 @@ def _render(
     sys.stderr.write(note)
     source = source.with_start()
     embeds = source.encode()
-    plan = source.job(plan, embeds).take_found_roles(source.plan)
+    job = source.job(plan, embeds)
+    if (known := job.take_found_roles(source.plan)) is not plan:
+        job = source.job(known, embeds)
+    plan = job.plan
     if peers is not None:
         from ..distributed.ranks import check_ranks
 
-        check_ranks(source.job(plan, embeds), peers)
+        check_ranks(job, peers)
     needs = source.check_needs(plan, video)
     check_disk(needs, source.machine.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(plan.restart_frames))
-    job = source.job(plan, embeds)
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
     seconds = source.options.seconds

@@ -22,6 +22,7 @@ from ..distributed.ranks import check_all_ranks_memory, check_roles
 from ..distributed.start_ranks import ANSWER_SECONDS, joined, local_rank, restarts, start
 from ..errors import HeadForcingError
 from . import render
+from .source import Source
 
 RANK = f"{__package__}.rank"  # the program of a rank
 LEAST_RANKS = 2  # that may be tried on a CPU of any size
@@ -54,7 +55,7 @@ def run_on_several(
 
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
-    """Take part in a render, say what came of it, and end this process: what breaks in its end changes nothing."""
+    """Run one rank of a render, report its outcome, and end this process; errors while it ends change nothing."""
     kind = _kind(args.device)
     device = torch.device(kind, local_rank()) if kind == "cuda" else torch.device(kind)
     try:
@@ -142,10 +143,8 @@ def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
 def _check_before_start(args: argparse.Namespace, kind: str) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
     render.check_outputs(args)
-    # not this process: on a GPU it would hold memory of the first one
-    here = {"device": "cpu", "vae_device": None, "attention": "auto", "cuda_graph": False}
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
-        source = render.source_of(argparse.Namespace(**{**vars(args), **here}))
+        source = Source.of(args, elsewhere=True)  # on a GPU this process would hold memory of the first one
     plan = source.plan()
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from ..files import check_writable
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..model import fp8
+from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
 from ..render.family import with_family
@@ -70,16 +71,23 @@ class Source:
     family: str = ""
 
     @classmethod
-    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None) -> Source:
+    def of(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
+        """The inputs of `demo` or `generate`; `elsewhere` as for `Machine.of`."""
+        if "weights" in args:
+            return cls.of_files(args, args.prompts, args.start_latents, follow, elsewhere)
+        return cls.demo(args, follow, elsewhere)
+
+    @classmethod
+    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
         """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options, _ = with_family(render_options(args, (assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8)), None)
+        options, _ = with_family(render_options(args, assets.SIZE), None)
         info = ModelFiles(assets.model_path()).inspect()
-        machine = Machine.of(args, torch.float32, info.config.head_dim)
+        machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
         if follow is not None or args.prompts:
             timeline = options.parse(read_text(args.prompts) if follow is None else follow.text)
+            note_unlike_training([segment.text for segment in timeline.segments])
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-        note_unlike_training([segment.text for segment in timeline.segments])
         start = chosen_start(args, options)
         return cls(options, timeline, machine, machine.identified(info), scale=args.scale, start=start, follow=follow)
 
@@ -90,6 +98,7 @@ class Source:
         prompts: str,
         start_latents: Path | None = None,
         follow: FollowedFile | None = None,
+        elsewhere: bool = False,
     ) -> Source:
         """The model of `--weights`; the text of `follow` replaces `prompts`."""
         files = ModelFiles.of(args)
@@ -98,7 +107,7 @@ class Source:
         info = files.inspect()
         latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
         start = chosen_start(args, options)
-        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim)
+        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim, elsewhere)
         source = cls(options, timeline, machine, machine.identified(info), files, follow=follow, family=family)
         return replace(source, start_latents=latents, start=start)
 
@@ -114,6 +123,11 @@ class Source:
         return timeline
 
     @property
+    def vae_name(self) -> str:
+        """Name of the VAE that belongs to the model."""
+        return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
+
+    @cached_property
     def texts(self) -> list[str]:
         """The texts to encode."""
         return self.timeline.texts
@@ -142,9 +156,11 @@ class Source:
         if self.files is not None:
             self.files.check_text()
         given = self.files is None or self.files.vae is not None
-        plan.check_encoder(given, "give --vae, the Wan 2.1 VAE")
+        plan.check_encoder(given, f"give --vae, the {self.vae_name}")
         if self.start is not None and not given:
-            raise HeadForcingError("--start-image and --start-video need --vae, the Wan 2.1 VAE, which encodes them")
+            raise HeadForcingError(
+                f"--start-image and --start-video need --vae, the {self.vae_name}, which encodes them"
+            )
 
     def with_start(self) -> Source:
         """A copy with the latents of `start`. Call it before prompts are encoded: the VAE is not kept in memory."""
@@ -156,12 +172,10 @@ class Source:
         return replace(self, start_latents=latents, start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
-        """The video of a plan of this source, from the embeddings of its prompts."""
-        latent_format = None if self.files is None else "Wan21"
-        about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
+        """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated."""
         return RenderJob(
             plan,
-            dict(zip(self.texts, embeds, strict=False)),  # none where only needs are estimated
+            dict(zip(self.texts, embeds, strict=False)),
             self.info.fingerprint,
             self.machine.dtype,
             start_latents=self.start_latents,
@@ -169,17 +183,18 @@ class Source:
             runs=self.machine.runs,
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
-            about={
-                **about,
-                "weights": self.info.path.name,
-                **self._inexact,
-                **({"start": self.start.about} if self.start else {}),
-            },
+            about=self._about(plan) if embeds else {},
         )
 
-    @property
-    def _inexact(self) -> dict[str, list[str]]:
-        return {"inexact": self.machine.inexact} if self.machine.inexact else {}
+    def _about(self, plan: RenderPlan) -> dict[str, Any]:
+        latent_format = None if self.files is None else self.info.config.latents.name
+        inexact = self.machine.inexact
+        return {
+            **about_video(plan, self.options.method_name, self.options.seed, latent_format),
+            "weights": self.info.path.name,
+            **({"inexact": inexact} if inexact else {}),
+            **({"start": self.start.about} if self.start else {}),
+        }
 
     def check_needs(
         self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
@@ -217,7 +232,7 @@ class Source:
             room if peers is None else None,
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
-            remedy="give --vae, the Wan 2.1 VAE",
+            remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
             cuda_graph=self.machine.cuda_graph,

@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from ..render.options import RenderOptions
-from ..render.start import DEFAULT_START_SECONDS, Start, check_start_image
+from ..render.start import DEFAULT_START_SECONDS, Start, image_frames
 from ..video.section import PARTS
 from .paths import READ
 
@@ -19,7 +19,8 @@ def add_start_arguments(sub: argparse.ArgumentParser) -> Any:
         "--start-image",
         type=READ,
         metavar="FILE",
-        help="image that the video begins with, for framewise models; cropped around the middle and scaled to the size",
+        help="image that the video begins with, for framewise models, LongLive 2.0 and Self Gradient Forcing; cropped "
+        "around the middle and scaled to the size",
     )
     start.add_argument(
         "--start-video", type=READ, metavar="FILE", help="video of any size and frame rate to go on from, without sound"
@@ -40,9 +41,11 @@ def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | No
     if video is None and (part is not None or seconds is not None):
         raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
     if image is not None:
-        check_start_image(options.schedule, options.model_family, "give a short video with --start-video")
-        return Start.image_file(image, size)
+        instead = "give a short video with --start-video"
+        frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
+        return Start.image_file(image, size, frames)
     if video is None:
         return None
     seconds = DEFAULT_START_SECONDS if seconds is None else seconds
-    return Start.video(video, size, seconds, part or "last", options.schedule.frames_per_block)
+    schedule = options.schedule
+    return Start.video(video, size, seconds, part or "last", schedule.frames_per_block, fps=schedule.latents.fps)

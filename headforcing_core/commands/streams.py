@@ -1,24 +1,32 @@
-"""Standard streams that are closed or full: a render goes on without a place to talk to."""
+"""Standard streams that are closed or full, without which a render goes on."""
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from typing import Any, TextIO
+from typing import TextIO
 
 from ..files import reason
 
 
-class Losable:
+class Losable(io.TextIOBase):
     """A stream whose text is lost where it cannot be written."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return self._stream.encoding
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def isatty(self) -> bool:
+        return self._stream.isatty()
 
     def write(self, text: str) -> int:
         with suppress(OSError, ValueError):

@@ -23,8 +23,7 @@ TOY_CONFIG = WanConfig(
     text_len=12,
 )
 
-LATENT_HEIGHT = 8
-LATENT_WIDTH = 8
+SIZE = (64, 64)  # width and height in pixels: all that the model was trained on
 BLOCK_FRAMES = 3
 
 DEMO_SECONDS = 60.0

@@ -85,15 +85,15 @@ class SpreadMemoryHeads(MemoryHeads):
 
     def pooled(self, here: Tensor) -> Tensor:
         places = [[(layer, h) for layer, own in enumerate(heads) for h in own] for heads in self._heads]
-        return self._gathered(here, places)
+        return self._gather(here, places)
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gathered(here, [heads[layer] for heads in self._heads])
+        return self._gather(here, [heads[layer] for heads in self._heads])
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
 
-    def _gathered(self, here: Tensor, places: Sequence[Sequence[Any]]) -> Tensor:
+    def _gather(self, here: Tensor, places: Sequence[Sequence[Any]]) -> Tensor:
         """All ranks' rows, in the order of their `places` in the model."""
         got = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
         flat = [place for own in places for place in own]
@@ -208,7 +208,7 @@ class ParallelCache(Cache):
         return full.flatten(1, 3).transpose(0, 1)
 
     def _to_tokens(self, layer: int, x: Tensor) -> Tensor:
-        """The way back: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
+        """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
         strips, shape, n = self.division.strips, self.shape, x.shape[-1]
         frames = len(x) // shape.frame_tokens
         own_tokens = frames * strips[self.peers.rank].tokens

@@ -1,4 +1,4 @@
-"""A progress bar over many videos that are made at the same time, wherever that is."""
+"""A progress bar over many videos that are made at the same time, on this machine or others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class BlocksBar:
         self._bar.close()
 
     def ended(self, name: str, said: str, complete: bool) -> None:
-        """A video has ended: print a line, and look at it no more."""
+        """Print a line for a video that has ended, and stop counting its blocks."""
         with self._lock:
             blocks, _ = self._videos.pop(name)
             if complete:

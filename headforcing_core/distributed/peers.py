@@ -1,4 +1,4 @@
-"""The processes (ranks) that make one video together, and everything they tell each other."""
+"""The processes (ranks) that make one video together, and all messages between them."""
 
 from __future__ import annotations
 

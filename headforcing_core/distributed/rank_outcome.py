@@ -18,7 +18,7 @@ def started_here() -> bool:
 
 
 def decided() -> bool:
-    """Whether a rank has said how the render ended: nothing is left to do for ranks that are started again."""
+    """Whether a rank has reported the render's outcome, after which ranks that are started again have nothing to do."""
     return started_here() and said(Path(os.environ[FOLDER])) is not None
 
 
@@ -35,7 +35,7 @@ def say(rank: int, outcome: Outcome) -> None:
 
 
 def said(folder: Path) -> Outcome | None:
-    """The outcome of the first rank that has said one."""
+    """The outcome of the first rank that reported one."""
     for path in sorted(folder.glob("outcome-*.json")):
         code, text = json.loads(path.read_text(encoding="utf-8"))
         return code, text

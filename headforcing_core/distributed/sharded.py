@@ -25,6 +25,10 @@ class GatheredLayers:
     def __len__(self) -> int:
         return len(self._layers)
 
+    def __getitem__(self, layer: int) -> Any:
+        """A layer as it lies here, of which only the modulation is whole."""
+        return self._layers[layer]
+
     def __iter__(self) -> Iterator[Any]:
         with losing_peers():
             coming = self._layers[0].unshard(async_op=True)
@@ -42,21 +46,24 @@ class GatheredLayers:
 
 
 class ShardedModel:
-    """A `WanModel` whose layers are sharded; everything else is whole on every rank."""
+    """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is whole on every rank."""
 
     def __init__(self, model: WanModel):
-        self._model, self.blocks = model, GatheredLayers(model.blocks)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._model, name)
+        self.whole, self.blocks = model, GatheredLayers(model.blocks)
+        self.patch_size, self.num_heads, self.freq_dim = model.patch_size, model.num_heads, model.freq_dim
+        self.text_len, self.text_embedding = model.text_len, model.text_embedding
+        self.time_embedding, self.time_projection = model.time_embedding, model.time_projection
+        self.patch_embedding, self.head = model.patch_embedding, model.head
 
 
 def weight_bytes(model: Any) -> int:
     """Bytes of a model's weights on this rank, between two layers."""
-    whole = model._model if isinstance(model, ShardedModel) else model
-    weights = (*whole.parameters(), *whole.buffers())  # those in 8-bit floating point are buffers
-    shares = (weight.to_local() if hasattr(weight, "to_local") else weight for weight in weights)
-    return sum(share.nbytes for share in shares)
+    if not isinstance(model, ShardedModel):
+        return sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))  # buffers hold those in 8 bits
+    from torch.distributed.tensor import DTensor  # PyTorch 2.5 has it elsewhere
+
+    weights = (*model.whole.parameters(), *model.whole.buffers())
+    return sum((weight.to_local() if isinstance(weight, DTensor) else weight).nbytes for weight in weights)
 
 
 def shard(model: WanModel, device: torch.device) -> ShardedModel:
@@ -69,6 +76,9 @@ def shard(model: WanModel, device: torch.device) -> ShardedModel:
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in model.blocks:
+        modulation = layer.modulation.to(device)  # read for all layers at once, and small: a buffer is not divided
+        del layer.modulation
+        layer.register_buffer("modulation", modulation)
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     for name, module in model.named_children():
         if name != "blocks":

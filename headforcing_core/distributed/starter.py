@@ -17,7 +17,7 @@ _LOCK = "starter.lock"  # held while the process runs: every operating system fr
 
 @contextmanager
 def running(folder: Path) -> Iterator[None]:
-    """Let ranks that look into this folder see that this process runs."""
+    """Show ranks that read this folder that this process runs."""
     held = lock(folder / _LOCK)
     try:
         yield

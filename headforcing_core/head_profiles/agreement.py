@@ -68,7 +68,7 @@ class ProfileComparison:
         lines += [
             "",
             "rank correlation (Spearman) of the attention shares: "
-            f"first frame {_shown(self.sink_correlation)}, current block {_shown(self.current_correlation)}",
+            f"first frame {_format(self.sink_correlation)}, current block {_format(self.current_correlation)}",
         ]
         return "\n".join(lines)
 
@@ -185,5 +185,5 @@ def _ranks(values: np.ndarray) -> np.ndarray:
     return (np.cumsum(sizes) - (sizes + 1) / 2)[group]
 
 
-def _shown(correlation: float | None) -> str:
+def _format(correlation: float | None) -> str:
     return "not available" if correlation is None else f"{correlation:.2f}"

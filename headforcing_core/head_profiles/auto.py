@@ -51,7 +51,7 @@ class AutoProfile:
 
     @property
     def key(self) -> dict[str, Any]:
-        """What the found roles depend on: JSON values."""
+        """Settings that the found roles depend on, as JSON values."""
         fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
         return fractions if self.rule == "quota" else fractions | {"rule": self.rule}
 
@@ -103,7 +103,7 @@ class AutoProfileCache(Cache):
         self.warm_up = warm_up_shape(shape)
         layers, heads = len(shape.roles), len(shape.roles[0])
         self.cache: HeadCache = HeadCache(self.warm_up, dtype, device, attention)
-        self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
+        self.meter = ShareMeter(layers, heads, self.cache.rope.frame_tokens)
         self.cache.meter = self.meter
         self.profile: HeadProfile | None = None
         self.earlier_events: list[MemoryEvent] = []
@@ -186,7 +186,7 @@ class AutoProfileCache(Cache):
         cache.restore(state)
         self.cache, self.profile = cache, self.known
 
-    def _measured(self) -> HeadProfile:
+    def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
         roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
         found = HeadProfile(
@@ -204,7 +204,7 @@ class AutoProfileCache(Cache):
 
     def _switch(self) -> MemoryEvent | None:
         """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
-        self.profile = self.known or self._measured()
+        self.profile = self.known or self._measure()
         roles = self.profile.roles
         full = self.cache
         self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)

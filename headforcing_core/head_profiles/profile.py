@@ -18,7 +18,7 @@ from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing
-from .queries import Queries, are_queries, query_statistics
+from .queries import Queries, query_statistics
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -67,10 +67,10 @@ class HeadProfile:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise HeadForcingError(f"a head profile needs a name, found {_shown(self.name)}")
+            raise HeadForcingError(f"a head profile needs a name, found {_quote(self.name)}")
         for key in ("num_layers", "num_heads"):
             if type(value := vars(self)[key]) is not int or value < 1:
-                raise HeadForcingError(f"{key} must be a whole number from 1, found {_shown(value)}")
+                raise HeadForcingError(f"{key} must be a whole number from 1, found {_quote(value)}")
         for key in ("anchor_fraction", "local_fraction"):
             if self.shares is None:
                 object.__setattr__(self, key, None)
@@ -78,9 +78,9 @@ class HeadProfile:
                 _check_fraction(key, vars(self)[key])
         for key in ("measured", "provenance"):
             if not isinstance(vars(self)[key], dict):
-                raise HeadForcingError(f"{key} must be an object with named values, found {_shown(vars(self)[key])}")
+                raise HeadForcingError(f"{key} must be an object with named values, found {_quote(vars(self)[key])}")
         if not _is_list(self.families) or not all(isinstance(family, str) for family in self.families):
-            raise HeadForcingError(f"families must be a list of names, found {_shown(self.families)}")
+            raise HeadForcingError(f"families must be a list of names, found {_quote(self.families)}")
         object.__setattr__(self, "families", tuple(self.families))
         for key in LONG_FIELDS:
             if key == "roles" or vars(self)[key] is not None:
@@ -96,7 +96,7 @@ class HeadProfile:
             _check_length(f"{key} of layer {layer} must have {self.num_heads} heads", row, self.num_heads)
             for head, value in enumerate(row):
                 if not fits(value):
-                    shown = ", ".join(map(_shown, value[:4])) if _is_list(value) else _shown(value)
+                    shown = ", ".join(map(_quote, value[:4])) if _is_list(value) else _quote(value)
                     raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {shown}")
         return tuple(tuple(map(convert, row)) for row in rows)
 
@@ -175,11 +175,11 @@ class HeadProfile:
         except ValueError as error:
             raise HeadForcingError(f"expected a head profile in JSON, found something else ({error})") from None
         if not isinstance(data, dict):
-            raise HeadForcingError(f"expected a head profile (a JSON object), found {_shown(data)}")
+            raise HeadForcingError(f"expected a head profile (a JSON object), found {_quote(data)}")
         version = data.get("format_version")
         if type(version) is not int or version != FORMAT_VERSION:
             raise HeadForcingError(
-                f"format_version must be {FORMAT_VERSION}, found {_shown(version)}; a profile of a newer version of "
+                f"format_version must be {FORMAT_VERSION}, found {_quote(version)}; a profile of a newer version of "
                 "Head Forcing needs that version"
             )
         for key in ("name", "num_layers", "num_heads", "roles"):
@@ -293,7 +293,7 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
 
 def _check_length(wanted: str, values: Any, length: int) -> None:
     if not _is_list(values) or len(values) != length:
-        raise HeadForcingError(f"{wanted}, found {len(values) if _is_list(values) else _shown(values)}")
+        raise HeadForcingError(f"{wanted}, found {len(values) if _is_list(values) else _quote(values)}")
 
 
 def _are_numbers(values: Any) -> bool:
@@ -303,6 +303,12 @@ def _are_numbers(values: Any) -> bool:
 def _are_shares(values: Any) -> bool:
     in_range = _are_numbers(values) and len(values) == 3 and all(0 <= share <= 1.001 for share in values)
     return in_range and abs(sum(values) - 1) <= 1e-3
+
+
+def _are_queries(values: Sequence[float]) -> bool:
+    """Whether numbers can be the statistics of a head's queries: finite, in threes, sizes from 0."""
+    third = len(values) // 3
+    return third > 0 and len(values) == 3 * third and all(map(math.isfinite, values)) and min(values[-third:]) >= 0
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
@@ -316,7 +322,7 @@ _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
     "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
     "queries": (
         "finite numbers in threes, sizes from 0",
-        lambda values: _are_numbers(values) and are_queries(values),
+        lambda values: _are_numbers(values) and _are_queries(values),
         _floats,
     ),
 }
@@ -324,7 +330,7 @@ _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = 
 
 def _check_fraction(key: str, value: Any) -> None:
     if not _is_number(value) or not 0 <= value <= 1:
-        raise HeadForcingError(f"{key} must be a number in 0-1, found {_shown(value)}")
+        raise HeadForcingError(f"{key} must be a number in 0-1, found {_quote(value)}")
 
 
 def _is_number(value: Any) -> bool:
@@ -335,7 +341,7 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _shown(value: Any) -> str:
+def _quote(value: Any) -> str:
     """A value for an error message: its repr if short and plain, otherwise its type."""
     plain = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
     shown = repr(value) if plain else ""

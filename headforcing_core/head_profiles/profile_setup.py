@@ -43,6 +43,7 @@ class ProfileSetup:
     first_block: int = 2
     seed: int = 0
     first_block_sigmas: tuple[float, ...] | None = None
+    solver: str = "renoise"
 
     def __post_init__(self) -> None:
         if not self.prompts:
@@ -79,13 +80,14 @@ class ProfileSetup:
             family.frames_per_block,
             *size,
             first_block_sigmas=family.first_block_sigmas,
+            solver=family.solver,
             **options,
         )
 
     @property
     def schedule(self) -> Schedule:
         """The noise levels of the rollout."""
-        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas)
+        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas, self.solver)
 
     @property
     def policy(self) -> CachePolicy:
@@ -96,10 +98,12 @@ class ProfileSetup:
     def shape(self, config: WanConfig) -> CacheShape:
         """The cache shape of one rollout."""
         every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
-        frames = self.blocks * self.frames_per_block
-        return CacheShape.for_model(
-            config, every_head, self.policy, self.height // 8, self.width // 8, self.frames_per_block, frames
-        )
+        sizes = (*self.latent_size(config), self.frames_per_block, self.blocks * self.frames_per_block)
+        return CacheShape.for_model(config, every_head, self.policy, *sizes)
+
+    def latent_size(self, config: WanConfig) -> tuple[int, int]:
+        """Height and width of the latents."""
+        return self.height // config.latents.stride, self.width // config.latents.stride
 
     @property
     def prompts_hash(self) -> str:

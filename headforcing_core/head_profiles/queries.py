@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
@@ -35,9 +34,3 @@ def query_statistics(queries: Sequence[Sequence[Sequence[float]]]) -> QueryStati
     """The statistics as tensors."""
     real, imaginary, size = torch.tensor(queries).unflatten(-1, (3, -1)).unbind(2)
     return QueryStatistics(torch.complex(real, imaginary), size.contiguous())
-
-
-def are_queries(values: Sequence[float]) -> bool:
-    """Whether numbers can be a head's statistics: finite, in threes, sizes from 0."""
-    third = len(values) // 3
-    return third > 0 and len(values) == 3 * third and all(map(math.isfinite, values)) and min(values[-third:]) >= 0

@@ -22,7 +22,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from ..rollout.loop import BlockCache, VideoModel
+from ..rollout.loop import BlockCache, JointModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 
@@ -118,6 +118,7 @@ class MethodCache(Cache):
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.block = 0  # blocks committed so far
         self.start = self.end = 0  # first frame of the current call, and the frame after its last
+        self.clean = False  # whether the current pass is a clean one
         self.recaching = False  # whether the current call writes frames again after a prompt switch
         self.policy = shape.policy
         self.begin_video()
@@ -157,6 +158,9 @@ class MethodCache(Cache):
 
     def begin_block(self) -> None:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
+
+    def begin_clean_pass(self) -> None:
+        self.clean = True
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         s = self.shape.frame_tokens
@@ -234,14 +238,14 @@ class MethodCache(Cache):
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
-        self.start, self.end, self.recaching = start, end, recaching
+        self.start, self.end, self.recaching, self.clean = start, end, recaching, False
         self.open()
 
 
 class WrappedModel:
     """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part of it."""
 
-    def __init__(self, model: VideoModel):
+    def __init__(self, model: JointModel):
         self.model = model
 
     @property
@@ -258,16 +262,8 @@ class WrappedModel:
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
         return self.model.denoise(latents, sigma, cache)
 
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
+        return self.model.denoise_jointly(latents, sigmas, cache)
+
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         self.model.write_clean(latents, cache)
-
-
-class TellsCleanPasses(WrappedModel):
-    """Sets `clean` on a method's cache during clean passes."""
-
-    def write_clean(self, latents: Tensor, cache: Any) -> None:
-        cache.clean = True
-        try:
-            super().write_clean(latents, cache)
-        finally:
-            cache.clean = False

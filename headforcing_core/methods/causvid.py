@@ -25,7 +25,7 @@ from ..cache.shape import CacheShape
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
+from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, rollout
 from ..rollout.noise import NoiseSource
 from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
@@ -113,7 +113,7 @@ class RolloutCache(HeadCache):
     """The cache of one of a video's rollouts."""
 
     def state(self) -> None:
-        """None: a stored state would have to tell of the rollouts before."""
+        """None: a stored state would need the rollouts before it."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ class OverlapBlock(Block):
 
 
 def overlapping_rollouts(
-    model: VideoModel,
+    model: JointModel,
     cache: HeadCache,
     script: Script,
     noise: NoiseSource,

@@ -24,7 +24,7 @@ from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses, WriteClean
+from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
 from .echo_layers import History, Layer
 from .echo_scenes import Scene, plan_scenes
 from .echo_scores import TokenScores
@@ -99,13 +99,12 @@ class EchoForcing(MethodPolicy):
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is made
         cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
-        return block_by_block(TellsCleanPasses(model), cache, video)
+        return block_by_block(model, cache, video)
 
 
 class EchoForcingCache(MethodCache):
     policy: EchoForcing
     reads_queries = True  # their statistics decide which tokens are chosen
-    clean = False  # whether the current pass is a clean one
     scenes: Callable[[], dict[int, tuple[int, Scene]]]
 
     def begin_video(self) -> None:
@@ -191,7 +190,7 @@ class EchoForcingCache(MethodCache):
             self._undecided.discard(layer)
             self._compress(layer, queries)
         if self.clean:
-            self._remember(layer, queries)
+            self._take_clean_pass(layer, queries)
         current = range(self.filled - self.frames, self.filled)
         jump = self.scene.jump if self.scene is not None and not self.scene_blocks else 0
         at = [*range(current.start), *(index + jump for index in current)]
@@ -205,7 +204,7 @@ class EchoForcingCache(MethodCache):
         rotated = self.rope.rotate(queries, [index + jump for index in current])
         return self.attention_over(rotated, k, v).transpose(0, 1)
 
-    def _remember(self, layer: int, queries: Tensor) -> None:
+    def _take_clean_pass(self, layer: int, queries: Tensor) -> None:
         """Take a clean pass into history, query statistics and candidates."""
         state = self.layers[layer]
         total = queries.float().sum(dim=(1, 2))

@@ -50,7 +50,7 @@ def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, 
         if not number or switch is None:
             continue
         if switch.recall is not None:
-            source, jump = _recalled(features[: number + 1], switch.recall)
+            source, jump = _find_recalled(features[: number + 1], switch.recall)
             scenes[block], first = (number - 1, Scene(source, jump)), number
         elif switch.re_anchor:
             cut = Scene(number - 1, HARD_CUT_INDEX, first_weight=0.8, slowest=1.0, fastest=1.0, kept_blocks=1)
@@ -60,7 +60,7 @@ def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, 
     return scenes
 
 
-def _recalled(features: Sequence[Tensor], wanted: int) -> tuple[int, int]:
+def _find_recalled(features: Sequence[Tensor], wanted: int) -> tuple[int, int]:
     """The scene before the last one that is recalled, `wanted` from 1 or 0 for the most alike, and its jump."""
     likeness = torch.stack([feature @ features[-1] for feature in features[:-1]])
     source = wanted - 1 if wanted else int(likeness.argmax())

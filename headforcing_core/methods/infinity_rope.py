@@ -43,9 +43,6 @@ class InfinityRopeCache(WindowCache):
     policy: InfinityRope
     cut = False  # whether the current block begins a new scene
 
-    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, k, v)
-
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
         # as in the authors' code, once the video is longer than the window, queries get its last indices even after a

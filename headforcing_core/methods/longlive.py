@@ -55,10 +55,24 @@ class LongLive(WindowPolicy):
         return LongLiveCache(*args)
 
 
+@dataclass(frozen=True)
+class SelfGradientForcing(LongLive):
+    """Self Gradient Forcing's settings (arXiv 2607.20368), chunkwise: LongLive's window with keys at their index in it,
+    as its weights were trained. A new prompt changes nothing in the cache."""
+
+    switch, repeats_image = "reset", True
+    infinite: bool = True
+
+    @property
+    def recached_frames(self) -> int:
+        return 0
+
+
 class WindowCache(MethodCache):
     """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
 
-    When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped.
+    When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped. Where
+    temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
     """
 
     policy: WindowPolicy
@@ -66,6 +80,7 @@ class WindowCache(MethodCache):
     def begin_video(self) -> None:
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.k, self.v = self.zeros(self.window), self.zeros(self.window)
+        self.in_context = self.policy.rope == "contiguous"
         self.filled = 0
         self.rolled = False  # whether the current call moved frames to lower slots
 
@@ -88,32 +103,43 @@ class WindowCache(MethodCache):
     def occupied(self) -> int:
         return self.filled * self.shape.layers * self.shape.heads
 
+    @property
+    def read_slots(self) -> int:
+        """Number of slots, the first ones, that are attended to."""
+        return self.filled
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.store(layer, k, v)
+
     def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
         """Write the call's frames to the last filled slots, except slots before `protected`."""
+        k = k if self.in_context else self.at_own_index(k)
         first = self.filled - self.frames
         skipped = max(0, protected - first)
         self.k[layer][:, first + skipped : self.filled] = k[:, skipped:]
         self.v[layer][:, first + skipped : self.filled] = v[:, skipped:]
 
-
-class LongLiveCache(WindowCache):
-    policy: LongLive
-
-    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        k = k if self.policy.infinite else self.at_own_index(k)
-        # a recache from the first frame on writes the sinks under the new prompt, too
-        protects = self.recaching and self.start and self.policy.keeps_sinks
-        self.store(layer, k, v, self.sinks if protects else 0)
-
     def context(self, layer: int, q: Tensor) -> Tensor:
-        used = max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
-        k, v = self.k[layer][:, :used], self.v[layer][:, :used]
-        if self.policy.infinite:
-            k = self.rope.rotate_temporal(k, range(used))
+        k, v = self.k[layer][:, : self.read_slots], self.v[layer][:, : self.read_slots]
+        if self.in_context:
+            k = self.rope.rotate_temporal(k, range(self.read_slots))
             q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
         else:
             q = self.at_own_index(q)
         return self.attention_over(q, k, v)
+
+
+class LongLiveCache(WindowCache):
+    policy: LongLive
+
+    @property
+    def read_slots(self) -> int:
+        return max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        # a recache from the first frame on writes the sinks under the new prompt, too
+        protects = self.recaching and self.start and self.policy.keeps_sinks
+        self.store(layer, k, v, self.sinks if protects else 0)
 
     def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
         if not self.policy.keeps_sinks:

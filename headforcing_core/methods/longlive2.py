@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from ..cache.method import RolloutInputs, block_by_block
 from ..errors import HeadForcingError
-from ..rollout.loop import Block, JointModel
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodShape, TellsCleanPasses, WriteClean
+from .base import MethodCache, MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -54,13 +51,9 @@ class LongLive2(WindowPolicy):
     def make_cache(self, *args: Any) -> MethodCache:
         return LongLive2Cache(*args)
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return block_by_block(TellsCleanPasses(model) if self.drops_old_shots else model, cache, video)
-
 
 class LongLive2Cache(WindowCache):
     policy: LongLive2
-    clean = False  # whether a clean pass is under way, where the policy must know
 
     def begin_video(self) -> None:
         super().begin_video()
@@ -85,18 +78,9 @@ class LongLive2Cache(WindowCache):
         return self.rope.rotate_temporal(x, range(first, first + self.frames))
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        if self.clean and self.begins_shot:  # only with `drops_old_shots`
+        if self.clean and self.begins_shot and self.policy.drops_old_shots:
             self.filled = self.policy.sink_frames + self.frames
-        self.store(layer, k if self.policy.infinite else self.at_own_index(k), v)
-
-    def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.k[layer][:, : self.filled], self.v[layer][:, : self.filled]
-        if self.policy.infinite:
-            k = self.rope.rotate_temporal(k, range(self.filled))
-            q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
-        else:
-            q = self.at_own_index(q)
-        return self.attention_over(q, k, v)
+        self.store(layer, k, v)
 
     def finish(self, prompt: object) -> None:
         if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:

@@ -128,7 +128,7 @@ class MemFlowCache(WindowCache):
         return scores.sort(descending=True, stable=True).indices[: self.policy.bank_frames - 1]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, self.at_own_index(k), v, self.sinks if self.recaching and self.start else 0)
+        self.store(layer, k, v, self.sinks if self.recaching and self.start else 0)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q = self.at_own_index(q)

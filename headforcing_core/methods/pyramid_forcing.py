@@ -11,19 +11,17 @@ The authors have two caches; this is the one in Python without its two side effe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from ..cache.method import RolloutInputs, block_by_block
 from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.rope import by_head
-from ..rollout.loop import Block, JointModel
-from .base import MethodCache, MethodPolicy, MethodShape, TellsCleanPasses
+from .base import MethodCache, MethodPolicy, MethodShape
 from .pyramid_readout import Entry, FreshReadout, Part, StaleReadout
 
 WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
@@ -116,66 +114,66 @@ class PyramidForcing(MethodPolicy):
     def make_cache(self, *args: Any) -> MethodCache:
         return PyramidForcingCache(*args)
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return block_by_block(TellsCleanPasses(model), cache, video)
 
+class Middle:
+    """Entries, in queues, that heads of one kind keep between their sinks and their last frames."""
 
-class PhaseRings:
-    """The last frames of every phase of a period; a query reads those of its own phase."""
-
-    def __init__(self, period: int, frames: int):
-        self.rings: list[deque[Entry]] = [deque(maxlen=frames) for _ in range(period)]
+    def __init__(self, queues: int, entries: int):
+        self.queues: list[deque[Entry]] = [deque(maxlen=entries) for _ in range(queues)]
+        self.sum: list[Tensor] = []  # of an unfinished entry's keys and values, float32
 
     def add(self, entry: Entry, raw_keys: Tensor) -> None:
-        self.rings[entry.at % len(self.rings)].append(entry)
+        """Take a frame of a finished block; `raw_keys` are its keys without rotary embedding."""
+        raise NotImplementedError
 
     def read(self, frame: int) -> list[Entry]:
-        return [*self.rings[frame % len(self.rings)]]
+        """The entries that a query of this frame may attend to."""
+        return [*self.queues[0]]
 
     def held(self) -> list[Entry]:
-        return [entry for ring in self.rings for entry in ring]
+        return [entry for queue in self.queues for entry in queue]
 
     def saved(self, place: Callable[[Entry], int]) -> Any:
-        return [[place(entry) for entry in ring] for ring in self.rings]
+        return {"queues": [[place(entry) for entry in queue] for queue in self.queues], "sum": self.sum}
 
     def load(self, saved: Any, entries: list[Entry]) -> None:
-        for ring, places in zip(self.rings, saved, strict=True):
-            ring.extend(entries[place] for place in places)
+        for queue, places in zip(self.queues, saved["queues"], strict=True):
+            queue.extend(entries[place] for place in places)
+        self.sum = saved["sum"]
 
 
-class StridedFrames:
+class PhaseRings(Middle):
+    """The last frames of every phase of a period; a query reads those of its own phase."""
+
+    def add(self, entry: Entry, raw_keys: Tensor) -> None:
+        self.queues[entry.at % len(self.queues)].append(entry)
+
+    def read(self, frame: int) -> list[Entry]:
+        return [*self.queues[frame % len(self.queues)]]
+
+
+class StridedFrames(Middle):
     """The last frames whose number is a multiple of `stride`."""
 
     def __init__(self, stride: int, frames: int):
-        self.stride, self.frames = stride, deque[Entry](maxlen=frames)
+        super().__init__(1, frames)
+        self.stride = stride
 
     def add(self, entry: Entry, raw_keys: Tensor) -> None:
         if entry.at % self.stride == 0:
-            self.frames.append(entry)
-
-    def read(self, frame: int) -> list[Entry]:
-        return [*self.frames]
-
-    def held(self) -> list[Entry]:
-        return [*self.frames]
-
-    def saved(self, place: Callable[[Entry], int]) -> Any:
-        return [place(entry) for entry in self.frames]
-
-    def load(self, saved: Any, entries: list[Entry]) -> None:
-        self.frames.extend(entries[place] for place in saved)
+            self.queues[0].append(entry)
 
 
-class MergedBlocks:
+class MergedBlocks(Middle):
     """Averages of blocks of `patch` squared frames over square patches of tokens.
 
     A merged token has the row and column of its patch's first token and the time of the lower middle frame.
     """
 
     def __init__(self, cache: PyramidForcingCache):
+        super().__init__(1, cache.policy.merged_blocks)
         self.rope, self.patch = cache.rope, cache.policy.patch
         self.frames = self.patch**2
-        self.blocks: deque[Entry] = deque(maxlen=cache.policy.merged_blocks)
         rows, columns = torch.arange(cache.shape.rows), torch.arange(cache.shape.columns)
         across = -(-cache.shape.columns // self.patch)
         patches = (rows // self.patch * across)[:, None] + columns // self.patch
@@ -183,7 +181,6 @@ class MergedBlocks:
         self.patch_of_token = patches.flatten().to(cache.device)
         self.first_tokens = first.flatten().nonzero()[:, 0].to(cache.device)
         self.tokens_in_patch = self.patch_of_token.bincount()[:, None].float()
-        self.sum: list[Tensor] = []  # of the unfinished block's keys and values, float32
 
     def add(self, entry: Entry, raw_keys: Tensor) -> None:
         summed = []
@@ -198,20 +195,7 @@ class MergedBlocks:
         full[:, self.first_tokens] = k
         k, self.sum = self.rope.rotate_spatial(full[:, None])[:, 0, self.first_tokens], []
         first = entry.at + 1 - self.frames
-        self.blocks.append(Entry(first, entry.at, first + (self.frames - 1) // 2, k, v))
-
-    def read(self, frame: int) -> list[Entry]:
-        return [*self.blocks]
-
-    def held(self) -> list[Entry]:
-        return [*self.blocks]
-
-    def saved(self, place: Callable[[Entry], int]) -> Any:
-        return {"blocks": [place(entry) for entry in self.blocks], "sum": self.sum}
-
-    def load(self, saved: Any, entries: list[Entry]) -> None:
-        self.blocks.extend(entries[place] for place in saved["blocks"])
-        self.sum = saved["sum"]
+        self.queues[0].append(Entry(first, entry.at, first + (self.frames - 1) // 2, k, v))
 
 
 class Heads:
@@ -222,11 +206,13 @@ class Heads:
         self.policy, self.label, self.index, self.sink_count = policy, label, index, policy.sinks(label)
         self.sinks: dict[int, Entry] = {}
         self.recent: dict[int, Entry] = {}
-        self.middle: Any = MergedBlocks(cache)
-        if label != VEIL:
-            self.middle = PhaseRings(policy.period, policy.phase_frames)
-        if label == ANCHOR:
+        self.middle: Middle
+        if label == VEIL:
+            self.middle = MergedBlocks(cache)
+        elif label == ANCHOR:
             self.middle = StridedFrames(policy.stride, policy.stride_frames)
+        else:
+            self.middle = PhaseRings(policy.period, policy.phase_frames)
 
     def write(self, entry: Entry, raw_keys: Tensor, clean: bool) -> None:
         """Store a frame of the current block in place of what an earlier pass stored."""
@@ -275,7 +261,6 @@ class Heads:
 
 class PyramidForcingCache(MethodCache):
     policy: PyramidForcing
-    clean = False  # whether the current pass is a clean one
 
     def begin_video(self) -> None:
         self.layers: list[list[Heads]] = []
@@ -333,9 +318,6 @@ class PyramidForcingCache(MethodCache):
             for heads, (k, v) in zip(kinds, read, strict=True):
                 out[heads.index, place * s : (place + 1) * s] = self.attention(q[heads.index, place], k, v)
         return out
-
-    def finish(self, prompt: object) -> None:
-        pass
 
     @property
     def occupied(self) -> int:

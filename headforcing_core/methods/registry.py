@@ -19,8 +19,9 @@ from .deep_forcing import DeepForcing
 from .dummy_forcing import DummyForcing
 from .echo_forcing import EchoForcing
 from .forcing_kv import ForcingKV
+from .id_forcing import IdForcing
 from .infinity_rope import InfinityRope
-from .longlive import LongLive
+from .longlive import LongLive, SelfGradientForcing
 from .longlive2 import LongLive2
 from .memflow import MemFlow
 from .memrope import MemRoPE
@@ -177,6 +178,22 @@ METHODS: dict[str, PublishedMethod] = {
         "prompt 2 back and [recall] the most alike one; an interrupted render goes on from where its cache was last "
         "stored",
     ),
+    "id_forcing": PublishedMethod(
+        IdForcing(),
+        "ID-Forcing: long video from keys and values that were made as in training",
+        "2610.03120",
+        differs="the variant for Self Forcing; its authors' code has one prompt, here a new one changes what is made "
+        "from then on; what it keeps is rotated once, where its authors round it twice",
+    ),
+    "self_gradient_forcing": PublishedMethod(
+        SelfGradientForcing(),
+        "Self Gradient Forcing",
+        "2607.20368",
+        "Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
+        True,
+        "choose its model family; self_gradient_forcing_framewise has the window of the framewise weights; a start "
+        "image is the whole first block; its authors' code has no prompt switch, here a new prompt keeps the cache",
+    ),
     "reward_forcing": PublishedMethod(
         RewardForcing(),
         "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
@@ -201,6 +218,8 @@ METHODS: dict[str, PublishedMethod] = {
 # other names of methods with options, as `--method` takes them
 ALIASES = {
     "head_forcing_scenes": ("head_forcing", "scenes=auto"),
+    "id_forcing_longlive": ("id_forcing", "native_blocks=0"),
+    "self_gradient_forcing_framewise": ("self_gradient_forcing", "window_frames=21, sink_frames=4"),
     "longlive_infinite": ("longlive", "infinite=true"),
     "deep_forcing_sink_only": ("deep_forcing", "sink_frames=14, budget_frames=none"),
     "memflow_sma": ("memflow", "routed=true"),

@@ -50,11 +50,6 @@ class RewardForcingCache(WindowCache):
         kept, sinks = self.policy.kept_share, slots[:, :count].float()
         slots[:, :count] = kept * sinks + (1 - kept) * evicted.float()
 
-    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, k, v)
-
-    def context(self, layer: int, q: Tensor) -> Tensor:
-        used = max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
-        k = self.rope.rotate_temporal(self.k[layer][:, :used], range(used))
-        q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
-        return self.attention_over(q, k, self.v[layer][:, :used])
+    @property
+    def read_slots(self) -> int:
+        return max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros

@@ -41,12 +41,9 @@ class RollingSinkCache(WindowCache):
         self.first_k, self.first_v = self.zeros(self.period), self.zeros(self.period)  # keys not rotated in time
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, self.at_own_index(k), v)
+        self.store(layer, k, v)
         if self.end <= self.period:
             self.first_k[layer][:, self.start : self.end], self.first_v[layer][:, self.start : self.end] = k, v
-
-    def context(self, layer: int, q: Tensor) -> Tensor:
-        return self.attention_over(self.at_own_index(q), *(x[layer][:, : self.filled] for x in (self.k, self.v)))
 
     def finish(self, prompt: object) -> None:
         if self.start < self.window:

@@ -16,7 +16,7 @@ from ..errors import HeadForcingError, first_sentence, unknown_name
 from . import attention_timing
 from .attention_backends import BACKENDS as BACKENDS
 from .attention_backends import AttentionFunction as AttentionFunction
-from .attention_backends import GroupedAttention, tried
+from .attention_backends import GroupedAttention, load_attention, sparing_plans
 from .attention_backends import LayerAttention as LayerAttention
 from .attention_backends import Span as Span
 from .attention_backends import Spans as Spans
@@ -60,7 +60,7 @@ def attention_function(
     if name not in BACKENDS:
         raise unknown_name("attention", name, ["auto", *BACKENDS])
     try:
-        return tried(name, device, dtype, head_dim)
+        return sparing_plans(name, load_attention(name, device, dtype, head_dim))
     except Exception as error:
         raise HeadForcingError(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
@@ -74,14 +74,14 @@ def fastest_backend(
 ) -> AttentionFunction | None:
     """The fastest of these backends at these sizes, with its times as a name; None if none could be timed."""
     times = attention_timing.fastest(
-        names, sizes, lambda name: tried(name, device, dtype, head_dim), device, dtype, head_dim
+        names, sizes, lambda name: load_attention(name, device, dtype, head_dim), device, dtype, head_dim
     )
     for best in list(times):
         try:
-            attention = tried(best, device, dtype, head_dim)
+            attention = sparing_plans(best, load_attention(best, device, dtype, head_dim))
         except torch.OutOfMemoryError:
             return None
-        except Exception as error:  # the times are remembered ones, and something has changed since
+        except Exception as error:  # the times are stored ones, and something has changed since
             log.info("Head Forcing: attention %s no longer works: %s", best, first_sentence(error))
             del times[best]
             continue
@@ -102,7 +102,7 @@ def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dty
     rejected = []
     for name in names:
         try:
-            attention = tried(name, device, dtype, head_dim)
+            attention = load_attention(name, device, dtype, head_dim)
         except torch.OutOfMemoryError:
             raise  # says nothing about the backend: a later attempt may succeed
         except Exception as error:  # not installed, not for this device or inaccurate: try the next one

@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import import_module
 from typing import Any
@@ -95,20 +94,6 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
-_plan_pays = PLAN_PAYS
-
-
-@contextmanager
-def plans_at_once() -> Iterator[None]:
-    """Context manager for tests of backends: plans are made at the first call of a shape."""
-    global _plan_pays
-    _plan_pays = 0
-    try:
-        yield
-    finally:
-        _plan_pays = PLAN_PAYS
-
-
 @dataclass(frozen=True)
 class PlannedAttention:
     """cuDNN's kernel for shapes that come again and again, `unplanned` for those that a growing context passes through.
@@ -123,7 +108,7 @@ class PlannedAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         shape = q.shape, k.shape, k.stride()
         self.calls[shape] += 1
-        return (self.planned if self.calls[shape] > _plan_pays else self.unplanned)(q, k, v)
+        return (self.planned if self.calls[shape] > PLAN_PAYS else self.unplanned)(q, k, v)
 
 
 def _cudnn() -> AttentionFunction:
@@ -133,7 +118,7 @@ def _cudnn() -> AttentionFunction:
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             return sdpa(q, k, v)
 
-    return PlannedAttention(attention)
+    return attention
 
 
 def _sage() -> AttentionFunction:
@@ -259,7 +244,16 @@ class Inaccurate(Exception):
     """A backend's result differs too much from the reference."""
 
 
-def tried(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
+def sparing_plans(name: str, attention: AttentionFunction) -> AttentionFunction:
+    """The backend `name` as a render calls it: without a plan for every shape that passes."""
+    if name == "cudnn":
+        return PlannedAttention(attention)
+    if name == "cudnn_streams":
+        return replace(on_streams(PlannedAttention(_cudnn())), name=name)
+    return attention
+
+
+def load_attention(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
     """The backend `name` after its self-test; raises whatever its import or its kernel raises, or Inaccurate."""
     attention = BACKENDS[name]()
     # sage computes in 8 bits; the others only round differently
@@ -279,8 +273,7 @@ def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.d
     generator = torch.Generator().manual_seed(0)
     q, k, v = (torch.randn(n, head_dim, generator=generator).to(device, dtype) for n in (3 * 72, 480, 480))
     q, spans = q.unflatten(0, (3, 72)), (Span(1, 0, 160, 160), Span(2, 160, 160, 88))
-    with plans_at_once():
-        expected, out = by_span(explicit, q, k, v, spans), attend_layer(attention, q, k, v, spans)
+    expected, out = by_span(explicit, q, k, v, spans), attend_layer(attention, q, k, v, spans)
     if out.shape != expected.shape:
         return float("inf")
     return float((out.float() - expected.float()).abs().max())

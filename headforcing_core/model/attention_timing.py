@@ -1,4 +1,4 @@
-"""Time the attention backends at the sizes of a render, and remember the result for this device and these versions.
+"""Time the attention backends at the sizes of a render, and store the result for this device and these versions.
 
 Which backend is fastest depends on the GPU's generation, the driver, the versions of PyTorch and cuDNN and the numbers
 of keys; no rule of thumb holds for all of them. The times are kept in a small file in the user's cache folder.
@@ -20,7 +20,7 @@ import torch
 
 from ..errors import HeadForcingError, first_sentence
 from ..files import cache_folder, replacing
-from .attention_backends import AttentionFunction, Span, Spans, attend_layer, plans_at_once
+from .attention_backends import AttentionFunction, Span, Spans, attend_layer
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class LayerSizes:
 
 @dataclass(frozen=True)
 class Clock:
-    """Seconds, once the device has done its work and as the host goes."""
+    """Clock in seconds: after the device has done its work, and of the host alone."""
 
     device: Callable[[], float]
     host: Callable[[], float] = time.perf_counter
@@ -143,19 +143,18 @@ def _time(
             attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
             return clock.device() - begun
 
-        with plans_at_once():
-            few = max(1, sizes.queries // PROBE)
-            seconds(few)  # loads, compiles, plans, allocates
-            begun, on_host = clock.device(), clock.host()
-            attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
-            if (on_host := clock.host() - on_host) > MOST_ON_HOST:
-                raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
-            estimate = (clock.device() - begun) * sizes.queries / few
-            best = float("inf")
-            for _ in range(1 + REPETITIONS):
-                if clock.device() - begun + estimate >= limit:
-                    break
-                best = min(best, seconds(sizes.queries))
+        few = max(1, sizes.queries // PROBE)
+        seconds(few)  # loads, compiles, plans, allocates
+        begun, on_host = clock.device(), clock.host()
+        attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
+        if (on_host := clock.host() - on_host) > MOST_ON_HOST:
+            raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
+        estimate = (clock.device() - begun) * sizes.queries / few
+        best = float("inf")
+        for _ in range(1 + REPETITIONS):
+            if clock.device() - begun + estimate >= limit:
+                break
+            best = min(best, seconds(sizes.queries))
         return 1000 * (estimate if best == float("inf") else best), clock.device() - begun
     except torch.OutOfMemoryError:
         raise

@@ -133,7 +133,7 @@ class GraphedForward:
         if write_only or now.cache.block - self._since < self.steady_blocks:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         waves = timestep_embedding(timesteps, backbone.freq_dim)
-        if self._replay is None and not self._recorded(now, latents, waves):
+        if self._replay is None and not self._record(now, latents, waves):
             return self.forward(backbone, latents, timesteps, prompt, cache)
         return self._replayed(latents, waves)
 
@@ -146,7 +146,7 @@ class GraphedForward:
             self._replay = self._inputs = None
             self._held = []
 
-    def _recorded(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
+    def _record(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
         """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
         x, e = self._inputs = latents.clone(), upload(waves.to(latents.dtype), latents.device)
 

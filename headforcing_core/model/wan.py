@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
 import torch
@@ -50,7 +51,7 @@ class WanConfig:
     def head_dim(self) -> int:
         return self.dim // self.num_heads
 
-    @property
+    @cached_property
     def latents(self) -> LatentFormat:
         """Format of its latents."""
         return latent_format(self.in_dim)
@@ -170,10 +171,11 @@ def forward_block(
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
-    # of all layers at once: one sum in place of one a layer
-    modulations = _like(x, *(block.modulation for block in backbone.blocks)) + modulation  # [layers, frames, 6, dim]
-
     last = len(backbone.blocks) - 1
+    # of all layers at once: one sum in place of one a layer; by number, since going through sharded layers gathers them
+    own = _like(x, *(backbone.blocks[layer].modulation for layer in range(last + 1)))
+    modulations = own + modulation  # [layers, frames, 6, dim]
+
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)
@@ -188,7 +190,7 @@ def forward_block(
     head = backbone.head
     shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
-    return _unpatched(head.head(y)[0], frames, rows, backbone.patch_size)
+    return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
 def _like(x: Tensor, *weights: Tensor) -> Tensor:
@@ -197,7 +199,7 @@ def _like(x: Tensor, *weights: Tensor) -> Tensor:
     return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
 
 
-def _unpatched(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
+def _unpatch(x: Tensor, frames: int, rows: int, patch_size: tuple[int, int, int]) -> Tensor:
     """Tokens `[frames * rows * columns, patch height * patch width * channels]` as `[frames, channels, h, w]`."""
     _, ph, pw = patch_size
     patches = x.reshape(frames, rows, -1, ph, pw, x.shape[-1] // (ph * pw))  # [f, rows, columns, ph, pw, c]

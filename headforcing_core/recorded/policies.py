@@ -14,6 +14,7 @@ from ..methods.deep_forcing import DeepForcing
 from ..methods.dummy_forcing import DummyForcing
 from ..methods.echo_forcing import EchoForcing
 from ..methods.forcing_kv import ForcingKV
+from ..methods.id_forcing import IdForcing
 from ..methods.infinity_rope import InfinityRope
 from ..methods.longlive2 import LongLive2
 from ..methods.memflow import MemFlow
@@ -166,6 +167,12 @@ def _pyramid_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     )
 
 
+def _id_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
+    if run["base"] == "longlive":
+        return IdForcing(native_blocks=0, window_blocks=run["window_chunks"])
+    return IdForcing(run["native_chunks"], run["cache_frames"], run["sink_size"])
+
+
 def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return RewardForcing(run["window"], run["sink"], kept_share=run["alpha"])
 
@@ -174,6 +181,7 @@ _LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
     "longlive": _longlive,
     "longlive2": _longlive2,
+    "id_forcing": _id_forcing,
     "infinity_rope": _infinity_rope,
     "deep_forcing": _deep_forcing,
     "forcing_kv": _forcing_kv,

@@ -221,7 +221,7 @@ def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Any:
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     """A run of a case that names its method; all runs of one share noise, weights and prompts."""
     config, run = case.config, case.run(run_name)
-    frames_per_block = run.get("per_block") or need(config, "frames_per_block", int)
+    frames_per_block = run.get("per_block") or run.get("frames_per_block") or need(config, "frames_per_block", int)
     steps = run.get("steps") or need(config, "denoising_steps_listed", list)
     steps = [step for step in steps if step]  # some authors name the clean end, too
     schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
@@ -260,7 +260,8 @@ def _read_method_run(case: Case, run_name: str) -> RecordedRun:
         for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False)
         if (switch := policy.own_switch(Switch(re_anchor=cut, recall=recall))) is not None
     }
-    recorded = RecordedNoise(noise, case.tensor(kind)[..., :width], first_block=given // frames_per_block)
+    renoise = case.tensor(kind)[:, :, :frames_per_block, ..., :width]
+    recorded = RecordedNoise(noise, renoise, first_block=given // frames_per_block)
     return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)
 
 

@@ -23,6 +23,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         f"{plan.width}x{plan.height}, {plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
         f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
         + (f" after {plan.start_frames} start frames" if plan.start_frames else "")
+        + (" from a start image" if plan.held_frames else "")
         + f", {_steps(plan)}",
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
         f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
@@ -52,6 +53,11 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         lines.append(
             f"while the roles are being found, up to {format_bytes(plan.cache_bytes(dtype))}: "
             "until then every head keeps all latent frames"
+        )
+    if plan.held_frames:
+        lines.append(
+            "the image is the first latent frame, held while the rest of its block is made; the authors of LongLive "
+            "2.0 say that its released weights saw no such training, so that quality may be lower"
         )
     lines += ["", plan.story.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:

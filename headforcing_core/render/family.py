@@ -20,10 +20,13 @@ from .options import RenderOptions
 _FRAMEWISE = "causal_forcing_framewise"
 # in the name of a file, as the authors and repackagers call them; the first that is found counts
 _NAMES = (
+    (r"self-?gradient.*frame-?wise|frame-?wise.*self-?gradient", "self_gradient_forcing_framewise"),
+    (r"self-?gradient", "self_gradient_forcing"),
     (r"frame-?wise.*\b1-?step|\b1-?step.*frame-?wise", f"{_FRAMEWISE}_1_step"),
     (r"frame-?wise.*\b2-?step|\b2-?step.*frame-?wise", f"{_FRAMEWISE}_2_steps"),
     (r"frame-?wise", _FRAMEWISE),
     (r"causal-?forcing", "causal_forcing_chunkwise"),
+    (r"long-?live-?2", "longlive2"),
     (r"long-?live", "longlive"),
     (r"\braven\b", "raven"),
     (r"\bkrea\b", "krea_14b"),

@@ -14,7 +14,7 @@ from ..runs.folder import RunFolder
 
 @dataclass(frozen=True)
 class Finished:
-    """The end of a render, so that nobody needs its cache again.
+    """Facts about the end of a render, for which its cache need not be made again.
 
     Attributes:
         seconds: median time per block; None if it is not known.
@@ -39,6 +39,6 @@ class Finished:
         return cls(note["seconds"], note["events"], note["guards"], recalls, note["occupied"])
 
     def save(self, run: RunFolder, key: str) -> None:
-        """Note it with the last block; a disk that refuses it costs a later render some time, and no block."""
+        """Store the note with the last block; without it a later render takes longer, and no block is lost."""
         with suppress(HeadForcingError):
             run.save_note(SECONDS, key, asdict(self))

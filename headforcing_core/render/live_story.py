@@ -128,7 +128,7 @@ class LiveEdits(Listener):
         return replace(job, plan=plan, embeds=embeds, about=about)
 
     def _note(self, job: RenderJob) -> None:
-        """Note the video of the new story in place of the one that will not be finished."""
+        """Store the note of the new story's video in place of the one that will not be finished."""
         run, before = self._render.run, self._render.job.keys
         if run.folder is not None:
             known = run.folder.save_video(job.keys, job.about, () if run.known else before)

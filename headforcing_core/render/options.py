@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from ..cache.guards import Guards
 from ..cache.method import Method
@@ -83,7 +84,7 @@ class RenderOptions:
             raise unknown_name("roles", self.roles, ROLE_ARRANGEMENTS)
         _ = self.cache_policy, self.schedule  # whose constructors check the other options
 
-    @property
+    @cached_property
     def cache_policy(self) -> Method:
         """The method's settings, with these options for memory heads, and at last the method options."""
         policy, guards = self.policy or method_policy(self.method), Guards(self.sink_gate, self.rope_jitter)
@@ -103,7 +104,7 @@ class RenderOptions:
         """The method with its options, for reports: `longlive (window_frames=9)`."""
         return f"{self.method} ({self.method_options.strip()})" if self.method_options.strip() else self.method
 
-    @property
+    @cached_property
     def schedule(self) -> Schedule:
         """The noise levels: `sigmas`, else the method's own, else the model family's."""
         return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import cast
 
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, VideoFacts
+from ..cache.method import Method, Passes, VideoFacts
 from ..cache.policy import CachePolicy
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
@@ -40,6 +41,7 @@ class RenderPlan:
         alike: as for `Script`; empty if no prompt recalls a scene.
         seed: of the noise, where the timeline sets no other.
         start_frames: latent frames at the beginning of the video that are given, not made.
+        held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
         remarks: about the head profile, sentences for reports.
@@ -59,6 +61,7 @@ class RenderPlan:
     profile_name: str
     auto: AutoProfile | None = None
     remarks: tuple[str, ...] = ()
+    held_frames: int = 0
 
     @classmethod
     def make(
@@ -90,8 +93,10 @@ class RenderPlan:
         check_size("width", width, config.latents.side_multiple)
         check_size("height", height, config.latents.side_multiple)
         frames_per_block = schedule.frames_per_block
+        held = 1 if start_frames == 1 and schedule.holds_image else 0
+        start_frames -= held
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, schedule, start_frames)
+        timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
@@ -123,6 +128,7 @@ class RenderPlan:
             profile_name=name,
             auto=auto,
             remarks=remarks,
+            held_frames=held,
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
@@ -131,7 +137,7 @@ class RenderPlan:
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
         alike = _alike(timeline)
-        timeline, wanted = _fitted(timeline, seconds, self.schedule, self.start_frames)
+        timeline, wanted = _fit(timeline, seconds, self.schedule, self.start_frames)
         story = self.policy.with_scenes(timeline)
         rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
         video_frames = video_frames_of(self.start_frames) + wanted
@@ -177,7 +183,7 @@ class RenderPlan:
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
 
-    @property
+    @cached_property
     def story(self) -> Timeline:
         """The timeline with a tag for every scene that comes back, by itself or because a tag says so."""
         return self.policy.with_scenes(self.timeline)
@@ -199,7 +205,7 @@ class RenderPlan:
         """
         return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
 
-    @property
+    @cached_property
     def switches(self) -> dict[int, Switch]:
         """The prompt switches of the rows, by the number of the block before which they happen."""
         return {block: row.switch for block, row in enumerate(self.rows) if row.switch is not None}
@@ -216,7 +222,7 @@ class RenderPlan:
         """Index of a block's timeline segment; 0 for start blocks."""
         return self.timeline.prompt_index(max(0, block - self.start_blocks))
 
-    @property
+    @cached_property
     def start_video_frames(self) -> list[int]:
         """Per prompt the first video frame that is made with it, start frames included in the count."""
         before, clock = video_frames_of(self.start_frames), self.timeline.clock
@@ -271,20 +277,24 @@ class RenderPlan:
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self.policy.passes(self.schedule).recached_frames if self.switches else 0
+        recached = self._passes.recached_frames if self.switches else 0
         return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
 
     @property
     def blocks_per_pass(self) -> int:
         """Number of consecutive blocks that one model call denoises together."""
-        return self.policy.passes(self.schedule).blocks_per_pass
+        return self._passes.blocks_per_pass
+
+    @cached_property
+    def _passes(self) -> Passes:
+        return self.policy.passes(self.schedule)
 
     @property
     def overlap(self) -> Overlap | None:
         """The lengths of overlapping rollouts that make up the video; None for a method with one rollout."""
-        return self.policy.passes(self.schedule).overlap
+        return self._passes.overlap
 
-    @property
+    @cached_property
     def restart_frames(self) -> tuple[int, ...]:
         """First latent frame of every rollout after the first, see `video.restarts.RestartingDecoder`."""
         return () if self.overlap is None else self.overlap.restart_frames(self.blocks)
@@ -322,7 +332,7 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> 
         )
 
 
-def _fitted(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
+def _fit(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
     """The timeline with the render's block length and duration, and the number of new video frames."""
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from types import FunctionType
 from typing import Any
 
-from ..model.attention import AttentionFunction
+from ..model.attention_backends import AttentionFunction, GroupedAttention, LayerAttention
 from ..versions import versions
 from .plan import RenderPlan
 
@@ -16,7 +17,7 @@ _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", 
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
     """Metadata of a video for people, *Load Head Forcing Run* and reports.
 
-    `starts_seconds` and `pictures` (video frames) include start frames; `latent_format` is ComfyUI's name for the
+    `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
     scale of the latents.
     """
     clock = plan.timeline.clock
@@ -28,6 +29,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
         "start_frames": plan.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
         "restart_frames": list(plan.restart_frames),
         "novelty_threshold": plan.novelty_threshold,
         "latent_format": latent_format,
@@ -43,7 +45,7 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
         "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
-        "pictures": plan.video_frames,
+        "video_frames": plan.video_frames,
     }
 
 
@@ -57,5 +59,6 @@ def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, s
 
 def attention_name(attention: AttentionFunction, chosen: str) -> str:
     """The name of a backend for reports: its own, else the user's choice, where `auto` is resolved."""
-    own = getattr(attention, "name", "")
-    return own or (getattr(attention, "__name__", chosen) if chosen == "auto" else chosen)
+    if isinstance(attention, (LayerAttention, GroupedAttention)) and attention.name:
+        return attention.name
+    return attention.__name__ if chosen == "auto" and isinstance(attention, FunctionType) else chosen

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from ..cache.method import Method
+from ..cache.method import Method, VideoFacts
 from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
@@ -27,7 +27,6 @@ from .resources import Needs, activation_bytes
 
 _REMEDIES = 3
 _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
-_STEP = 16  # of width and height, in pixels
 
 
 @dataclass(frozen=True)
@@ -95,12 +94,12 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     """Yield what makes the render fit into `room` bytes, each change alone or with as few others as it takes."""
 
     def first(choices: Iterable[Sequence[_Change]]) -> Iterator[Remedy]:
-        made = (_made(changes, needs, plan, host) for changes in choices)
+        made = (_make(changes, needs, plan, host) for changes in choices)
         return islice((remedy for remedy in made if remedy.bytes <= room), 1)
 
     exact = list(_exact_changes(plan, dtype, host))
     some = [changes for count in range(len(exact) + 1) for changes in combinations(exact, count)]
-    smaller = [_Change(text, _replanned(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
+    smaller = [_Change(text, _replan(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
     sizes = [_size(*size, dtype) for size in _sizes(plan)]
     methods = list(_other_methods(plan, dtype))
 
@@ -109,8 +108,8 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     for change in smaller:
         yield from first([*changes, change] for changes in some)
     lengths = [_shorter(plan, blocks, dtype) for blocks in range(plan.new_blocks - 1, 0, -1)]
-    if lengths and _made(lengths[:1], needs, plan, host).bytes < _made([], needs, plan, host).bytes:
-        fits = bisect_left(lengths, True, key=lambda length: _made([length], needs, plan, host).bytes <= room)
+    if lengths and _make(lengths[:1], needs, plan, host).bytes < _make([], needs, plan, host).bytes:
+        fits = bisect_left(lengths, True, key=lambda length: _make([length], needs, plan, host).bytes <= room)
         yield from first([length] for length in lengths[fits : fits + 1])
     yield from first([size] for size in sizes)
     for method in methods:
@@ -118,7 +117,7 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     yield from first([*exact, *smaller[-1:], size] for size in sizes)
 
 
-def _made(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host) -> Remedy:
+def _make(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host) -> Remedy:
     texts = []
     for change in changes:
         before = plan, needs
@@ -135,10 +134,10 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
         yield _Change(host.park, lambda plan, needs: (plan, replace(needs, held=0)))
     if plan.auto is not None:
         text = "load a head profile instead of finding the roles"
-        yield _Change(text, lambda plan, needs: _planned(replace(plan, auto=None), needs, plan, dtype))
+        yield _Change(text, lambda plan, needs: _plan(replace(plan, auto=None), needs, plan, dtype))
 
 
-def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
+def _plan(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.dtype) -> tuple[RenderPlan, Needs]:
     """A changed plan, and the needs of `plan` with what depends on the plan computed anew."""
     area = changed.width * changed.height / (plan.width * plan.height)
     one_pass = activation_bytes(changed, dtype)
@@ -152,28 +151,29 @@ def _planned(changed: RenderPlan, needs: Needs, plan: RenderPlan, dtype: torch.d
     )
 
 
-def _replanned(dtype: torch.dtype, **shape: Any) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
+def _replan(dtype: torch.dtype, **shape: Any) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
     """The change of these fields of the cache's shape."""
-    return lambda plan, needs: _planned(replace(plan, shape=replace(plan.shape, **shape)), needs, plan, dtype)
+    return lambda plan, needs: _plan(replace(plan, shape=replace(plan.shape, **shape)), needs, plan, dtype)
 
 
 def _shorter(plan: RenderPlan, blocks: int, dtype: torch.dtype) -> _Change:
     """A video of so many new blocks."""
     clock, frames = plan.timeline.clock, plan.start_frames + blocks * plan.schedule.frames_per_block
-    return _Change(f"{clock.video_frames(blocks) / clock.fps:.2f} s", _replanned(dtype, total_frames=frames))
+    return _Change(f"{clock.video_frames(blocks) / clock.fps:.2f} s", _replan(dtype, total_frames=frames))
 
 
 def _sizes(plan: RenderPlan) -> Iterator[tuple[int, int]]:
     """Smaller sizes of about the same shape, the largest first."""
-    for width in range(plan.width - _STEP, 0, -_STEP):
-        yield width, max(_STEP, round(width * plan.height / plan.width / _STEP) * _STEP)
+    step = plan.config.latents.side_multiple
+    for width in range(plan.width - step, 0, -step):
+        yield width, max(step, round(width * plan.height / plan.width / step) * step)
 
 
 def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
     def make(plan: RenderPlan, needs: Needs) -> tuple[RenderPlan, Needs]:
-        _, ph, pw = plan.config.patch_size
-        shape = replace(plan.shape, rows=height // 8 // ph, columns=width // 8 // pw)
-        return _planned(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
+        (_, ph, pw), stride = plan.config.patch_size, plan.config.latents.stride
+        shape = replace(plan.shape, rows=height // stride // ph, columns=width // stride // pw)
+        return _plan(replace(plan, width=width, height=height, shape=shape), needs, plan, dtype)
 
     return _Change(f"{width}x{height}", make)
 
@@ -188,9 +188,10 @@ def _smaller(policy: Method) -> Iterator[tuple[str, Method]]:
 
 def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
     """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
-    config, sizes = plan.config, (plan.height // 8, plan.width // 8, plan.shape.frames_per_block)
+    config, sizes = plan.config, (*plan.block_shape[-2:], plan.shape.frames_per_block)
+    facts = VideoFacts(plan.schedule, plan.blocks, plan.start_frames)
     for name in _METHODS:
-        policy = method_policy(name)
+        policy = method_policy(name).for_video(facts)
         with suppress(HeadForcingError):
             roles: Any = [["memory"] * config.num_heads] * config.num_layers
             if policy.heads_by:
@@ -202,4 +203,4 @@ def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[_Change]:
 
 
 def _to(other: RenderPlan, dtype: torch.dtype) -> Callable[[RenderPlan, Needs], tuple[RenderPlan, Needs]]:
-    return lambda plan, needs: _planned(other, needs, plan, dtype)
+    return lambda plan, needs: _plan(other, needs, plan, dtype)

@@ -1,4 +1,4 @@
-"""One video while it is made: rows in, finished blocks out, of which listeners hear."""
+"""One video while it is made, from rows to finished blocks, and its listeners."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Place:
 
 
 class Listener:
-    """Hears of a render, as a context manager that is entered before it begins. Any method may raise to stop it."""
+    """Receives the events of a render; a context manager, entered before it begins. Any method may raise to stop it."""
 
     def __enter__(self) -> Any:
         return self
@@ -144,6 +144,7 @@ class Render:
             SeededNoise(job.plan.block_shape, job.video),
             job.plan.schedule.frames_per_block,
             given,
+            held=run.held,
             unfinished=run.stored[-1].unfinished if run.stored else (),
             reencode=None if job.codec is None else job.codec.reencode,
             on_step=step,

@@ -89,8 +89,9 @@ class Run:
         """
         self.start = self._share(self._read_start(start))
         given = 0 if self.start is None else len(self.start)
-        if given != self.plan.start_frames:
-            raise ValueError(f"the plan begins with {self.plan.start_frames} latent frames, {given} are given")
+        expected = self.plan.start_frames + self.plan.held_frames
+        if given != expected:
+            raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
         self.stored = self._share([] if self.folder is None else self.folder.load_blocks(self.keys))
         self._read_roles()
         self.ended = self._share(self._read_end())
@@ -182,8 +183,17 @@ class Run:
 
     def given(self) -> list[Tensor]:
         """The blocks that are not made: start blocks, then stored ones, in the host's memory where they are many."""
-        start = split_start_latents(self.start, self.plan.schedule.frames_per_block)
+        start = split_start_latents(self._start_blocks, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]
+
+    @property
+    def held(self) -> Tensor | None:
+        """The given first frames of the first block, None for none."""
+        return self.start if self.plan.held_frames else None
+
+    @property
+    def _start_blocks(self) -> Tensor | None:
+        return None if self.plan.held_frames else self.start
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""

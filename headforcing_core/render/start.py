@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.method import Method
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..rollout.schedule import SCHEDULES, Schedule
-from ..timeline.clock import TEMPORAL_STRIDE
+from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
 from ..video.fitting import fit
 from ..video.reader import VideoSource, read_image
 from ..video.restarts import FrameCodec
@@ -36,25 +36,35 @@ class Start:
     about: str
 
     @classmethod
-    def image(cls, picture: Tensor, size: tuple[int, int], name: str) -> Start:
-        """An image `[h, w, 3]` in 0..1, fitted to `size` (width, height)."""
+    def image(cls, picture: Tensor, size: tuple[int, int], name: str, frames: int = 1) -> Start:
+        """An image `[h, w, 3]` in 0..1, fitted to `size` (width, height), shown for so many latent frames."""
         if not torch.isfinite(picture).all():
             raise HeadForcingError(f"{name} holds NaN or infinity; give another image")
         (height, width), (wide, high) = picture.shape[:2], size
         fitted = "" if (width, height) == size else f", {width}x{height} fitted to {wide}x{high}"
-        return cls(fit(picture[None], wide, high), f"{name}{fitted}")
+        shown = fit(picture[None], wide, high).expand(video_frames_of(frames), -1, -1, -1)
+        return cls(shown, f"{name}{fitted}")
 
     @classmethod
-    def image_file(cls, path: Path, size: tuple[int, int]) -> Start:
+    def image_file(cls, path: Path, size: tuple[int, int], frames: int = 1) -> Start:
         """An image file, see `reader.read_image`."""
-        return cls.image(read_image(path), size, f"the image {path.name}")
+        return cls.image(read_image(path), size, f"the image {path.name}", frames)
 
     @classmethod
-    def video(cls, source: VideoSource, size: tuple[int, int], seconds: float, *section: Any) -> Start:
+    def video(
+        cls,
+        source: VideoSource,
+        size: tuple[int, int],
+        seconds: float,
+        part: str = "last",
+        frames_per_block: int = 3,
+        window: tuple[float, float] = (0.0, 0.0),
+        fps: float = VIDEO_FPS,
+    ) -> Start:
         """A section of a video, see `section.read_section`."""
         if not 0 < seconds <= MAX_START_SECONDS:
             raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-        return cls(*read_section(source, size, seconds, *section))
+        return cls(*read_section(source, size, seconds, part, frames_per_block, window, fps))
 
     @property
     def frames(self) -> int:
@@ -75,11 +85,18 @@ class Start:
         return digest(self.content, codec.fingerprint())
 
 
-def check_start_image(schedule: Schedule, family: str, instead: str) -> None:
-    """Refuse a start image, which is one latent frame, where blocks are longer; `instead` is what to give."""
-    if schedule.frames_per_block != 1:
+def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
+    """Number of latent frames that a start image is shown for.
+
+    Refuses it, as one latent frame, where blocks are longer and neither method nor model takes one; `instead` is what
+    to give.
+    """
+    if method.repeats_image:
+        return schedule.frames_per_block
+    if schedule.frames_per_block != 1 and not schedule.holds_image:
         framewise = " or ".join(name for name, row in SCHEDULES.items() if row.frames_per_block == 1)
         raise HeadForcingError(
             f"a start image is one latent frame, and models of the family {family} make blocks of "
             f"{schedule.frames_per_block}: {instead}, or choose a framewise model and its family ({framewise})"
         )
+    return 1

@@ -21,7 +21,7 @@ Task = Callable[[], None]
 
 
 class Storing:
-    """Stores one thing after another. An error is raised by the next call, and nothing is stored after it.
+    """Stores blocks, notes and states in order. An error is raised by the next call, and nothing is stored after it.
 
     Leaving its `with` block waits until everything is stored.
 

@@ -75,12 +75,12 @@ class RunReport:
         furthest = self.mean_drift.abs().amax(dim=0)
         return {
             "blocks": self.blocks,
-            "mean": _rounded(self.mean),
-            "std": _rounded(self.std),
-            "cosine_to_first_frame": _rounded(self.cosine),
-            "max_mean_drift": _rounded(furthest.max()),
+            "mean": _round(self.mean),
+            "std": _round(self.std),
+            "cosine_to_first_frame": _round(self.cosine),
+            "max_mean_drift": _round(furthest.max()),
             "channel": int(furthest.argmax()),
-            "last_std_ratio": _rounded(self.std_ratio[-1]),
+            "last_std_ratio": _round(self.std_ratio[-1]),
             "occupied_frame_slots": self.occupied,
             "novelty": novelty_trace(self.events),
         }
@@ -165,5 +165,5 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     }
 
 
-def _rounded(x: Tensor) -> Any:
-    return [_rounded(part) for part in x] if x.ndim else round(float(x), 6)
+def _round(x: Tensor) -> Any:
+    return [_round(part) for part in x] if x.ndim else round(float(x), 6)

@@ -56,7 +56,7 @@ def make_block(
         on_step(block, step + 1, x0)
         if step + 1 < len(row.sigmas):
             x = solver.advance(step, x, x0)
-    model.write_clean(x0, cache)
+    _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
 
 
@@ -101,20 +101,25 @@ def rollout(
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
-                event = _write_given(model, cache, latents, block, on_step)
+                event = _write_known(model, cache, latents, block, on_step)
         latest.append(latents)
         yield Block(block, latents, event)
         block += 1
 
 
-def _write_given(
+def _write_known(
     model: VideoModel, cache: BlockCache, latents: Tensor, block: int, on_step: StepCallback
 ) -> MemoryEvent | None:
     """Write a block of known latents to the cache: `make_block` without its denoising steps."""
     cache.begin_block()
     on_step(block, 0, None)
-    model.write_clean(latents, cache)
+    _clean_pass(model, cache, latents)
     return cache.commit(model.prompt)
+
+
+def _clean_pass(model: VideoModel, cache: BlockCache, latents: Tensor) -> None:
+    cache.begin_clean_pass()
+    model.write_clean(latents, cache)
 
 
 def _apply_switch(
@@ -124,7 +129,7 @@ def _apply_switch(
 
     def write_clean(latents: Tensor) -> None:
         before_pass()
-        model.write_clean(latents, cache)
+        _clean_pass(model, cache, latents)
 
     needed = cache.switch_blocks(switch)
     cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
@@ -188,6 +193,8 @@ class BlockCache(KeyValueCache, Protocol):
     def block(self) -> int: ...
 
     def begin_block(self) -> None: ...
+
+    def begin_clean_pass(self) -> None: ...
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
 

@@ -64,6 +64,12 @@ class Schedule:
         del own["latents"]  # the model's
         return own
 
+    @property
+    def holds_image(self) -> bool:
+        """Whether an image can be the first latent frame of the first block, held at timestep 0 while the others are
+        denoised."""
+        return self.solver == "unipc" and self.frames_per_block > 1
+
     def for_block(self, block: int) -> tuple[float, ...]:
         """The noise levels of a block, by its number."""
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
@@ -74,17 +80,17 @@ class Schedule:
 
         [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.
         """
-        first_sigmas = None if first is None else tuple(_shifted(step, shift) for step in first)
-        return cls(tuple(_shifted(step, shift) for step in steps), frames_per_block, first_sigmas)
+        first_sigmas = None if first is None else tuple(_shift(step, shift) for step in first)
+        return cls(tuple(_shift(step, shift) for step in steps), frames_per_block, first_sigmas)
 
     @classmethod
-    def unipc(cls, steps: int, frames_per_block: int, shift: float = 5.0) -> Schedule:
+    def unipc(cls, steps: int, frames_per_block: int = 8, shift: float = 5.0) -> Schedule:
         """Levels of equal distance from 0.999 downwards, then shifted, in float32, for UniPC.
 
         Four steps at shift 5 ask the model at the timesteps 999, 937, 833 and 624.
         """
         top = float(np.float32(0.999))
-        sigmas = tuple(_shifted(1000 * top * (1 - step / steps), shift) for step in range(steps))
+        sigmas = tuple(_shift(1000 * top * (1 - step / steps), shift) for step in range(steps))
         return cls(sigmas, frames_per_block, solver="unipc")
 
     @classmethod
@@ -97,12 +103,12 @@ class Schedule:
         return cls(tuple(sigmas[:-1] if sigmas and sigmas[-1] == 0 else sigmas), frames_per_block)
 
 
-def _shifted(step: float, shift: float) -> float:
+def _shift(step: float, shift: float) -> float:
     sigma = step / 1000
     return float(np.float32(shift * sigma / (1 + (shift - 1) * sigma)))
 
 
-LONGLIVE2 = replace(Schedule.unipc(4, frames_per_block=8), shot_prefix="The scene transitions. ", latents=WAN22)
+LONGLIVE2 = replace(Schedule.unipc(4), shot_prefix="The scene transitions. ", latents=WAN22)
 _FOUR_STEPS = [1000, 750, 500, 250]
 
 SCHEDULES: dict[str, Schedule] = {
@@ -115,6 +121,8 @@ SCHEDULES: dict[str, Schedule] = {
     "causal_forcing_framewise_2_steps": Schedule.warped([1000, 500], frames_per_block=1, first=_FOUR_STEPS),
     "causal_forcing_framewise_1_step": Schedule.warped([1000], frames_per_block=1, first=_FOUR_STEPS),
     "longlive2": LONGLIVE2,
+    "self_gradient_forcing": Schedule.warped(_FOUR_STEPS),
+    "self_gradient_forcing_framewise": Schedule.warped(_FOUR_STEPS, frames_per_block=1),
 }
 
 
@@ -136,8 +144,11 @@ def schedule(name: str, sigmas: str = "") -> Schedule:
     if not sigmas.strip():
         return row
     steps = re.fullmatch(r"\s*(\d{1,3}) steps?\s*", sigmas)
-    if steps is not None and row.solver == "unipc":
-        if not 1 <= int(steps[1]) <= UNIPC_STEPS:
-            raise HeadForcingError(f"UniPC takes 1 to {UNIPC_STEPS} steps, got {steps[1]}")
-        return replace(row, sigmas=Schedule.unipc(int(steps[1]), row.frames_per_block).sigmas)
+    if steps is not None:
+        count = int(steps[1])
+        if not 1 <= count <= UNIPC_STEPS:
+            raise HeadForcingError(f"sigmas can be 1 to {UNIPC_STEPS} steps of equal distance, got {count}")
+        evenly = [1000 - 1000 * step // count for step in range(count)]
+        own = Schedule.unipc(count) if row.solver == "unipc" else Schedule.warped(evenly)
+        return replace(row, sigmas=own.sigmas, first_block_sigmas=None)
     return replace(row, sigmas=Schedule.parse(sigmas).sigmas, first_block_sigmas=None)

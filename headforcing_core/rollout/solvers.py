@@ -65,7 +65,7 @@ class UniPC:
         self.predictions.append(x0)
         x = x.to(x0.device)
         if step:
-            x = self._corrected(step, x0)
+            x = self._correct(step, x0)
         self.before = x
         first, last = self.sigmas[step], self.sigmas[step + 1]
         h = self.lam[step + 1] - self.lam[step]
@@ -83,7 +83,7 @@ class UniPC:
         ratio = (self.lam[step - 1] - self.lam[step]) / h
         return (self.predictions[step - 1] - self.predictions[step]) / ratio
 
-    def _corrected(self, step: int, x0: Tensor) -> Tensor:
+    def _correct(self, step: int, x0: Tensor) -> Tensor:
         """The latents of this step once more, now that their prediction is known."""
         first, last = self.sigmas[step - 1], self.sigmas[step]
         h = self.lam[step] - self.lam[step - 1]

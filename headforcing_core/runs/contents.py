@@ -58,7 +58,7 @@ _EVENT: dict[str, Fits] = {
     "merged": _none_or(_list_of(_list_of(_whole))),
     "dropped": _none_or(_list_of(_whole)),
 }
-_ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "pictures": _positive}
+_ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "video_frames": _positive}
 # `render.provenance` notes these, too; who reads them does without
 _MORE_ABOUT: dict[str, Fits] = {
     "size": _text,
@@ -67,6 +67,7 @@ _MORE_ABOUT: dict[str, Fits] = {
     "seeds": _list_of(_none_or(_whole)),
     "frames_per_block": _block_frames,
     "start_frames": _whole,
+    "held_frames": _whole,
     "restart_frames": _list_of(_whole),
     "novelty_threshold": _none_or(_number),
     "latent_format": _none_or(_text),
@@ -125,7 +126,7 @@ _FIELDS: dict[str, dict[str, Fits]] = {
 }
 
 
-def what_is_wrong(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
+def find_fault(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str | None:
     """The first field or tensor of a file that is missing or of another type than was written; None for none.
 
     Args:

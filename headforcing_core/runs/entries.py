@@ -28,7 +28,7 @@ class Entry:
     @property
     def seconds(self) -> float:
         """Length of the whole video."""
-        return self.video.about["pictures"] / self.video.about.get("fps", VIDEO_FPS)
+        return self.video.about["video_frames"] / self.video.about.get("fps", VIDEO_FPS)
 
     @property
     def finished_seconds(self) -> float:
@@ -54,8 +54,8 @@ class Entry:
         prompts, seeds = self.video.about["prompts"], self.video.about.get("seeds", [])
         texts = [text if seed is None else f"[seed {seed}] {text}" for text, seed in zip(prompts, seeds, strict=False)]
         rolled = [number for number, seed in enumerate(seeds[: len(prompts)]) if seed is not None and number]
-        told = [(texts or prompts or [""])[0], *(texts[number] for number in rolled[-1:])]
-        return " / ".join(_cut(text, 64 // len(told)) for text in told)
+        shown = [(texts or prompts or [""])[0], *(texts[number] for number in rolled[-1:])]
+        return " / ".join(_cut(text, 64 // len(shown)) for text in shown)
 
     @property
     def size(self) -> str:

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import explained, reason, remove_matching, sync_folder
 from ..hashing import SHORT, file_hash
-from .contents import what_is_wrong
+from .contents import find_fault
 
 FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, 3)  # 2 names weights otherwise: its blocks can be loaded, but no render finds them
@@ -193,6 +193,6 @@ def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Ten
             f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
-    wrong = what_is_wrong(path.name.split("-")[0], fields, tensors)
+    wrong = find_fault(path.name.split("-")[0], fields, tensors)
     if wrong is not None:
         raise DamagedFile(f"{path.name} is damaged: its {wrong!r} is missing or wrong")

@@ -35,13 +35,13 @@ def answer(request: object) -> dict[str, Any]:
     try:
         if "segments" in request:
             end = None if seconds else _number(request, "length") or None
-            text = write_timeline(_placed(_get(request, "segments", list)), clock, end, default)
+            text = write_timeline(_place(_get(request, "segments", list)), clock, end, default)
         else:
             text = _get(request, "text", str)
         timeline = parse_timeline(text, seconds or None, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
-    return {"text": text, "default": str(default)} | _described(text, timeline)
+    return {"text": text, "default": str(default)} | _describe(text, timeline)
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
@@ -52,7 +52,7 @@ def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
     return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
-def _described(text: str, timeline: Timeline) -> dict[str, Any]:
+def _describe(text: str, timeline: Timeline) -> dict[str, Any]:
     clock, segments = timeline.clock, []
     for prompt, segment in zip(place_prompts(text, timeline), timeline.segments, strict=True):
         segments.append(
@@ -82,7 +82,7 @@ def _fields(switch: Switch) -> dict[str, Any]:
     return {name: value for name, value in asdict(switch).items() if name != "continues"}
 
 
-def _placed(segments: list[Any]) -> list[PlacedPrompt]:
+def _place(segments: list[Any]) -> list[PlacedPrompt]:
     placed = []
     for segment in segments:
         if not isinstance(segment, Mapping):

@@ -1,4 +1,4 @@
-"""The words of prompts that tell scenes apart, for `[recall]`, which brings the most alike earlier scene back.
+"""Words of prompts that differ between scenes, for `[recall]`, which brings the most alike earlier scene back.
 
 As in Echo-Forcing's code (arXiv 2605.16003): words that are common in the language or in the story are left out before
 prompts are compared by their embeddings; or words are compared, the rare ones most.

@@ -76,7 +76,7 @@ def write_timeline(
         time = _time(prompt, clock)
         if end is not None and number == len(prompts):
             time += f"-{format_time(end)}"
-        tagged = _tagged(text, prompt, default if number > 1 else RESET)
+        tagged = _tag(text, prompt, default if number > 1 else RESET)
         if tagged is None:
             raise TimelineError(f"prompt {number} begins with a tag; remove it and set the seed instead", number)
         # a dash would not do: a time after it is the end of a range
@@ -96,7 +96,7 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     return format_time(clock.start_seconds(prompt.start_block))
 
 
-def _tagged(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
+def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
     for switch in (prompt.switch,) if prompt.switch else (None, default):
         tagged = put_tag(switch, prompt.seed, text)

@@ -76,7 +76,7 @@ def write_grid(
         videos = [stack.enter_context(open_video(video)) for _, video in tiles]
         first = videos[0].streams.video[0]
         layout = Grid.of(len(tiles), first.width, first.height)
-        canvas = _named(layout, [name for name, _ in tiles])
+        canvas = _draw_names(layout, [name for name, _ in tiles])
         writer = stack.enter_context(VideoWriter(path, layout.width, layout.height, fps, metadata=metadata))
         for video_frames in zip(*(_tiles(video, layout) for video in videos), strict=False):
             for place, video_frame in enumerate(video_frames):
@@ -94,7 +94,7 @@ def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.I
         yield scale_frame(frame, layout.tile_width, layout.tile_height)
 
 
-def _named(layout: Grid, names: Sequence[str]) -> Image.Image:
+def _draw_names(layout: Grid, names: Sequence[str]) -> Image.Image:
     """An empty canvas with the names of the videos."""
     sheet = Sheet(layout.width, layout.height)
     for place, name in enumerate(names):

@@ -60,7 +60,7 @@ class QueueThread(Generic[Item]):
         self.check()
 
     def settle(self) -> None:
-        """Wait until everything so far is worked off; more may come."""
+        """Wait until the queue is empty; more items may follow."""
         while self._thread.is_alive() and self._queue.unfinished_tasks:
             self._while_waiting()
             with self._queue.all_tasks_done:
@@ -69,7 +69,7 @@ class QueueThread(Generic[Item]):
         self.check()
 
     def finish(self) -> None:
-        """Wait until everything is worked off; nothing comes after it."""
+        """Wait until the queue is empty; no item may follow."""
         self._wait()
         self.check()
 

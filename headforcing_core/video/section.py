@@ -53,7 +53,7 @@ class Clock:
                     if packet.size and not getattr(packet, "is_discard", False):
                         shown.append((packet.pts, packet.duration))
             except av.error.FFmpegError as error:
-                raise _damaged(name, error) from error
+                raise _damage_error(name, error) from error
             unit = float(stream.time_base or 0)
         if not shown:
             raise HeadForcingError(f"{name} holds no video frames: give a video that plays elsewhere")
@@ -145,7 +145,7 @@ def _decode_times(
 
         def show(frame: av.VideoFrame, until: int) -> None:
             if until > len(found):  # most frames of a file with more of them are never shown
-                found.extend([_fitted(frame, aspect, size)] * (until - len(found)))
+                found.extend([_fit(frame, aspect, size)] * (until - len(found)))
 
         try:
             if seeks:
@@ -162,13 +162,13 @@ def _decode_times(
                 if len(found) == len(times):
                     return found
         except av.error.FFmpegError as error:
-            raise _damaged(name, error) from error
+            raise _damage_error(name, error) from error
         if shown is not None:
             show(shown, len(times))
     return found
 
 
-def _fitted(frame: av.VideoFrame, aspect: float, size: tuple[int, int]) -> Tensor:
+def _fit(frame: av.VideoFrame, aspect: float, size: tuple[int, int]) -> Tensor:
     """A frame turned as its file says and fitted, `[height, width, 3]` in 0..1; `aspect` is that of its pixels."""
     turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; unknown to older versions of PyAV
     pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
@@ -181,5 +181,5 @@ def _open(source: VideoSource, name: str) -> av.container.InputContainer:
     return open_video(source, name)
 
 
-def _damaged(name: str, error: Exception) -> HeadForcingError:
+def _damage_error(name: str, error: Exception) -> HeadForcingError:
     return HeadForcingError(f"{name} is damaged ({error}): give a video that plays elsewhere, or another section")

@@ -83,7 +83,7 @@ class VideoWriter:
         check_writable(self.path)
         if self._keep:
             check_writable(self._partial)
-        with ExitStack() as stack, self._explained():
+        with ExitStack() as stack, self._explain_errors():
             if not self._keep:
                 stack.callback(self._remove_partial)
             self._container = stack.enter_context(self._open())
@@ -100,7 +100,7 @@ class VideoWriter:
                 return
             if self.video_frames == 0:
                 raise HeadForcingError(f"{self.path.name} would be an empty video: no frame was written to it.")
-            with self._explained():
+            with self._explain_errors():
                 self._finish()
                 self._remux()
             self._remove_partial()
@@ -118,7 +118,7 @@ class VideoWriter:
             )
         for video_frame in to_uint8(video_frames).cpu().numpy():
             rgb = av.VideoFrame.from_ndarray(np.ascontiguousarray(video_frame), format="rgb24")
-            with self._explained():
+            with self._explain_errors():
                 frame = rgb.reformat(
                     format="yuv420p", dst_colorspace=Colorspace.ITU601, dst_color_range=ColorRange.MPEG
                 )
@@ -138,7 +138,7 @@ class VideoWriter:
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explain_errors(self) -> Iterator[None]:
         """Convert errors of the disk and of the encoder to a HeadForcingError."""
         try:
             yield

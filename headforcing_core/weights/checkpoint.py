@@ -194,7 +194,9 @@ def holds_lora(path: str | Path) -> bool:
 
 def _adapters(lora: Path) -> Mapping[str, Tensor]:
     by_layout = layouts.find_layouts(read_weights(lora)[1])
-    adapters = next((tensors for tensors in by_layout.values() if layouts.is_lora(tensors)), None)
+    found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
+    # a training file may hold running means of a LoRA, too
+    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
     if adapters is None:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
     return adapters
@@ -209,7 +211,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
     tensors = layouts.rename_all(by_layout[layout], path.name)
     # before the dimensions are read, so that another model is named as such and not called incomplete
     reject_look_alikes(tensors, path.name)
-    transformer, history = _stated(metadata, "config").get("transformer"), _stated(metadata, "head_forcing")
+    transformer, history = _read_json(metadata, "config").get("transformer"), _read_json(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
     plain_heads = metadata.get("num_heads", "")
     stated_heads = _integer(transformer.get("num_heads")) or (
@@ -281,7 +283,7 @@ def _fingerprint(tensors: Iterable[str], value: Callable[[str], Tensor]) -> str:
 
 def stated_family(path: str | Path) -> tuple[str | None, int | None]:
     """The model family and the latent frames of a block that a file written by `convert` states, None where not."""
-    history = _stated(read_weights(Path(path))[2], "head_forcing")
+    history = _read_json(read_weights(Path(path))[2], "head_forcing")
     family = history.get("model_family")
     return family if isinstance(family, str) else None, _integer(history.get("frames_per_block"))
 
@@ -293,7 +295,7 @@ def latent_channels(path: str | Path) -> int | None:
     return next((t.shape[1] for name, t in named if name == "patch_embedding.weight" and t.ndim == 5), None)
 
 
-def _stated(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
+def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     """A JSON object in the metadata; anything else, as other programs may write, counts as an empty object."""
     try:
         value = json.loads(metadata.get(key, "{}"))

@@ -86,7 +86,7 @@ def read_patches(
     Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
     """
     patches: dict[str, LoraPatch] = {}
-    for key, tensor, kind, target in _matched(lora_state_dict, state_dict, lora_name):
+    for key, tensor, kind, target in _match(lora_state_dict, state_dict, lora_name):
         patch, field = patches.setdefault(target, LoraPatch()), _FIELD.get(kind, kind)
         if vars(patch)[field] is not None:
             raise _changed_twice(lora_name, target, key)
@@ -107,7 +107,7 @@ def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the L
     layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
     names = dict.fromkeys(expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS))), torch.empty(0))
     renamed: dict[str, Tensor] = {}
-    for key, tensor, kind, target in _matched(lora_state_dict, names, lora_name):
+    for key, tensor, kind, target in _match(lora_state_dict, names, lora_name):
         module = target.removesuffix(".weight").removesuffix(".bias")
         name = f"diffusion_model.{module}.{_COMFYUI.get(kind, kind)}"
         if name in renamed:
@@ -121,7 +121,7 @@ def check_strength(strength: float) -> None:
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
 
 
-def _matched(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> list[tuple[str, Tensor, str, str]]:
+def _match(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> list[tuple[str, Tensor, str, str]]:
     """Key, tensor, kind of tensor and changed parameter of all tensors of a LoRA; refuses those that belong to none."""
     # the names of weights by their modules' names in kohya's spelling
     flat = {name.removesuffix(".weight").replace(".", "_"): name for name in names if name.endswith(".weight")}

@@ -38,6 +38,11 @@ def reject_look_alikes(tensors: Weights, file: str) -> None:
     for beginnings, what in _OTHER_MODELS:
         if any(name.startswith(beginnings) for name in tensors):
             raise HeadForcingError(f"{file} is {what}, not a Wan video model: {NEED}")
+    if any("memory_" in name for name in tensors):
+        raise HeadForcingError(
+            f"{file} holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not built "
+            "here: use the weights of Self Gradient Forcing"
+        )
     if "patch_embedding.weight" not in tensors:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {NEED}")

@@ -26,6 +26,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
+from ...headforcing_core.model.latents import WAN22
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback
@@ -33,6 +34,7 @@ from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .loaded_model import fingerprint as fingerprint
 from .loaded_model import ignored, uncompiled
+from .native_model import WAN22_5B
 from .native_model import native_model as native_model
 
 _KEY = "head_forcing"
@@ -53,10 +55,12 @@ def wan_config(model: Any) -> WanConfig:
             "load one with Load Self Forcing"
         )
     images = getattr(net, "img_emb", None) is not None
-    if net.in_dim != 16 or images or hasattr(net, "vace_blocks"):
+    if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or hasattr(net, "vace_blocks"):
         found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
+        if net.in_dim == WAN22.channels and found != "VACE":
+            found = WAN22_5B
         raise HeadForcingError(
-            f"model: expected Wan 2.1 text-to-video weights with 16 latent channels, got {net.in_dim}: {found}; load "
+            f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"
         )
     config = WanConfig(
@@ -64,6 +68,8 @@ def wan_config(model: Any) -> WanConfig:
         ffn_dim=net.ffn_dim,
         num_layers=len(blocks),
         num_heads=net.num_heads,
+        in_dim=net.in_dim,
+        out_dim=net.out_dim,
         freq_dim=net.freq_dim,
         text_dim=net.text_dim,
         text_len=net.text_len,
@@ -319,7 +325,7 @@ def measure(
 ) -> None:
     """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
     setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
-    block_shape = (setup.frames_per_block, config.in_dim, setup.height // 8, setup.width // 8)
+    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
 
     def body(hosted: HostedModel, device: torch.device) -> None:
         profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)

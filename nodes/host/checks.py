@@ -8,26 +8,30 @@ from typing import Any
 import comfy.model_management
 import torch
 
+from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
+from ...headforcing_core.rollout.schedule import Schedule
 from . import bridge, folders, toy_world
 
 
-def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) -> tuple[torch.Tensor | None, int]:
-    """`[videos, frames, 16, h, w]` of a LATENT in whole blocks, and the number of latent frames dropped at its end."""
+def start_latents(start_frames: dict[str, Any] | None, schedule: Schedule) -> tuple[torch.Tensor | None, int]:
+    """`[videos, frames, channels, h, w]` of a LATENT in whole blocks, and the number of latent frames dropped at its
+    end."""
     if start_frames is None:
         return None, 0
-    latents = start_frames["samples"]
-    if latents.ndim != 5 or latents.shape[1] != 16 or latents.shape[2] < frames_per_block:
+    latents, frames_per_block, kind = start_frames["samples"], schedule.frames_per_block, schedule.latents
+    if latents.ndim != 5 or latents.shape[1] != kind.channels or latents.shape[2] < frames_per_block:
         raise HeadForcingError(
-            f"start_frames: expected Wan 2.1 video latents [videos, 16, frames, h, w] of at least {frames_per_block} "
-            f"frames, got {list(latents.shape)}"
+            f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, h, w], of at least "
+            f"{frames_per_block} frames, got {list(latents.shape)}"
         )
-    height, width = latents.shape[3] * 8, latents.shape[4] * 8
-    if height % 16 or width % 16:
+    height, width = latents.shape[3] * kind.stride, latents.shape[4] * kind.stride
+    if height % kind.side_multiple or width % kind.side_multiple:
         raise HeadForcingError(
-            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of 16"
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of "
+            f"{kind.side_multiple}"
         )
     dropped = latents.shape[2] % frames_per_block
     return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
@@ -35,7 +39,7 @@ def start_latents(start_frames: dict[str, Any] | None, frames_per_block: int) ->
 
 def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     """Width and height in pixels, where 0 is replaced by what the model was made for."""
-    made_for = toy_world.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
+    made_for = assets.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
     return width or made_for[0], height or made_for[1]
 
 

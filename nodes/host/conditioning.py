@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.timeline.editor import read_widgets
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
@@ -25,6 +26,7 @@ class TimelineNode:
 
     Attributes:
         clip: returns the text encoder, None when it is gone: a CONDITIONING in a cache must not keep it in memory.
+        options: of the render for whose model the text is read, see `fitted`; None: for any.
     """
 
     text: str
@@ -32,6 +34,7 @@ class TimelineNode:
     shared_prompt: str
     switch: Switch
     clip: Callable[[], Any]
+    options: RenderOptions | None = None
 
     @classmethod
     def of(cls, clip: Any, text: str, seconds: float, shared_prompt: str, switch: Switch) -> TimelineNode:
@@ -56,10 +59,13 @@ class TimelineNode:
         seconds, shared_prompt, switch = read_widgets(
             {name: widgets.get(name, value) for name, value in self.widgets.items()}
         )
-        return TimelineNode(text, seconds, shared_prompt, switch, self.clip)
+        return TimelineNode(text, seconds, shared_prompt, switch, self.clip, self.options)
 
     def timeline(self) -> Timeline:
         """The timeline of the text; raises as `parse_timeline`."""
+        if self.options is not None:
+            options = replace(self.options, seconds=self.seconds, switch=self.switch)
+            return options.parse(self.text, self.shared_prompt)
         return parse_timeline(self.text, self.seconds or None, shared_prompt=self.shared_prompt, switch=self.switch)
 
     def encode(self, texts: list[str]) -> list[list[Any]]:
@@ -88,6 +94,23 @@ class TimelineNode:
 
 def _no_clip() -> None:
     """Placeholder for a text encoder that is gone."""
+
+
+def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
+    """The CONDITIONING read again for a model that was trained with shots, whose first blocks have texts of their own.
+
+    Unchanged for any other model, and for a CONDITIONING of another node.
+    """
+    node = node_of(positive) if len(positive) == 1 else None
+    if node is None or not options.schedule.shot_prefix:
+        return positive
+    (tensor, entry), node = positive[0], replace(node, options=options)
+    carried, timeline = entry[_KEY], node.timeline()
+    known = dict(zip(carried["timeline"].texts, carried["embeds"], strict=True))
+    missing = [text for text in timeline.texts if text not in known]
+    known |= zip(missing, (encoded for encoded, _ in node.encode(missing)), strict=True)
+    again = {"timeline": timeline, "embeds": [known[text] for text in timeline.texts], "node": node}
+    return [[tensor, {**entry, _KEY: again}]]
 
 
 def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:

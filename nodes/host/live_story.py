@@ -34,7 +34,7 @@ _NOT_RUNNING = "no render of this story is running; press Run to render it"
 
 _lock = threading.Lock()
 _running: LiveStory | None = None
-_told: tuple[str, str | None, TimelineNode | None] = ("", None, None)  # the last change: prompt id, node id, values
+_changed: tuple[str, str | None, TimelineNode | None] = ("", None, None)  # the last change: prompt id, node id, values
 _changes = 0
 
 
@@ -56,7 +56,7 @@ class LiveStory(Story):
     """The story of one run of a sampler.
 
     Attributes:
-        node: the values of *Prompt Timeline* that are told now; None for prompts of another node.
+        node: the values of *Prompt Timeline* of the current story; None for prompts of another node.
         node_id: of that node in the queued graph; None where it is not in it.
         room: returns the bytes of memory that are free where blocks are sampled.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
@@ -83,8 +83,8 @@ class LiveStory(Story):
         self._hidden, self._model = hidden, model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
-        if self.node_id is not None and _told[2] is not None and _told[:2] == (self.prompt_id, self.node_id):
-            self._waiting = _Request(_told[2])  # to another sampler of the same run
+        if self.node_id is not None and _changed[2] is not None and _changed[:2] == (self.prompt_id, self.node_id):
+            self._waiting = _Request(_changed[2])  # to another sampler of the same run
 
     # ------------------------------------------------------------------- in the thread of a request
 
@@ -153,7 +153,7 @@ class LiveStory(Story):
             self.reload()  # the text encoder may have taken the model's place
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        global _told, _changes
+        global _changed, _changes
         request, self._asked = self._asked, None
         assert request is not None and self.node is not None and self.node_id is not None
         seconds = plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks))
@@ -165,7 +165,7 @@ class LiveStory(Story):
         except Exception as error:  # of a graph that a script made; the render goes on
             log.warning("Head Forcing: the queued graph keeps its text, it cannot be read: %r", error)
         with _lock:
-            _told, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
+            _changed, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
             self.node, self.changed_by = request.node, request.client
         request.taken = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
         self.announce(running=True)  # now, for the other pages
@@ -181,7 +181,7 @@ class LiveStory(Story):
             self._asked = None
 
     def tags(self) -> dict[str, str]:
-        """`helpers.graph_tags` with the story that is told."""
+        """`helpers.graph_tags` with the current story."""
         return helpers.graph_tags(self._hidden)
 
     def announce(self, running: bool) -> None:
@@ -193,7 +193,7 @@ class LiveStory(Story):
             pages.tell(EVENT, self.node_id, about, self.client_id)
 
     def end(self) -> None:
-        """Answer whoever still waits."""
+        """Answer the request that still waits."""
         with _lock:
             waiting = [request for request in (self._waiting, self._asked) if request is not None]
             self._waiting = self._asked = None
@@ -202,9 +202,9 @@ class LiveStory(Story):
         self.announce(running=False)
 
 
-def _for_all_prompts(told: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
+def _for_all_prompts(current: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
     """The rest of a refusal where widgets were changed that apply to prompts that have begun, too."""
-    if not (names := [name for name in _FOR_ALL_PROMPTS if told[name] != asked[name]]):
+    if not (names := [name for name in _FOR_ALL_PROMPTS if current[name] != asked[name]]):
         return ""
     return (
         f"; the node's {', '.join(names)} apply to them, too: put back what you changed there, and write words or tags "

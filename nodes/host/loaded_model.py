@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ...headforcing_core.render.family import with_family
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.weights.identity import identity
@@ -105,10 +107,10 @@ _COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileMod
 
 def ignored(model: Any, own_key: str) -> list[str]:
     """One line per thing on this MODEL that is not run; `own_key` is the key of our wrapper."""
-    return [f"not used in a rollout: {what}" for what in _found(model, own_key)]
+    return [f"not used in a rollout: {what}" for what in _find(model, own_key)]
 
 
-def _found(model: Any, own_key: str) -> Iterator[str]:
+def _find(model: Any, own_key: str) -> Iterator[str]:
     options = model.model_options.get("transformer_options", {})
     kinds = sorted({*options.get("patches", {}), *options.get("patches_replace", {})})
     if kinds:
@@ -139,6 +141,9 @@ def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:
 def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list[str]]:
     """The options with the model family of the file in place of `auto`, and lines for the report."""
     options, line = with_family(options, file_of(model))
+    channels = getattr(model.model.diffusion_model, "in_dim", WAN21.channels)
+    if latent_format(channels) is WAN22 and options.schedule.latents is not WAN22:
+        options, line = replace(options, model_family="longlive2"), "model family longlive2 (by its latent channels)"
     return options, [line] if line else []
 
 

@@ -15,8 +15,11 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.model.wan import WanConfig
 from .loaded_model import computed_dtype
+
+WAN22_5B = "Wan2.2 TI2V 5B or made from it, such as LongLive 2.0, which only the command line renders"
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
@@ -28,7 +31,8 @@ def reloadable(load: Callable[..., Any], *args: Any) -> Any:
 
 def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
     """A native MODEL from original Wan names, marked as autoregressive where this ComfyUI knows such models."""
-    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})}
+    wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels  # only those are known as autoregressive
+    metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})} if wan21 else {}
     options = {} if dtype is None else {"dtype": dtype}
     on_cpu = comfy.model_management.get_torch_device().type == "cpu"  # a GPU copies from memory that can be pinned
     # ComfyUI copies what it is given: on a CPU zeros that take no memory, and the weights themselves come after
@@ -38,7 +42,7 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disab
     plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
     model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata, **plainly)
     if model is None:
-        raise HeadForcingError("ComfyUI does not recognise these weights as a Wan 2.1 model")
+        raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
     if on_cpu:
         use_weights(model.model.diffusion_model, state_dict)
     else:
@@ -82,6 +86,8 @@ def native_model_of_any_size(
     """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
     supported = comfy.supported_models
     kind = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)
+    if config.latents is WAN22:
+        kind = supported.WAN22_T2V
     model_config = kind(
         {
             "image_model": "wan2.1",

@@ -48,7 +48,8 @@ class Request:
 
     def length(self) -> int:
         """Video frames of the blocks that the timeline fills: the `length` of the empty latent."""
-        clock = BlockClock(self.options.schedule.frames_per_block)
+        schedule = self.options.schedule
+        clock = BlockClock(schedule.frames_per_block, schedule.latents.fps)
         return clock.video_frames(clock.blocks_for(self.timeline.seconds))
 
     def render(self, model: Any, shape: Sequence[int], sigmas: Tensor | None, seed: int, weights: str) -> HostRender:
@@ -61,8 +62,9 @@ class Request:
                 f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
                 f"set the empty latent's length to {' or '.join(map(str, near))}"
             )
-        options = replace(self.options, width=width * 8, height=height * 8, seed=seed)
-        options = replace(options, seconds=BlockClock(own.frames_per_block).video_frames(blocks) / BlockClock().fps)
+        clock, stride = BlockClock(own.frames_per_block, own.latents.fps), own.latents.stride
+        options = replace(self.options, width=width * stride, height=height * stride, seed=seed)
+        options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
         return HostRender(model, options, self.timeline, self.embeds, found_profiles=FOUND_PROFILES, weights=weights)

@@ -189,5 +189,5 @@ async def _renders(request: web.Request) -> web.Response:
         if workflow:
             others = [each for each in page.workflows if each != workflow]
             page.workflows = [*others, workflow][-KEPT_WORKFLOWS:]
-        told = [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
-    return web.json_response(told)
+        messages = [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
+    return web.json_response(messages)

@@ -154,7 +154,7 @@ class NodePlayer:
         preview: Any = None,
         place: Mapping[str, Any] | None = None,
     ) -> None:
-        """Tell the pages, if something has changed. A player that fails is logged and nothing more.
+        """Send changes to the pages; a player that fails is only logged.
 
         Args:
             state: "running", "stopped", "failed" or "done".
@@ -180,11 +180,11 @@ class NodePlayer:
 
     def fail(self, sentence: str) -> None:
         """Show why the node failed, and what it has said before about what is kept."""
-        told = pages.last(MESSAGE, self._about["node"], self._about["workflow"], self._client) or {}
-        if told.get("prompt_id") != self._about["prompt_id"]:
-            told = {}
-        kept = f" ({told['text']})" if told.get("state") == "stopped" else ""
-        self.show("failed", f"failed: {sentence}{kept}", told.get("video"), place=told.get("place"))
+        last = pages.last(MESSAGE, self._about["node"], self._about["workflow"], self._client) or {}
+        if last.get("prompt_id") != self._about["prompt_id"]:
+            last = {}
+        kept = f" ({last['text']})" if last.get("state") == "stopped" else ""
+        self.show("failed", f"failed: {sentence}{kept}", last.get("video"), place=last.get("place"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
         try:
@@ -194,7 +194,7 @@ class NodePlayer:
             picture = {} if preview is None else {"preview": _data_url(preview)}
             pages.tell(MESSAGE, message["node"], message, self._client, **picture)
         except Exception as error:
-            log.warning("Head Forcing: the player in the editor was not told: %s", error)
+            log.warning("Head Forcing: the player in the editor got no message: %s", error)
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 def say(text: str, node_id: str) -> None:
-    """Show a text below a node, in the editor that queued the graph; in all editors when it was queued by a script.
+    """Show a text below a node, in the editor that queued the graph; in all editors if a script queued it.
 
     Frontends put the text into the page as HTML, that of 0.3.75 without a check, and prompts and names of files are
     parts of it.
@@ -167,7 +167,7 @@ class RenderProgress(Listener):
         self.player.show(state, self.text, video, preview, self._place(state))
 
     def _place(self, state: str) -> dict[str, float]:
-        """How many blocks of the story are finished, and where in the video it begins."""
+        """Finished blocks of the story (`done`), and the second of the video at which it begins (`lead`)."""
         finished = self.plan.blocks if state == "done" else self.block or 0
         clock, start = self.plan.timeline.clock, self.plan.start_blocks
         return {"done": max(0, finished - start), "lead": clock.start_seconds(start)}
@@ -185,7 +185,7 @@ class RenderProgress(Listener):
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
             parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
         if self.event is not None:
-            parts.append(_told(self.event))
+            parts.append(_describe(self.event))
         if self.growing is not None and self.growing.failure is not None:
             parts.insert(0, f"no video: {self.growing.failure}")
         elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
@@ -202,7 +202,7 @@ def shortened(text: str, length: int) -> str:
     return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
 
 
-def _told(event: MemoryEvent) -> str:
+def _describe(event: MemoryEvent) -> str:
     if not event.admitted:
         return f"memory: latent frame {event.frame} not admitted ({event.delta:.2f})"
     return f"memory: admitted latent frame {event.frame}" + (", merged two older ones" if event.merged else "")

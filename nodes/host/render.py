@@ -11,8 +11,10 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
+from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
@@ -23,7 +25,7 @@ from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
-from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, check_start_image
+from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, image_frames
 from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.timeline import Timeline
@@ -64,13 +66,14 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
         return Given()
     (name,), value = connected, inputs[connected[0]]
     if name == "start_frames":
-        latents, dropped = checks.start_latents(value, options.schedule.frames_per_block)
+        latents, dropped = checks.start_latents(value, options.schedule)
         note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
         return Given(latents, notes=(note,) if dropped else ())
     start = _image(options, value) if name == "start_image" else _video(options, value)
     if used is None or vae.is_draft(used):
-        raise HeadForcingError(f"{name} is encoded by the Wan 2.1 VAE: connect it to vae")
-    vae.check_vae(used)
+        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
+        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
+    vae.check_vae(used, options.schedule.latents)
     latents = used.encode(start.video_frames).transpose(1, 2)
     return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))
 
@@ -78,20 +81,21 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
 def _image(options: RenderOptions, images: Tensor) -> Start:
     """An IMAGE `[1, h, w, 1, 3 or 4 channels]`; transparency is ignored, as ComfyUI does."""
     instead = "connect a short video to start_video"
-    check_start_image(options.schedule, options.model_family, instead)
+    frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
     if len(images) != 1:
         raise HeadForcingError(
             f"start_image: expected one image, got {len(images)}; choose one (Get Image from Batch), or {instead}"
         )
     picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
-    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image")
+    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image", frames)
 
 
 def _video(options: RenderOptions, video: Any) -> Start:
     """The last seconds of a VIDEO, of what *Video Slice* left of it."""
     source, window = video.get_stream_source(), getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()
     size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
-    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window)
+    fps = options.schedule.latents.fps
+    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps=fps)
 
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
@@ -198,11 +202,11 @@ class HostRender:
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if toy_world.is_toy_model(model) and (plan.width, plan.height) != toy_world.SIZE:
-            wanted = "x".join(map(str, toy_world.SIZE))
+        if toy_world.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+            wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
-            vae.check_vae(self.vae)
+            vae.check_vae(self.vae, plan.config.latents)
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
                 check_decoder(taken, size, checks.room_on(self.vae.patcher))

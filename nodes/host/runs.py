@@ -13,6 +13,7 @@ from aiohttp import web
 from server import PromptServer
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.runs.entries import Entry, find_take, list_takes
 from ...headforcing_core.runs.stored import StoredVideo, stored_videos
 from ...headforcing_core.runs.thumbnails import pictured_blocks, thumbnail
@@ -55,12 +56,12 @@ def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
     if not _is_wan(video):
         return latents  # the toy world's are the same in a LATENT
-    return comfy.latent_formats.Wan21().process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+    return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
 def take_picture(take: Entry, number: int) -> bytes | None:
     """A thumbnail of a take as JPEG, see `runs.thumbnails.thumbnail`; drawn with the colours of live previews."""
-    colours = comfy.latent_formats.Wan21() if _is_wan(take.video) else toy_world.ToyLatentFormat()
+    colours = _format(take.video) if _is_wan(take.video) else toy_world.ToyLatentFormat()
 
     def draw(latents: torch.Tensor) -> bytes:
         drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
@@ -83,7 +84,12 @@ def _names(value: str, video: StoredVideo) -> bool:
 
 
 def _is_wan(video: StoredVideo) -> bool:
-    return video.about.get("latent_format") == comfy.latent_formats.Wan21.__name__
+    return video.about.get("latent_format") in (WAN21.name, WAN22.name)
+
+
+def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
+    """ComfyUI's latent format of a video of a Wan model."""
+    return getattr(comfy.latent_formats, video.about["latent_format"])()
 
 
 def _label(video: StoredVideo) -> str:

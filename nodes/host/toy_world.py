@@ -10,18 +10,10 @@ import comfy.sd
 import torch
 
 from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import (
-    LATENT_HEIGHT,
-    LATENT_WIDTH,
-    TOY_CONFIG,
-    load_autoencoder,
-    model_path,
-)
+from ...headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
 from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from . import native_model
-
-SIZE = (LATENT_WIDTH * 8, LATENT_HEIGHT * 8)  # all that the model was trained on
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):

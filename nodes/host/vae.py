@@ -8,17 +8,22 @@ from functools import partial
 from typing import Any
 
 import comfy.ldm.wan.vae
+import comfy.ldm.wan.vae2_2
 import comfy.model_management
 import comfy.taesd.taehv
 import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.stream import StreamingDecoder
+from ...headforcing_core.video.wan22 import Wan22Decoder
 from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, held_bytes, peak_bytes
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
+
+_WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
 
 class WanStreamingDecoder:
@@ -81,16 +86,18 @@ def _current(device: torch.device) -> AbstractContextManager[Any]:
     return torch.cuda.device(device) if device.type == "cuda" else nullcontext()
 
 
-def check_vae(vae: Any) -> None:
-    """Refuse what is not a VAE for Wan 2.1's latents."""
+def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
+    """Refuse what is not a VAE for these latents, by default for those of Wan 2.1 or 2.2."""
     vae.throw_exception_if_invalid()
     net = vae.first_stage_model
-    known = isinstance(net, (comfy.ldm.wan.vae.WanVAE, comfy.taesd.taehv.TAEHV)) or hasattr(net, "streaming_decoder")
-    if not known or (vae.latent_channels, vae.latent_dim) != (16, 3):
+    known = isinstance(net, (*_WAN_VAES, comfy.taesd.taehv.TAEHV)) or hasattr(net, "streaming_decoder")
+    channels = (WAN21.channels, WAN22.channels) if latents is None else (latents.channels,)
+    if not known or vae.latent_dim != 3 or vae.latent_channels not in channels:
         kind = "video" if vae.latent_dim == 3 else "image"
+        wanted = "Wan 2.2 VAE, which has 48" if latents is WAN22 else "Wan 2.1 VAE, which has 16"
         raise HeadForcingError(
-            f"vae: expected the Wan 2.1 VAE, which has 16 latent channels, got {type(net).__name__}, one for {kind}s "
-            f"with {vae.latent_channels} latent channels; load wan_2.1_vae"
+            f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for {kind}s with "
+            f"{vae.latent_channels} latent channels; load {'wan2.2_vae' if latents is WAN22 else 'wan_2.1_vae'}"
         )
 
 
@@ -98,12 +105,14 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     """Bytes that a render's decoder takes, for latents of `(h, w)`."""
     size, weights = (latent_size[0], latent_size[1]), int(vae.patcher.model_size())
     if decoder_kind(vae) is WanStreamingDecoder:  # ComfyUI's own network takes less
-        base = len(vae.first_stage_model.decoder.head[0].gamma)
-        return DecoderMemory(weights, held_bytes(size, vae.vae_dtype, base), peak_bytes(size, vae.vae_dtype, base))
+        of = vae.vae_dtype, len(vae.first_stage_model.decoder.head[0].gamma), latent_format(vae.latent_channels)
+        return DecoderMemory(weights, held_bytes(size, *of), peak_bytes(size, *of))
     frames = CHUNK_FRAMES
     if decoder_kind(vae) is OverlapDecoder:
         frames += OverlapDecoder.OVERLAP_FRAMES
-    return DecoderMemory(weights, peak=int(vae.memory_used_decode((1, 16, frames, *size), vae.vae_dtype)))
+    return DecoderMemory(
+        weights, peak=int(vae.memory_used_decode((1, vae.latent_channels, frames, *size), vae.vae_dtype))
+    )
 
 
 def codec_of(vae: Any) -> FrameCodec:
@@ -116,23 +125,29 @@ def _new_decoder(vae: Any) -> StreamingDecoder:
     """Ours where it can be used. Only now, since under dynamic VRAM it takes memory of the GPU."""
     if (own := own_network(vae)) is not None:
         return WanVideoDecoder(own, normalised=False)
+    if vae.latent_channels == WAN22.channels and not is_draft(vae):
+        raise HeadForcingError(
+            "vae: another node has changed the Wan 2.2 VAE or where its weights lie, and only the unchanged one is "
+            "decoded block by block; connect Load VAE directly"
+        )
     kind = decoder_kind(vae)
     return vae.first_stage_model.streaming_decoder() if kind is None else kind(vae)
 
 
 def own_network(vae: Any) -> WanDecoder | None:
-    """The Wan 2.1 decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
+    """The decoder of ours on the weights that ComfyUI loaded; None if ComfyUI is to decode.
 
-    ComfyUI decodes what is not a plain Wan 2.1 VAE: with patches or hooks, with modules or results that another pack
+    ComfyUI decodes what is not a plain VAE of Wan: with patches or hooks, with modules or results that another pack
     changed, and where weights are moved or cast when they are used. Under dynamic VRAM all are, and ours has a copy.
     """
     net = vae.first_stage_model
-    if type(net) is not comfy.ldm.wan.vae.WanVAE or not _is_unchanged(vae):
+    if type(net) not in _WAN_VAES or not _is_unchanged(vae):
         return None
     weights = {f"decoder.{name}": weight for name, weight in net.decoder.named_parameters()}
     weights |= {f"conv2.{name}": weight for name, weight in net.conv2.named_parameters()}
     with torch.device("meta"):
-        own = WanDecoder(len(net.decoder.head[0].gamma)).requires_grad_(False)
+        network = WanDecoder if vae.latent_channels == WAN21.channels else Wan22Decoder
+        own = network(len(net.decoder.head[0].gamma)).requires_grad_(False)
     expected = {name: weight.shape for name, weight in own.state_dict().items()}
     if {name: weight.shape for name, weight in weights.items()} != expected:
         return None
@@ -170,7 +185,7 @@ def _is_unchanged(vae: Any) -> bool:
 
 @torch.no_grad()
 def _encode(vae: Any, video_frames: Tensor) -> Tensor:
-    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`.
+    """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, channels, h, w]`.
 
     The network is called directly: ComfyUI's `VAE.encode` would make room, and take it from the model that samples.
     """
@@ -184,7 +199,7 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
     """Kind of this pack's decoder that decodes it; None where the network brings its own, as the demo's does."""
     if hasattr(vae.first_stage_model, "streaming_decoder"):
         return None
-    return WanStreamingDecoder if isinstance(vae.first_stage_model, comfy.ldm.wan.vae.WanVAE) else OverlapDecoder
+    return WanStreamingDecoder if isinstance(vae.first_stage_model, _WAN_VAES) else OverlapDecoder
 
 
 def is_draft(vae: Any) -> bool:

@@ -136,7 +136,7 @@ class View {
   }
 }
 
-/** Whether a message is about the run of the open graph: one that was dropped as a file names its own, until the next. */
+/** Whether a message is about the open graph's run: a graph that was dropped as a file names its own until the next. */
 function isOfRun({ prompt_id }) {
   const extra = rootGraph()?.extra ?? {};
   if (!heard.has(prompt_id)) delete extra.head_forcing_run; // a new one has begun

@@ -20,29 +20,28 @@ from ...headforcing_core.commands.arguments import (
 )
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farm_arguments import add_farm_arguments, farm_of
-from ...headforcing_core.commands.metrics import add_metric_arguments, panel_of
+from ...headforcing_core.commands.metrics import add_metric_arguments
 from ...headforcing_core.commands.model_files import ModelFiles
 from ...headforcing_core.commands.paths import READ, TEXT, folder_written
-from ...headforcing_core.commands.profiles import Measurement
+from ...headforcing_core.commands.profiles import Measurement, setup_of
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, check_writable, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
-from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.head_profiles.profile import HeadProfile, classify
 from ...headforcing_core.head_profiles.profiler import BUDGETS
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.render.family import with_family
 from ...headforcing_core.render.resources import Needs, check_disk
 from ...headforcing_core.report.learned.base import Panel
-from ...headforcing_core.report.learned.registry import stamps
 from ...headforcing_core.versions import versions
 from .. import vbench
 from ..prompts import prompts_of, stories_of
 from ..questions import Shuffles
-from .claims import OURS, QUICK_ROWS, RULE, claim_rows, lines_of, named_rows, page
+from ..videos import Row, Scores, disk_of, fitting_rows, load_metrics, plan_videos
+from .claims import OURS, QUICK_ROWS, RULE, claim_rows, lines_of, measured_rows, named_rows, page
 from .cost import Cost, calibrate
 from .paper_numbers import COLUMNS, ONE_PROMPT, SIX_PROMPTS
-from .videos import ClaimVideo, Row, Scores, disk_of, fitting_rows, planned_videos, quota_profile
 
 VIDEOS, SECONDS = 32, 60.0
 QUICK_VIDEOS, QUICK_SECONDS = 8, 30.0
@@ -150,20 +149,22 @@ class Check:
     """One run of the command, in a folder that is claimed."""
 
     args: argparse.Namespace
-    rows: dict[str, Row]
+    rows: Mapping[str, Row]
     stories: Mapping[str, Sequence[str]]
 
     def run(self) -> Result:
         args = self.args
-        panel, metrics = self._panel()
+        panel, metrics = load_metrics(args)
         info = ModelFiles.of(args).inspect()
         config = info.config
         measured = args.profile or self._measured_profile(info.fingerprint)
         args.profile = str(measured or self._stand_in(config.num_layers, config.num_heads))
         find_profile(args.profile).check_model(config.num_layers, config.num_heads)
         farm = farm_of(args)
-        scores = Scores(planned_videos(args, self.rows, self.stories), metrics)
-        left_out, needs = fitting_rows(scores.unmade(), farm)
+        planned, left_out = plan_videos(args, self.rows, self.stories)
+        scores = Scores(planned, metrics)
+        unfit, needs = fitting_rows(scores.unmade(), farm)
+        left_out |= unfit
         self._check_left(left_out)
         scores = scores.without(left_out)
         cost = self._cost(scores, needs, bool(measured))
@@ -175,21 +176,13 @@ class Check:
             args.profile = str(self._measure_profile())
             (args.out / "stand_in.json").unlink(missing_ok=True)
             fit = {name: row for name, row in self.rows.items() if name not in left_out}
-            scores = Scores(planned_videos(args, fit, self.stories), metrics)
+            scores = Scores(plan_videos(args, fit, self.stories)[0], metrics)
         scores.complete(farm, args.json)
         return self._verdict(scores, left_out, find_profile(args.profile), cost, panel)
 
     @property
     def _preset(self) -> str:
         return "quick" if self.args.quick else "full"
-
-    def _panel(self) -> tuple[Panel | None, dict[str, str]]:
-        """The metrics with models, loaded here so that a damaged file is found now; and what their files are."""
-        args = self.args
-        panel = panel_of(args, "cpu" if args.farm else None)
-        if panel is None:
-            return None, {}
-        return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
 
     def _stand_in(self, num_layers: int, num_heads: int) -> str:
         """A file with a stand-in for the head profile, which is measured later."""
@@ -214,18 +207,10 @@ class Check:
         args, path = self.args, self.args.out / "profile.json"
         options, _ = with_family(render_options(args), args.weights)
         count, seconds = BUDGETS[self._preset]
-        Measurement(
-            path,
-            ModelFiles.of(args),
-            PROFILING_PROMPTS[:count],
-            seconds,
-            parse_size(args.size),
-            options.model_family,
-            farm_of(args),
-            args.device,
-            DTYPES[args.dtype],
-            quiet=args.json,
-        ).run()
+        files, size, family = ModelFiles.of(args), parse_size(args.size), options.model_family
+        setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, size, family)
+        where = farm_of(args), args.device, DTYPES[args.dtype]
+        Measurement(path, files, setup, family, *where, quiet=args.json).run()
         return path
 
     def _check_left(self, left_out: Mapping[str, str]) -> None:
@@ -251,7 +236,7 @@ class Check:
         """Write the page, from the numbers of all videos."""
         args = self.args
         exported = [] if args.vbench is None else [add_vbench(args.vbench, scores)]
-        rows = scores.measured()
+        rows = measured_rows(scores)
         lines = lines_of(rows, self._reasons(scores.metrics, () if panel is None else panel.left_out))
         labels = {name: row.label for name, row in self.rows.items()}
         about = self._about(scores, profile, left_out)
@@ -314,11 +299,8 @@ class Check:
 
 def add_vbench(folder: Path, scores: Scores) -> str:
     """Lay out the videos of one prompt for VBench, and take up what it has measured of them."""
-    laid: dict[str, list[ClaimVideo]] = {}
-    for each in scores.videos:
-        if each.story == ONE_PROMPT:
-            laid.setdefault(each.video.entry.key, []).append(each)
-    files = {key: [(each.video.path, each.text) for each in videos] for key, videos in laid.items()}
+    laid = scores.by_entry(ONE_PROMPT)
+    files = {key: [(each.video.path, each.prompt) for each in videos] for key, videos in laid.items()}
     made, told = vbench.export(folder, [], 0, files), f"for VBench:\n{vbench.command(folder)}"
     if not any((folder / "results").glob("*_eval_results.json")):
         return told
@@ -327,6 +309,12 @@ def add_vbench(folder: Path, scores: Scores) -> str:
         for each, name in zip(videos, made.files[key], strict=True):
             scores.known[each.name] = scores.known[each.name] | results.get((key, name), {})
     return told
+
+
+def quota_profile(num_layers: int, num_heads: int) -> HeadProfile:
+    """A stand-in with as many heads of each role as a measured profile, for sizes and times."""
+    even = [[(1 / 3, 1 / 3, 1 / 3)] * num_heads] * num_layers
+    return HeadProfile("as many heads of each role as measured", num_layers, num_heads, classify(even))
 
 
 def _spoken(story: str) -> str:

@@ -27,6 +27,7 @@ from ..statistics import (
     on_side,
     values_of,
 )
+from ..videos import Scores
 from .paper_numbers import BESIDE, COLUMNS, ONE_PROMPT, REPORTED, SIX_PROMPTS, PaperColumn, Reported
 
 OURS = "D"
@@ -107,6 +108,15 @@ class Measured:
 
     def values(self, story: str, key: str) -> list[float | None]:
         return values_of(self.videos.get(story, ()), key)
+
+
+def measured_rows(scores: Scores) -> dict[str, Measured]:
+    """The numbers of all videos by row."""
+    rows: dict[str, dict[str, dict[str, list[Numbers]]]] = {}
+    for each in scores.videos:
+        stories = rows.setdefault(each.row, {}).setdefault(each.video.entry.key, {})
+        stories.setdefault(each.story, []).append(scores.known[each.name])
+    return {row: Measured.of_shuffles(list(map(Measured, made.values()))) for row, made in rows.items()}
 
 
 @dataclass(frozen=True)

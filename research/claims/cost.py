@@ -27,12 +27,12 @@ from ...headforcing_core.commands.metrics import panel_of
 from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.resources import Needs
-from .videos import ClaimVideo
+from ..videos import ScoredVideo
 
 CALIBRATION_SECONDS = 81 / 16  # 21 latent frames: at its end the longest window is full
 
 
-def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: Iterable[str], farm: Farm) -> float:
+def calibrate(args: argparse.Namespace, videos: Sequence[ScoredVideo], metrics: Iterable[str], farm: Farm) -> float:
     """Seconds that a second of video takes, made and scored by a worker; kept in `calibration.json`.
 
     The row with the largest cache is made, from an empty prompt. What is done only once, such as compiling a kernel,
@@ -59,7 +59,7 @@ def calibrate(args: argparse.Namespace, videos: Sequence[ClaimVideo], metrics: I
     return seconds / CALIBRATION_SECONDS
 
 
-def _job(args: argparse.Namespace, largest: ClaimVideo, farm: Farm) -> ComparedJob:
+def _job(args: argparse.Namespace, largest: ScoredVideo, farm: Farm) -> ComparedJob:
     folder = args.out / "calibration"
     args = changed(args, prompts="calibration", seconds=CALIBRATION_SECONDS, out=folder, runs=None)
     video = ComparedVideo.of(compared_source(args), largest.video.entry, args.seed, folder)

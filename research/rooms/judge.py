@@ -87,14 +87,13 @@ class RoomsJudge:
         """The plan of a story; roles may also be the name of a rule of `RULES`."""
         by_rule = roles in RULES
         profile = with_rule(self.profile, roles) if by_rule else self.profile
-        size = assets.LATENT_WIDTH * 8, assets.LATENT_HEIGHT * 8
         arrangement = "profile" if by_rule else roles
         return RenderPlan.make(
             self.info.config,
             policy,
             self.schedule,
             story,
-            *size,
+            *assets.SIZE,
             profile=profile,
             roles=arrangement,
             shuffle=shuffle,

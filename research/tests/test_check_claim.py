@@ -19,10 +19,10 @@ from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.research import videos as claim_videos
 from headforcing.research.__main__ import main
 from headforcing.research.claims import check_claim
 from headforcing.research.claims import cost as claim_cost
-from headforcing.research.claims import videos as claim_videos
 from headforcing.research.prompts import RESERVED_PROMPTS
 from metric_models import tiny_models
 from tiny_checkpoints import wan_vae

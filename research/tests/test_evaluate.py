@@ -15,7 +15,7 @@ from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.render.comparison import Entry
 from headforcing.headforcing_core.report.learned.registry import METRICS
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
-from headforcing.research import real_videos
+from headforcing.research import evaluate, videos
 from headforcing.research.__main__ import main
 from headforcing.research.answers import answer
 from headforcing.research.paper_tables import PAPER_TABLES
@@ -128,18 +128,18 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
         "--metric-device": "cpu",
         "--vbench": tmp_path / "for vbench",
     }
-    made, run, check = [], real_videos.run_compared, Source.check_needs
+    made, render, check = [], videos.render_compared, Source.check_needs
 
-    def run_compared(jobs, *rest):
-        made.extend(jobs)
-        return run(jobs, *rest)
+    def render_compared(job):
+        made.append((job.entry.key, job.seed))
+        return render(job)
 
     def check_needs(source, *given, **how):
         if source.options.method == "self_forcing_window_21":
             raise HeadForcingError("not enough memory: 76.4 GB are needed")
         return check(source, *given, **how)
 
-    monkeypatch.setattr(real_videos, "run_compared", run_compared)
+    monkeypatch.setattr(videos, "render_compared", render_compared)
     monkeypatch.setattr(Source, "check_needs", check_needs)
     words = [str(part) for pair in options.items() for part in pair]
     assert main(["evaluate", "rope", "components", "--json", *words]) == 0
@@ -152,11 +152,11 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
     assert [row["label"] for row in found["rows"]][2:] == [entry.label for entry in PAPER_TABLES["rope"].rows]
     modelled = {column.key for name in ("subject", "background", "aesthetic") for column in METRICS[name].columns}
     expected = {*UNJUDGED, *modelled, "text_score"}
-    videos = [video for row in found["rows"] for video in row["videos"]]
-    assert all(set(video) == expected and video["motion"] > 0 for video in videos)
+    numbers = [video for row in found["rows"] for video in row["videos"]]
+    assert all(set(video) == expected and video["motion"] > 0 for video in numbers)
     for key in ("subject_consistency", "background_consistency", "text_score", "aesthetic_quality"):
-        assert all(video[key] is not None for video in videos), key
-    files = sorted((tmp_path / "out").glob("*.mp4"))
+        assert all(video[key] is not None for video in numbers), key
+    files = sorted((tmp_path / "out").glob("videos/*/*.mp4"))
     laid_out = sorted((tmp_path / "for vbench" / "videos").glob("*/*.mp4"))
     assert {path.name.rpartition("-")[0] for path in laid_out} == {"a fox-0", "an owl-1"}
     assert len(laid_out) == len(files) == 10
@@ -171,22 +171,36 @@ def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path,
         assert f"| {row} | 0.5000" in (tmp_path / "for vbench" / f"{name}-vbench.md").read_text("utf-8")
     assert "not laid out: (A) Baseline" in (tmp_path / "for vbench" / "components-vbench.md").read_text("utf-8")
 
+    assert main(["evaluate", "rope", "--json", *words]) == 0
+    assert len(made) == 10, "the same command goes on"
+
 
 def test_an_endpoint_is_only_where_it_answers():
-    videos = object.__new__(real_videos.RealVideos)
-    videos._left_out, videos._modelled = {}, ("text_score",)
-    suited = {name: videos.suited(QUESTIONS[name]) for name in ("length", "components", "switches")}
+    asked = ("length", "components", "switches")
+    suited = {name: evaluate.suit(name, QUESTIONS[name], {}, ("text_score",)) for name in asked}
     assert suited["components"].note == QUESTIONS["components"].note
     assert [question.primary for question in suited.values()] == ["", "", "text_score"]
     assert {question.columns for question in suited.values()} == {(*UNJUDGED, "text_score")} and set(UNJUDGED) < set(
         COLUMNS
     )
-    videos._modelled = ()
-    assert videos.suited(QUESTIONS["switches"]).primary == ""
+    assert evaluate.suit("switches", QUESTIONS["switches"], {}, ()).primary == ""
+
+
+def test_a_question_needs_head_forcing_and_another_row():
+    labels = [row.label for row in QUESTIONS["rope"].rows]
+    with pytest.raises(HeadForcingError, match="^no room$"):
+        evaluate.suit("rope", QUESTIONS["rope"], {labels[-1]: "no room"}, ())
+    with pytest.raises(HeadForcingError, match="no row of 'rope' besides .*fits; .*no room"):
+        evaluate.suit("rope", QUESTIONS["rope"], dict.fromkeys(labels[:-1], "no room"), ())
+
+
+def test_a_label_names_one_row_of_all_questions():
+    rows = {(row.label, row) for question in QUESTIONS.values() for row in question.rows}
+    assert len(rows) == len({label for label, _ in rows})
 
 
 def test_without_a_file_of_prompts_no_video_is_of_a_prompt_that_profiles_are_measured_on():
-    assert not set(real_videos.story_texts(None, "one_prompt", 32)) & set(PROFILING_PROMPTS)
+    assert not set(evaluate.story_texts(None, "one_prompt", 32)) & set(PROFILING_PROMPTS)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +221,6 @@ def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp
 
 def test_six_prompts_are_read_from_lines_of_json():
     line = json.dumps({"prompts": ["a", "b", "c", "d", "e", "f"]})
-    assert real_videos.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
+    assert evaluate.story_texts(f"{line}\n\n{line}", "six_prompts", 2) == [line, line]
     with pytest.raises(HeadForcingError, match="--prompts must have two or more texts in each line"):
-        real_videos.story_texts("just text", "six_prompts", 1)
+        evaluate.story_texts("just text", "six_prompts", 1)

@@ -14,10 +14,9 @@ from headforcing.headforcing_core.model.attention import (
     BACKENDS,
     AttentionFunction,
     LayerSizes,
-    attention_function,
     explicit,
 )
-from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, plans_at_once
+from headforcing.headforcing_core.model.attention_backends import Spans, attend_layer, by_span, load_attention
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 from torch import Tensor
 
@@ -55,7 +54,7 @@ def layer(case: Case, name: str) -> dict[str, Any]:
     try:
         attention = _plainly(_backend(case, name))
         q, k, v = _inputs(case, sizes)
-        with torch.no_grad(), plans_at_once():
+        with torch.no_grad():
             ms = _milliseconds(case, lambda: attention(q, k, v, sizes.spans))
             error = _error(attention, q, k, v, sizes.spans)
     except Exception as failure:
@@ -77,7 +76,7 @@ Layer = Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
 
 
 def _backend(case: Case, name: str) -> AttentionFunction:
-    return attention_function(name, case.device, case.dtype, HEAD_DIM)
+    return load_attention(name, case.device, case.dtype, HEAD_DIM)
 
 
 def _plainly(function: AttentionFunction) -> Layer:

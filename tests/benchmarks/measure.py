@@ -122,6 +122,9 @@ class TimedCache:
         with self.watch.stage("cache"):
             self.cache.begin_block()
 
+    def begin_clean_pass(self) -> None:
+        self.cache.begin_clean_pass()
+
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         with self.watch.stage("cache"):
             return self.cache.commit(prompt)

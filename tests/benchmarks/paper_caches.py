@@ -25,11 +25,11 @@ from headforcing.kernels import dispatch
 from headforcing.kernels.move import in_sequence
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.rotation import rotate
-from headforcing.kernels.rotations import no_rotation, rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 
 from .kernels import paper
+from .kernels.tables import no_rotation, rotation_table
 from .slots import Orders, Slots
 from .varlen import Lengths
 

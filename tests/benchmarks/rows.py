@@ -18,7 +18,6 @@ from headforcing.headforcing_core.model.attention import (
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.fp8 import has_product
-from headforcing.headforcing_core.model.gelu_epilogue import finish_with_epilogue
 from headforcing.headforcing_core.model.wan import forward_block
 from headforcing.headforcing_core.render.provenance import attention_name
 from headforcing.kernels.attend import attend
@@ -32,6 +31,7 @@ from headforcing.kernels.write import write_block
 from torch import Tensor
 
 from .case import HEAD_DIM, Case
+from .gelu_epilogue import finish_with_epilogue
 from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
 from .varlen import nothing, one_call, packed_attention
 

@@ -180,7 +180,7 @@ def test_the_demo_workflow_plays_to_its_end(comfy_latest: ComfyServer):
         assert grew[0][0] < 30 < grew[-1][0] and finished[0][0] == pytest.approx(60, abs=0.1)
         editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 58.5; }}")
         editor.page.wait_for_function(f"{_VIDEO}.currentTime > 59.7", timeout=20_000)
-        assert editor.page_errors == [] and editor.blocked == [], "the pack asked another machine for something"
+        assert editor.page_errors == []
     file = max((comfy_latest.output_dir / "video").glob("demo_0*"), key=lambda path: path.stat().st_mtime)
     with av.open(str(file)) as container:
         assert {"workflow", "prompt"} <= set(container.metadata)
@@ -250,6 +250,7 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
         load("b")
         shows("of_b_00001_")
         assert editor.page_errors == []
+        assert editor.blocked == [], "the pack asked another machine for something"
 
 
 def _ids(name: str) -> str:

@@ -25,7 +25,8 @@ COMMANDS = (
     "runs show", "runs prune", "methods", "budget", "replay", "encode", "decode", "memory",
 )  # fmt: skip
 RESEARCH = (
-    "train", "gate", "release", "sheet", "accuracy", "rooms", "returns", "evaluate", "tables", "read-vbench", "check-claim",
+    "train", "gate", "release", "sheet", "accuracy", "rooms", "evaluate", "tables", "read-vbench", "check-claim",
+    "returns",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")

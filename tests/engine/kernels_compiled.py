@@ -49,7 +49,7 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     k, v, rows = data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(FRAMES, 6, DIM)
     x, rotations, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
     q = data(HEADS, TOKENS, HEAD_DIM)
-    yield "move", lambda: move.roll(k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
+    yield "move", lambda: move.move_frames(k, v, k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
     yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
     yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)

@@ -88,10 +88,10 @@ def test_nothing_but_frames_named_in_the_table_is_touched():
     k, v = torch.randn(2, 4 * 24, 20)
     before = k.clone(), v.clone()
     rotations = torch.ones(1, 2, 4)
-    move.roll(k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), rotations, 24)
-    move.roll(k, v, torch.zeros(0, 3, 3, dtype=torch.int32), rotations, 24)
+    move.move_frames(k, v, k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), rotations, 24)
+    move.move_frames(k, v, k, v, torch.zeros(0, 3, 3, dtype=torch.int32), rotations, 24)
     assert torch.equal(k, before[0]) and torch.equal(v, before[1])
-    move.roll(k, v, int_table([[[0, 24, 0]]]), rotations, 24)
+    move.move_frames(k, v, k, v, int_table([[[0, 24, 0]]]), rotations, 24)
     assert torch.equal(v[48:], before[1][48:]) and torch.equal(v[24:48], before[1][:24])
 
 
@@ -145,15 +145,12 @@ def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():
         fp8.quantise(x[0])
 
 
-@pytest.mark.parametrize(
-    ("change", "named"),
-    [
-        (dict(k=torch.zeros(24, 96, dtype=torch.float16).T), "keys and values"),
-        (dict(head_rows=torch.zeros(3, dtype=torch.int64)), "head_rows"),
-        (dict(head_order=torch.zeros(2, dtype=torch.int32)), "head_order"),
-        (dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)), "q must"),
-    ],
-)
+@pytest.mark.parametrize(("change", "named"), [
+    (dict(k=torch.zeros(24, 96, dtype=torch.float16).T), "keys and values"),
+    (dict(head_rows=torch.zeros(3, dtype=torch.int64)), "head_rows"),
+    (dict(head_order=torch.zeros(2, dtype=torch.int32)), "head_order"),
+    (dict(q=torch.zeros(3, 24, 20, dtype=torch.float64)), "q must"),
+])  # fmt: skip
 def test_tensors_that_do_not_lie_as_described_are_refused(change, named):
     with pytest.raises(LayoutError, match=named):
         attend.attend(**(case(attend.attend, 0, torch.float32, 24, 20) | change))
@@ -163,7 +160,7 @@ def test_tensors_that_do_not_lie_as_described_are_refused(change, named):
 
 MUTATIONS = [
     ("rotation", "even * sin + odd * cos", "odd * sin + even * cos"),
-    ("rotations", "place + PAIRS", "place"),
+    ("rotation", "place + PAIRS", "place"),
     ("move", "tl.load(move + 1) + token", "tl.load(move) + token"),
     ("move", "tl.load(move + 2)", "tl.load(move + 2) * 0"),
     ("move", "move += 3", "move += 0"),
@@ -241,7 +238,7 @@ def mutated(tmp_path):
 
 @pytest.mark.parametrize(("name", "old", "new"), MUTATIONS, ids=lambda text: text.strip())
 def test_a_self_test_sees_a_wrong_index(name, old, new, mutated):
-    if name in ("rotation", "rotations"):  # in the helpers that the kernels share: seen by a kernel that uses them
+    if name == "rotation":  # in the helpers that the kernels share: seen by a kernel that uses them
         mutated(name, old, new)
         module = mutated("move", "", "", helper=name)
     else:

@@ -98,12 +98,6 @@ def test_one_call_for_a_layer_reads_no_slot_that_was_not_written(way):
         assert out.isfinite().all() and difference(out, right) < 1e-5
 
 
-def test_slots_that_were_not_written_hold_numbers():
-    """Some kernels multiply what lies behind the last key by zero."""
-    cache = new_cache(sdpa, 8)
-    assert all(buffer.isfinite().all() for buffer in (*cache.k, *cache.v))
-
-
 def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps():
     cache = new_cache(sdpa, 12)
     run([cache], 11)
@@ -134,11 +128,6 @@ def test_a_context_is_a_view_of_the_buffers_at_every_fill():
                 assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * ROWS * COLUMNS
 
     run([cache], 9, look)
-
-
-def test_rows_without_keys_are_sequences_without_queries():
-    starts = sequence_starts((Span(1, 0, 50, 50), Span(2, 50, 40, 30)), 7, CPU)
-    assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14, 21, 21], [0, 50, 50, 80, 90, 120, 130]]
 
 
 @pytest.mark.parametrize("function", [explicit, sdpa, *WHOLE_LAYER.values()], ids=["explicit", "sdpa", *WHOLE_LAYER])
@@ -194,12 +183,11 @@ def added(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_broken_backend_is_passed_over_with_one_line_in_the_log(added, caplog, broken, dtype):
+def test_a_broken_backend_is_passed_over_with_one_line_in_the_log(added, caplog, broken):
     added(broken)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert first_working((broken.__name__, "sdpa"), CPU, dtype, 32) is sdpa
+            assert first_working((broken.__name__, "sdpa"), CPU, torch.bfloat16, 32) is sdpa
     (line,) = caplog.messages
     assert f"not {broken.__name__} (" in line and "is sdpa" in line and "\n" not in line
 
@@ -212,12 +200,6 @@ def test_a_broken_backend_that_is_asked_for_is_an_error_that_says_why(added, bro
     ) as told:
         attention_function(broken.__name__, "cpu", torch.float32, 32)
     assert "\n" not in str(told.value)
-
-
-def test_nothing_is_logged_where_the_first_works(added, caplog):
-    with caplog.at_level(logging.INFO):
-        assert attention_function("auto", "cpu", torch.float32, 32) is sdpa
-    assert not caplog.messages
 
 
 def test_out_of_memory_is_not_taken_for_a_broken_backend(added):
@@ -296,9 +278,9 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
         x = torch.empty(F, 16, 4, 6)
     cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
-        cache.meter = ShareMeter(3, 4, 30, 6)
-        cache.meter._shares, cache.meter._frames = cache.meter._shares.to("meta"), cache.meter._frames.to("meta")
-        cache.meter.active = cache.meter.per_frame = True
+        cache.meter = ShareMeter(3, 4, 6)
+        cache.meter._shares = cache.meter._shares.to("meta")
+        cache.meter.active = True
     cache.begin_block()
     video.denoise(x, 0.5, cache)
     video.write_clean(x, cache)

@@ -10,7 +10,6 @@ from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import (
     BACKENDS,
-    TIMED,
     GroupedAttention,
     LayerAttention,
     LayerSizes,
@@ -21,7 +20,6 @@ from headforcing.headforcing_core.model.attention_backends import (
     PlannedAttention,
     by_span,
     on_streams,
-    plans_at_once,
     self_test,
     sequence_starts,
     varlen,
@@ -205,16 +203,6 @@ def test_an_interruption_leaves_no_backend_out(tmp_path):
     assert call() == ["a", "b", "c"]
 
 
-def test_a_file_of_an_earlier_version_is_completed(tmp_path):
-    """It held only what works, and stopped at what the first two seconds allowed."""
-    backends, gpu, file = {"a": 1e-3, "b": 5e-4, "broken": None}, FakeGpu(), tmp_path / "attention.json"
-    measured(backends, tmp_path, gpu)
-    (key,) = json.loads(file.read_text())
-    file.write_text(json.dumps({key: {"a": 1.0, "left": 0.1}}))
-    assert list(measured(backends, tmp_path, gpu)) == ["b", "a"]
-    assert json.loads(file.read_text())[key] == {"a": 1.0, "b": pytest.approx(0.5), "broken": None}
-
-
 def test_a_slow_device_runs_only_a_part_of_the_queries(tmp_path):
     gpu = FakeGpu()
     measured({"a": 10.0}, tmp_path, gpu)
@@ -251,7 +239,7 @@ def gpu(monkeypatch, tmp_path):
         return works[name]
 
     monkeypatch.setattr(attention_timing, "fastest", timed)
-    monkeypatch.setattr(attention, "tried", tried)
+    monkeypatch.setattr(attention, "load_attention", tried)
     attention.fastest_backend.cache_clear()
     attention.first_working.cache_clear()
     yield times, asked, works
@@ -312,17 +300,6 @@ def test_the_sizes_are_those_of_the_render_s_roles():
 # ------------------------------------------------------------------------------------------------------- cuDNN
 
 
-def test_cudnn_s_operator_takes_what_it_is_given():
-    """Its schema is private and may change: then the backend must be adapted, or `auto` goes on without it."""
-    schema = torch.ops.aten._cudnn_attention_forward.default._schema
-    names = [argument.name for argument in schema.arguments if not argument.kwarg_only]
-    assert names == [
-        "query", "key", "value", "attn_bias", "cum_seq_q", "cum_seq_k", "max_q", "max_k", "compute_log_sumexp",
-        "dropout_p", "is_causal", "return_debug_mask",
-    ]  # fmt: skip
-    assert schema.returns[0].name == "output"
-
-
 def test_cudnn_gets_as_many_sequences_in_every_layer(monkeypatch):
     given = []
 
@@ -363,15 +340,6 @@ def test_a_shape_that_a_growing_context_passes_through_gets_no_plan():
     for _ in range(PLAN_PAYS):
         attention(q, k, k)
     assert plans == {k.shape}
-    with plans_at_once():  # for self-tests and times, which are those of the planned kernel
-        attention(q, k[:, :5], k[:, :5])
-    assert len(plans) == 2
-
-
-def test_cudnn_and_the_packs_kernel_are_timed_everywhere_and_streams_not_yet():
-    """PyTorch's sdpa does not try cuDNN first on any device since 2.9, and has no flash kernel on some."""
-    assert {"sdpa", "cudnn", "triton"} < set(TIMED) < set(BACKENDS)
-    assert TIMED[0] == "sdpa" and TIMED[-1] == "cudnn_varlen" and not any("streams" in name for name in TIMED)
 
 
 class FakeStream:

@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -107,12 +107,6 @@ def test_roles_that_do_not_fit_the_model_are_refused_by_their_numbers(model):
         new_cache(model, every_head(model, "local")[:2], CachePolicy(), 2)
     with pytest.raises(HeadForcingError, match="3 layers x 5 heads"):
         new_cache(model, [["local"] * 5, ["local"] * 4, ["local"] * 5], CachePolicy(), 2)
-
-
-def test_episodic_memory_needs_recent_frames_in_whole_blocks(model):
-    policy = CachePolicy(memory=RolePolicy(recent_frames=4, episodic_frames=5))
-    with pytest.raises(HeadForcingError, match="whole blocks of 3, got 4"):
-        new_cache(model, mixed(model), policy, 2)
 
 
 @pytest.mark.parametrize("preset", ["head_forcing", "busy", "no_rope_reencoding", "fifo_eviction", "self_forcing"])

@@ -16,7 +16,7 @@ from headforcing.kernels.dispatch import Operation, kernels_put_aside
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.merge import merge_frames
 from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, roll
+from headforcing.kernels.move import in_sequence, move_frames
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
@@ -116,7 +116,7 @@ def test_rolling_in_place_is_building_anew_from_unturned_keys():
     v = raw_v[:frames].flatten(0, 1).clone()
     moves = int_table([[[(i + 1) * s, i * s, 8] for i in range(frames - 1)]])
     for first in range(1, 11):
-        roll(k, v, moves, rotations, s)
+        move_frames(k, v, k, v, moves, rotations, s)
         newest = first + frames - 1
         k[-s:], v[-s:] = rotated(raw_k[newest], rotations[9 + frames - 1]), raw_v[newest]
         expected = rotated(raw_k[first : first + frames], rotations[9 : 9 + frames]).flatten(0, 1)

@@ -11,9 +11,9 @@ from counted_launches import Launches, counted_launches
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.fp8 import use_fp8_linears
-from headforcing.headforcing_core.model.gelu_epilogue import ffn_with_epilogue, finish_with_epilogue
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel, forward_block
 from headforcing.tests.benchmarks.case import Case
+from headforcing.tests.benchmarks.gelu_epilogue import ffn_with_epilogue, finish_with_epilogue
 from headforcing.tests.benchmarks.rows import HEAD_FORCING
 from torch import nn
 from torch.nn import functional as F

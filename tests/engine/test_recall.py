@@ -126,6 +126,15 @@ def test_frames_of_a_visit_are_spread_over_it_whatever_its_length():
         assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and kept[blocks][-1] > 0.7 * 3 * blocks
 
 
+def test_of_a_later_visit_to_a_scene_nothing_is_kept():
+    scenes = Scenes(5, ())
+    for block, switch in enumerate([None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]):
+        if switch is not None:
+            scenes.begin(switch, 3 * block)
+        scenes.keep(3 * block, 3, Numbered(), ())
+    assert scenes.kept[1].spread == [0, 3, 6] and scenes.kept[2].spread == [9]
+
+
 class Numbered:
     """A store whose kept frames are their numbers."""
 
@@ -158,6 +167,22 @@ def test_the_grouped_cache_recalls_as_the_reference_does(model, switch, rope):
     assert caches[0].scenes.recalls == caches[1].scenes.recalls
     assert len(caches[0].recalls) == 1 + (switch.recall is not None)
     assert caches[0].scenes.numbers == caches[1].scenes.numbers
+
+
+def test_a_first_frame_that_is_recent_when_its_scene_comes_back_is_held_once(model):
+    switches, held = {4: Switch(), 7: Switch(), 8: Switch(recall=3)}, []
+    caches = [new_cache(model, mixed(model), BUSY, BLOCKS, kind) for kind in (HeadCache, SwitchingReferenceCache)]
+    (anchors,) = caches[0].sink_groups
+
+    def watch(block, step, clean):
+        if (block, step) == (8, 1):
+            held.extend(frame for (frame,) in anchors.sources[: anchors.current.start])
+
+    made = [
+        latents(film_of(model, cache, switches, on_step=step))
+        for cache, step in zip(caches, (watch, lambda block, step, clean: None), strict=True)
+    ]
+    assert held == sorted(set(held)) and {21, 22, 23} <= set(held) and difference(*made) < 1e-4
 
 
 @pytest.mark.parametrize(
@@ -287,6 +312,16 @@ def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_no
     numbered = number_recalls(script, recalled_scenes(script))
     assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
     assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the visits up to it begin"
+
+
+def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
+    """The first of ten scenes is the most alike, and its frames are dropped."""
+    prompts = [f"scene {number}" for number in range(1, 12)]
+    likeness = {"scene 1": 1.0, "scene 4": 0.9, "scene 11": 1.0}
+    embeds = {text: torch.tensor([[likeness.get(text, 0.0), 1 - likeness.get(text, 0.0)]]) for text in prompts}
+    switches = {block: Switch(recall=0 if block == 10 else None) for block in range(1, 11)}
+    script = Script(lay_out_rows(prompts, TWO_STEPS, switches=switches), embeds)
+    assert recalled_scenes(script) == {10: (4,)}
 
 
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():

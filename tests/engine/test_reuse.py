@@ -13,8 +13,7 @@ TWO = "0:00 a red ball\n0:01.5 {}a yellow cross"
 THREE = "0:00 a {} ball\n0:00.7 a yellow cross\n0:01.5 a pink star"
 START = torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 CHANGES = {
-    "the seed": ({}, {"seed": 4}),
-    "the number of the video in its batch": ({}, {"video": 1}),
+    "the seed": ({}, {"seed": 4}), "the number of the video in its batch": ({}, {"video": 1}),
     "the first of three prompts": ({"text": THREE.format("red")}, {"text": THREE.format("blue")}),
     "a recache": ({"text": TWO.format("")}, {"text": TWO.format("[recache] ")}),
     "another kind of switch": ({"text": TWO.format("[recache] ")}, {"text": TWO.format("[flush] ")}),
@@ -22,12 +21,11 @@ CHANGES = {
     "a blend": ({"text": TWO.format("")}, {"text": TWO.format("[blend 1] ")}),
     "a seed before a prompt": ({"text": TWO.format("")}, {"text": TWO.format("[seed 7] ")}),
     "another seed before a prompt": ({"text": TWO.format("[seed 8] ")}, {"text": TWO.format("[seed 7] ")}),
-    "start frames": ({}, {"start": START}),
-    "other start frames": ({"start": START}, {"start": START + 0.01}),
+    "start frames": ({}, {"start": START}), "other start frames": ({"start": START}, {"start": START + 0.01}),
     "the roles of heads": ({}, {"roles": "shuffled"}),
     "the positions in the cache": ({}, {"method": "no_rope_reencoding"}),
     "the method": ({}, {"method": "self_forcing_sink"}),
-}
+}  # fmt: skip
 BALL, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
 
 

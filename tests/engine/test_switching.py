@@ -11,14 +11,13 @@ from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.block_keys import video_keys
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch, read_tag, write_tag
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from scripts import script_of
 from small_engine import (
@@ -433,22 +432,6 @@ def test_switches_survive_a_model_with_other_blocks():
     assert [row.prompt for row in made.rows] == ["a"] * 5 + third + ["b"] * 2 + ["[recache] c"] * 4
 
 
-def test_keys_of_blocks_change_from_their_first_switch_on_and_plain_ones_are_as_they_always_were():
-    rows = [torch.full((1, 2), float(i)) for i in range(3)]
-
-    def keys(tag, other=""):
-        made = plan(f"0:00 a\n0:03 {tag} b\n0:06 {other} c", 9)
-        return video_keys(made, "setup", made.script(dict(zip("abc", rows, strict=True))))
-
-    plain = keys("[reset]")
-    tags = ("[recache]", "[flush]", "[re-anchor]", "[flush, re-anchor]", "[blend 1]", "[blend 2]", "[recache, blend 1]")
-    others = [keys(tag) for tag in tags]
-    for i, one in enumerate([plain, *others]):
-        assert one[:4] == plain[:4]
-        assert all(not set(one[4:]) & set(other[4:]) for other in [plain, *others][:i])
-    assert keys("", "[flush]")[:8] == plain[:8] and not set(keys("", "[flush]")[8:]) & set(plain)
-
-
 @pytest.mark.parametrize("tag", ["[recache]", "[flush]", "[re-anchor]", "[blend 2, flush]"])
 def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
     for at in ("0:03", "0:04"):
@@ -467,24 +450,3 @@ def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
 
 
 # ----------------------------------------------------------------------------------------------------------------- tags
-
-
-@pytest.mark.parametrize("switch", [*EVERY_SWITCH, Switch("flush", 16, True), Switch(blend_blocks=3)], ids=str)
-@pytest.mark.parametrize("seed", [None, 0, 2**64 - 1])
-@pytest.mark.parametrize("text", ["a fox", "[flush] a fox", "[closeup] a fox", "- a", "[blend 3, flush flush] x"])
-def test_a_switch_and_its_text_are_written_so_that_they_read_back(switch, seed, text):
-    found, reroll, rest = read_tag(write_tag(switch, text, seed))
-    assert (found or Switch(), reroll, rest) == (switch, seed, text)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("cut",), "one of reset, recache, flush, got 'cut'"),
-        (("reset", 17), "0 to 16 blocks, got 17"),
-        (("reset", -1), "got -1"),
-    ],
-)
-def test_a_switch_that_does_not_exist_is_refused(options, message):
-    with pytest.raises(HeadForcingError, match=message):
-        Switch(*options)

@@ -16,10 +16,8 @@ _TOP_DIFFUSERS = {
     "text_embedding.2": "condition_embedder.text_embedder.linear_2",
     "time_embedding.0": "condition_embedder.time_embedder.linear_1",
     "time_embedding.2": "condition_embedder.time_embedder.linear_2",
-    "time_projection.1": "condition_embedder.time_proj",
-    "patch_embedding": "patch_embedding",
-    "head.head": "proj_out",
-}
+    "time_projection.1": "condition_embedder.time_proj", "patch_embedding": "patch_embedding", "head.head": "proj_out",
+}  # fmt: skip
 
 
 def wan_shapes(

@@ -22,14 +22,9 @@ import safetensors.torch
 POINTS = ("open", "read", "write", "fsync", "rename", "unlink", "mkdir", "lock")
 ERRORS = (errno.ENOSPC, errno.EIO, errno.EACCES, errno.ENOENT, errno.EROFS)
 _EVENTS = {
-    "os.rename": "rename",
-    "os.remove": "unlink",
-    "os.rmdir": "unlink",
-    "os.mkdir": "mkdir",
-    "fcntl.flock": "lock",
-    "os.listdir": "read",
-    "os.scandir": "read",
-}
+    "os.rename": "rename", "os.remove": "unlink", "os.rmdir": "unlink", "os.mkdir": "mkdir", "fcntl.flock": "lock",
+    "os.listdir": "read", "os.scandir": "read",
+}  # fmt: skip
 
 
 class Faults:

@@ -17,8 +17,8 @@ from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
-from headforcing.kernels.rotations import rotation_table
 from headforcing.kernels.write import write_block
+from headforcing.tests.benchmarks.kernels.tables import rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 

@@ -6,12 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 # what `Release.tested` may hold, and what the table says of it
-TESTS = {
-    "layout": "layout",
-    "size": "real size",
-    "recorded": "recorded",
-    "graph": "LoRA loader",
-}
+TESTS = {"layout": "layout", "size": "real size", "recorded": "recorded", "graph": "LoRA loader"}
 
 
 @dataclass(frozen=True)
@@ -144,6 +139,29 @@ RELEASES: tuple[Release, ...] = (
         tested=("layout", "recorded"),
     ),
     Release(
+        "Self Gradient Forcing",
+        "self_gradient_forcing.pt",
+        "Apache-2.0 by its README",
+        "generator_ema",
+        "model.",
+        family="self_gradient_forcing",
+        methods=("self_gradient_forcing",),
+        note="published as chunkwise/ar/model.pt and framewise/ar/model.pt; the framewise file takes "
+        "`self_gradient_forcing_framewise`, as method and as family. No recording of its authors' code exists here",
+    ),
+    Release(
+        "OPSD-V for Self Forcing or LongLive, LoRA",
+        "opsdv_self_forcing_lora.pt",
+        "Apache-2.0; the base checkpoints keep their terms",
+        "generator_lora",
+        "base_model.model.",
+        methods=("self_forcing", "longlive"),
+        lora=True,
+        tested=("layout", "graph"),
+        note="that for LongLive takes the place of LongLive's own LoRA; its authors read the sink as moving with the "
+        "video, which is not built",
+    ),
+    Release(
         "Reward Forcing",
         "rewardforcing.pt",
         "Apache-2.0",
@@ -202,6 +220,14 @@ RELEASES: tuple[Release, ...] = (
         refused="LongLive 2.0 in NVFP4, which is not built here",
     ),
     Release(
+        "Self Gradient Forcing+",
+        "model.pt",
+        "Apache-2.0 by its README",
+        family="",
+        methods=(),
+        refused="Self Gradient Forcing+, whose clean passes have weights of their own, which is not built here",
+    ),
+    Release(
         "Wan2.2 T2V A14B, causal ones too",
         "wan2.2_t2v_high_noise_14B.safetensors",
         "Apache-2.0",
@@ -231,15 +257,14 @@ RELEASES: tuple[Release, ...] = (
 def release_table(releases: Sequence[Release] = RELEASES) -> str:
     """The rows of the page on weights that load, in Markdown."""
     lines = [
-        "| weights | file, licence | `--model-family` | meant for | tested with |",
-        "| --- | --- | --- | --- | --- |",
+        "| weights | file, licence | `--model-family` | tested with |",
+        "| --- | --- | --- | --- |",
     ]
     for row in releases:
         if row.refused:
             continue
         tested = ", ".join(TESTS[test] for test in row.tested) + (f"; {row.note}" if row.note else "")
-        methods = ", ".join(f"`{method}`" for method in row.methods)
-        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {methods} | {tested} |")
+        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {tested} |")
     return "\n".join(lines)
 
 

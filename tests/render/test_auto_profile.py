@@ -236,14 +236,14 @@ def test_given_blocks_are_not_measured(model):
     start = latents(plain(model, 12)[1])
     auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(), torch.float32)
     counted = []
-    watch = auto.meter.watch
+    watch = auto.meter.around
 
     def spy(layer, group, attention):
         if auto.meter.active and layer == 0:
             counted.append(auto.cache.block)
         return watch(layer, group, attention)
 
-    auto.meter.watch = spy
+    auto.meter.around = spy
     film(model, auto, 7, start=start)
     assert auto._passes == 3 * len(SIGMAS)
     assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted

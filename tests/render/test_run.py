@@ -13,6 +13,7 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.video import begin_render
@@ -107,6 +108,16 @@ def test_an_extension_with_a_switch_goes_on_to_the_same_bytes(backbone, tmp_path
         shutil.rmtree(tmp_path)
         render.go(stop_after=stop_after)
         assert torch.equal(render.go(), expected)
+
+
+def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_on(backbone, tmp_path):
+    echo = method_policy("echo_forcing")
+    Render(backbone, tmp_path, policy=echo, state_seconds=1e-9).go(stop_after=3)
+    render = Render(backbone, tmp_path, policy=echo, state_seconds=3600.0)
+    expected = render.straight()
+    render.go(stop_after=6)
+    assert render.reused == 3
+    assert torch.equal(render.go(), expected) and render.reused == 3
 
 
 def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.render.start import Start
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.start import Start, image_frames
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.fitting import fit
@@ -65,7 +66,7 @@ def refused(said: object) -> str:
 
 def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, files, tmp_path):
     result, latents = generate(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
-    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["pictures"] == 1 + 24
+    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["video_frames"] == 1 + 24
     codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
     first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
     assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
@@ -121,7 +122,7 @@ def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
     command = ["demo", "--seconds", "1.5", "--scale", "1", "--out", str(tmp_path), "--device", "cpu", "--json"]
     command += ["--start-video", str(files / "clip.mp4"), "--start-seconds", "1.4"]
     assert main(command) == 0, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out)["pictures"] == 21 + 24
+    assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 24
 
 
 MISTAKES = {
@@ -144,6 +145,23 @@ def test_a_start_that_cannot_be_used_is_one_sentence(generate, files, more, sent
     assert sentence in refused(
         generate(*(files / part if "." in part and part[0].islower() else part for part in more))
     )
+
+
+@pytest.mark.parametrize(
+    ("method", "family", "frames"),
+    [
+        ("self_gradient_forcing", "self_gradient_forcing", 3),
+        ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
+        ("longlive2", "longlive2", 1),
+        ("head_forcing", "causal_forcing_framewise", 1),
+    ],
+)
+def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with(method, family, frames):
+    options = RenderOptions(method=method, model_family=family)
+    assert image_frames(options.cache_policy, options.schedule, family, "") == frames
+    picture = torch.rand(32, 48, 3)
+    start = Start.image(picture, (48, 32), "a picture", frames)
+    assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 
 
 def test_a_start_needs_the_vae(generate, files):

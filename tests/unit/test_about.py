@@ -8,6 +8,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.model.attention_backends import GroupedAttention
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.provenance import about_video, attention_name, file_tags
@@ -46,5 +47,5 @@ def test_the_tag_of_a_file_is_read_back_with_times_of_that_file(about, fps):
 def test_a_backend_has_its_own_name_or_that_of_the_choice():
     assert attention_name(explicit, "explicit") == "explicit"
     assert attention_name(attention_function("auto", "cpu", torch.float32, 32), "auto") == "sdpa"
-    named = type("Named", (), {"name": "the host's", "__call__": staticmethod(sdpa)})()
+    named = GroupedAttention(sdpa, "the host's")
     assert attention_name(named, "auto") == "the host's"

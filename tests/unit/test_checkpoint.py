@@ -122,14 +122,11 @@ def test_dimensions_are_read_from_the_shapes(tmp_path: Path) -> None:
     assert (info.causal_ar, info.frames_per_block) == (None, None)
 
 
-@pytest.mark.parametrize(
-    ("dimensions", "family", "tensors", "parameters"),
-    [
-        ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
-        ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
-        ({"dim": 3072, "ffn": 14336, "channels": 48, "out": 48, "layers": 30}, "wan2.2-ti2v-5b", 825, 4_999_787_712),
-    ],
-)
+@pytest.mark.parametrize(("dimensions", "family", "tensors", "parameters"), [
+    ({"dim": 1536, "ffn": 8960, "layers": 30}, "wan2.1-t2v-1.3b", 825, 1_418_996_800),
+    ({"dim": 5120, "ffn": 13824, "layers": 40}, "wan2.1-t2v-14b", 1095, 14_288_491_584),
+    ({"dim": 3072, "ffn": 14336, "channels": 48, "out": 48, "layers": 30}, "wan2.2-ti2v-5b", 825, 4_999_787_712),
+])  # fmt: skip
 def test_a_full_size_file_is_described_in_under_a_second(
     dimensions: dict[str, int], family: str, tensors: int, parameters: int, tmp_path: Path
 ) -> None:

@@ -99,7 +99,7 @@ def test_anchors_below_even_attention_are_counted_and_the_weakest_is_named():
     found = sanity_checks(
         with_shares("p", ["AA", "LM"], [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3], measured=measured)
     )
-    assert len(found) == 1
+    assert len(found) == 2 and "rule `function`" in found[1]
     assert found[0].startswith("1 of 2 anchors") and "(10.0%)" in found[0] and "layer 0, head 1 with 5.0%" in found[0]
 
 

@@ -28,13 +28,9 @@ def test_no_other_file_makes_a_path_or_writes_by_itself():
 
 # what writes, and which argument says where
 WRITERS = {
-    "write_video": "path",
-    "VideoStream": "path",
-    "grid": "path",
-    "save": "path",
-    "replacing": "path",
+    "write_video": "path", "VideoStream": "path", "grid": "path", "save": "path", "replacing": "path",
     "check_writable": "path",
-}
+}  # fmt: skip
 # folders that come from another file, and the calls that hand them to the engine, which writes there
 HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
 HANDING_ON = {"HostRender": ("runs", "found_profiles"), "RenderJob": ("runs", "found_profiles")}

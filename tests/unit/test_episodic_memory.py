@@ -6,6 +6,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import (
     EpisodicMemory,
+    MemoryEntry,
     most_redundant_entry,
     most_similar_pair,
     random_tokens,
@@ -152,3 +153,11 @@ def test_a_rejected_candidate_merges_nothing():
     memory, events, calls = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
     assert not events[-1].admitted and events[-1].merged is None
     assert calls == [("admit", 0), ("admit", 3), ("admit", 6)]
+
+
+def test_after_a_recall_no_entry_is_a_summary_and_the_closest_pair_is_merged():
+    memory, _, _ = remember([0, 40, 45, 90], EpisodicPolicy(2.0))
+    assert memory.has_summary
+    memory.replace([MemoryEntry([frame], unit(degrees)) for frame, degrees in ((30, 0), (33, 80), (36, 85))])
+    event = memory.consider(13, 39, PromptKV([], 1), [], OneKeyPerFrame({39: 170}, unit(180)))
+    assert event.merged == [[33], [36]]

@@ -18,14 +18,12 @@ NAMES = {
     "framewise/causal_forcing.pt": "causal_forcing_framewise",
     "causal_forcing_pp_framewise_2step.pt": "causal_forcing_framewise_2_steps",
     "framewise-1step/causal_forcing.pt": "causal_forcing_framewise_1_step",
-    "causal_forcing_chunkwise_bf16.safetensors": "causal_forcing_chunkwise",
-    "longlive_base.pt": "longlive",
-    "raven_model.pt": "raven",
-    "self_forcing_dmd.pt": "self_forcing",
-    "model.safetensors": None,
-    "craven.pt": None,
+    "causal_forcing_chunkwise_bf16.safetensors": "causal_forcing_chunkwise", "longlive_base.pt": "longlive",
+    "raven_model.pt": "raven", "self_forcing_dmd.pt": "self_forcing", "model.safetensors": None, "craven.pt": None,
+    "LongLive-2.0-5B.pt": "longlive2", "self_gradient_forcing.pt": "self_gradient_forcing",
+    "self_gradient_forcing_framewise.pt": "self_gradient_forcing_framewise",
     "framewise/model.pt": None,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "family"), NAMES.items())

@@ -1,4 +1,4 @@
-"""Weights have a name, quantised ones too: what one model made is never taken for what another would make."""
+"""A loaded MODEL: weights have a name, quantised ones too, and what a rollout does not run of it is named."""
 
 import importlib.util
 from pathlib import Path
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 PATH = Path(__file__).resolve().parents[2] / "nodes" / "host" / "loaded_model.py"  # the package of nodes needs ComfyUI
-spec = importlib.util.spec_from_file_location("headforcing.nodes.host.fingerprint_alone", PATH)
-fingerprint_module = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(fingerprint_module)
-fingerprint = fingerprint_module.fingerprint
+spec = importlib.util.spec_from_file_location("headforcing.nodes.host.loaded_model_alone", PATH)
+loaded_model = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(loaded_model)
+fingerprint = loaded_model.fingerprint
 
 
 class GGMLTensor(Tensor):
@@ -155,3 +155,43 @@ def test_every_value_of_a_patch_and_its_strength_count():
         patched(lora, place="diffusion_model.blocks.1.weight"),
     ]  # fmt: skip
     assert len(set(named)) == len(named) and patched(lora.clone()) == patched(lora)
+
+
+# ------------------------------------------------------------------------------------------- what is not run
+
+
+def patcher(**transformer_options):
+    net = nn.Module()
+    net.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    model_options = {"transformer_options": transformer_options}
+    return SimpleNamespace(
+        model=SimpleNamespace(diffusion_model=net), model_options=model_options, wrappers={}, object_patches={}
+    )
+
+
+def test_nothing_is_said_of_a_model_that_runs_as_it_is():
+    model = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
+    model.model.diffusion_model.blocks[0].weight.data = torch.ones(2, 2)  # as a LoRA changes it
+    assert loaded_model.ignored(model, "ours") == []
+
+
+def test_every_kind_of_patch_that_is_not_run_is_named():
+    model = patcher(
+        patches={"attn2_patch": [print]},
+        patches_replace={"dit": {("double_block", 1): print}},
+        wrappers={"diffusion_model": {"TeaCache": [print], "ours": [print]}},
+    )
+    model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
+    model.wrappers = {"apply_model": {"torch.compile": [print]}}
+    for block in model.model.diffusion_model.blocks[1:]:
+        block.register_forward_pre_hook(lambda *_: None)
+    told = "\n".join(loaded_model.ignored(model, "ours"))
+    for named in (
+        "attn2_patch, dit",
+        "(TeaCache)",
+        "torch.compile",
+        "diffusion_model.forward_orig",
+        "hooks on 2 blocks",
+    ):
+        assert named in told
+    assert len(told.splitlines()) == 5 and "model_sampling" not in told

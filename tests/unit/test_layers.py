@@ -12,25 +12,15 @@ MOST_ROOT_FILES = 8
 _ENGINE = "files model timeline weights rollout cache methods head_profiles video report runs render demo"
 # From the leaves up. A folder may import itself and what its line names; `files` are the modules beside the folders.
 MAY_IMPORT = {
-    "files": "",
-    "kernels": "",
-    "model": "files kernels",
-    "timeline": "files",
-    "weights": "files model",
-    "rollout": "files model timeline",
-    "cache": "files kernels model timeline rollout",
-    "methods": "files model timeline cache rollout",
-    "head_profiles": "files model timeline cache rollout",
-    "video": "files kernels model timeline weights",
-    "report": "files timeline cache rollout head_profiles video",
+    "files": "", "kernels": "", "model": "files kernels", "timeline": "files", "weights": "files model",
+    "rollout": "files model timeline", "cache": "files kernels model timeline rollout",
+    "methods": "files model timeline cache rollout", "head_profiles": "files model timeline cache rollout",
+    "video": "files kernels model timeline weights", "report": "files timeline cache rollout head_profiles video",
     "runs": "files timeline cache report",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
-    "demo": "model timeline weights",
-    "recorded": "files model timeline weights rollout cache head_profiles methods",
-    "distributed": "files model timeline cache render",
-    "commands": f"{_ENGINE} recorded distributed",
-    "nodes": _ENGINE,
-}
+    "demo": "model timeline weights", "recorded": "files model timeline weights rollout cache head_profiles methods",
+    "distributed": "files model timeline cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
+}  # fmt: skip
 
 ENTRY = {
     "headforcing_core/__init__.py",

@@ -19,7 +19,6 @@ from headforcing.headforcing_core.report.learned.frame_scores import TextMeasure
 from headforcing.headforcing_core.report.learned.images import CLIP, IMAGENET, ImageEncoder
 from headforcing.headforcing_core.report.learned.registry import COLUMNS, METRICS, found_metrics, load_panel, stamps
 from headforcing.headforcing_core.video.writer import VideoWriter
-from headforcing.research.questions import COLUMNS as TABLE_COLUMNS
 from metric_models import tiny_models
 from torch.nn import functional
 
@@ -431,22 +430,14 @@ def test_a_missing_package_is_named(folder, monkeypatch):
         load_panel(folder, ["subject"])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
-        (["--aesthetic-head", "h.pth"], "--aesthetic-head needs --metric-models FOLDER"),
-        (["--metric-models", "nowhere"], "--metric-models must name a folder"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
+    (["--aesthetic-head", "h.pth"], "--aesthetic-head needs --metric-models FOLDER"),
+    (["--metric-models", "nowhere"], "--metric-models must name a folder"),
+])  # fmt: skip
 def test_arguments_that_do_not_go_together_are_refused(arguments, message, capsys):
     assert main(["report", "v.mp4", *arguments]) == 2
     assert message in capsys.readouterr().err
-
-
-def test_every_metric_has_columns_in_tables():
-    keys = [column.key for kind in METRICS.values() for column in kind.columns]
-    assert len(keys) == len(set(keys)) and set(keys) <= set(TABLE_COLUMNS)
 
 
 def test_frames_before_the_first_prompt_have_no_text_score():

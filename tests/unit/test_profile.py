@@ -1,8 +1,4 @@
-"""Head profiles: classification, the file format, bundled files, and every way a file can be wrong.
-
-`python tests/unit/test_profile.py` writes the imported ones of the shipped profiles again from ../shared. That of the
-toy model is measured: `headforcing profile profiles/toy_world.json --demo --preset full`.
-"""
+"""Head profiles: classification, the file format, bundled files, and every way a file can be wrong."""
 
 from __future__ import annotations
 
@@ -11,16 +7,13 @@ import os
 import random
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
-from forcing_kv_heads import import_forcing_kv
 from headforcing.headforcing_core.cache.policy import HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.agreement import describe_profile
 from headforcing.headforcing_core.head_profiles.profile import (
-    BUNDLED_FOLDER,
     MAX_FILE_BYTES,
     HeadProfile,
     bundled_profiles,
@@ -30,25 +23,6 @@ from headforcing.headforcing_core.head_profiles.profile import (
     stability,
 )
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
-
-SHARED = Path(__file__).parents[3] / "shared"
-SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."
-FORCING_KV = {  # name: (list, families, remark)
-    "self_forcing": ("selfforcing", ["self_forcing"], ""),
-    "causal_forcing": ("causalforcing", ["causal_forcing_chunkwise"], SAME_LIST),
-    "longlive": ("longlive", ["longlive"], ""),
-    "raven": ("raven", ["raven"], SAME_LIST),
-    "krea_14b": ("realtime_14b", ["krea_14b"], "For Krea Realtime 14B."),
-}
-
-
-def shipped_profiles(shared: Path) -> dict[str, HeadProfile]:
-    """The imported ones of the bundled profiles, made from their sources."""
-    made = {}
-    for name, (stem, families, remark) in FORCING_KV.items():
-        data = json.loads((shared / "heads" / f"forcingkv_heads_{stem}.json").read_text())
-        made[name] = import_forcing_kv(data, name, families, remark)
-    return made
 
 
 def random_shares(layers: int, heads: int, seed: int = 0):
@@ -194,16 +168,11 @@ def with_role(role: object) -> dict:
 
 
 MALFORMED = {
-    "zero bytes": ("", "JSON"),
-    "not JSON": ("local anchor memory", "JSON"),
-    "truncated": (json.dumps(GOOD)[:-200], "JSON"),
-    "trailing data": (json.dumps(GOOD) + "{}", "JSON"),
-    "binary": (b"\x80\x02\xff\xfe\x00", "not text"),
-    "a pickle": (b"\x80\x04\x95\x1a\x00\x00\x00", "not text"),
-    "UTF-16": (json.dumps(GOOD).encode("utf-16"), "not text"),
-    "a list": ([GOOD], "JSON object"),
-    "null": (None, "JSON object"),
-    "nested 10,000 deep": ("[" * 10_000 + "]" * 10_000, "nested too deeply"),
+    "zero bytes": ("", "JSON"), "not JSON": ("local anchor memory", "JSON"),
+    "truncated": (json.dumps(GOOD)[:-200], "JSON"), "trailing data": (json.dumps(GOOD) + "{}", "JSON"),
+    "binary": (b"\x80\x02\xff\xfe\x00", "not text"), "a pickle": (b"\x80\x04\x95\x1a\x00\x00\x00", "not text"),
+    "UTF-16": (json.dumps(GOOD).encode("utf-16"), "not text"), "a list": ([GOOD], "JSON object"),
+    "null": (None, "JSON object"), "nested 10,000 deep": ("[" * 10_000 + "]" * 10_000, "nested too deeply"),
     "roles nested 10,000 deep": ('{"format_version": 1, "roles": ' + "[" * 10_000, "nested too deeply|JSON"),
     "a number of 10,000 digits": ('{"format_version": ' + "1" * 10_000 + "}", "JSON|format_version"),
     "no version": (without("format_version"), "format_version must be"),
@@ -211,12 +180,9 @@ MALFORMED = {
     "version zero": (GOOD | {"format_version": 0}, "format_version must be"),
     "version true": (GOOD | {"format_version": True}, "format_version must be"),
     "version as text": (GOOD | {"format_version": "1"}, "format_version must be"),
-    "no name": (without("name"), "'name' is missing"),
-    "no layers": (without("num_layers"), "'num_layers' is missing"),
-    "no heads": (without("num_heads"), "'num_heads' is missing"),
-    "no roles": (without("roles"), "'roles' is missing"),
-    "empty name": (GOOD | {"name": " "}, "needs a name"),
-    "name is a list": (GOOD | {"name": ["p"]}, "needs a name"),
+    "no name": (without("name"), "'name' is missing"), "no layers": (without("num_layers"), "'num_layers' is missing"),
+    "no heads": (without("num_heads"), "'num_heads' is missing"), "no roles": (without("roles"), "'roles' is missing"),
+    "empty name": (GOOD | {"name": " "}, "needs a name"), "name is a list": (GOOD | {"name": ["p"]}, "needs a name"),
     "layers as text": (GOOD | {"num_layers": "5"}, "num_layers must be a whole number"),
     "layers as float": (GOOD | {"num_layers": 5.0}, "num_layers must be a whole number"),
     "negative heads": (GOOD | {"num_heads": -3}, "num_heads must be a whole number"),
@@ -251,7 +217,7 @@ MALFORMED = {
     "measured as list": (GOOD | {"measured": []}, "measured must be an object"),
     "provenance as text": (GOOD | {"provenance": "mine"}, "provenance must be an object"),
     "larger than 16 MB": (" " * (MAX_FILE_BYTES + 1), "larger than any head profile"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MALFORMED)
@@ -282,25 +248,22 @@ def test_something_that_is_not_a_file_gives_one_clear_error(tmp_path):
 # ------------------------------------------------------------------------------------------------------- bundled files
 
 
-@pytest.mark.parametrize(
-    ("name", "size", "counts"),
-    [
-        ("self_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
-        ("causal_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
-        ("raven", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
-        ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
-        ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
-        ("toy_world", (8, 6), {"local": 10, "anchor": 12, "memory": 26}),
-        ("pyramid_self_forcing", (30, 12), {"local": 156, "anchor": 32, "memory": 172}),
-        ("consensus_self_forcing", (30, 12), {"local": 102, "anchor": 96, "memory": 162}),
-    ],
-)
+@pytest.mark.parametrize(("name", "size", "counts"), [
+    ("self_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+    ("causal_forcing", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+    ("raven", (30, 12), {"local": 0, "anchor": 134, "memory": 226}),
+    ("longlive", (30, 12), {"local": 0, "anchor": 154, "memory": 206}),
+    ("krea_14b", (40, 40), {"local": 0, "anchor": 800, "memory": 800}),
+    ("toy_world", (8, 6), {"local": 10, "anchor": 12, "memory": 26}),
+    ("pyramid_self_forcing", (30, 12), {"local": 156, "anchor": 32, "memory": 172}),
+    ("consensus_self_forcing", (30, 12), {"local": 102, "anchor": 96, "memory": 162}),
+])  # fmt: skip
 def test_bundled_profiles_load_and_say_where_they_come_from(name, size, counts):
     profile = load_profile(bundled_profiles()[name])
     assert (profile.num_layers, profile.num_heads) == size
     assert profile.counts() == counts
     assert {"source", "licence", "note"} <= set(profile.provenance)
-    if name in FORCING_KV:
+    if name in ("self_forcing", "causal_forcing", "raven", "longlive", "krea_14b"):
         assert "NOT the paper's three-way measurement" in profile.provenance["note"]
     assert profile.to_json() == bundled_profiles()[name].read_text()
 
@@ -351,13 +314,6 @@ def test_the_consensus_profile_is_described_with_its_agreement_and_its_disputed_
     assert not any("[0, 0]" in line for line in lines)
 
 
-def test_shipped_files_equal_a_fresh_import():
-    if not SHARED.is_dir():
-        pytest.skip(f"the sources of the bundled profiles are not at {SHARED}")
-    for name, profile in shipped_profiles(SHARED).items():
-        assert load_profile(bundled_profiles()[name]) == profile, name
-
-
 def test_the_toy_models_profile_is_a_measurement_of_the_embedded_model():
     profile = load_profile(bundled_profiles()["toy_world"])
     assert profile.roles == classify(profile.shares) and profile.families == ("toy_world",)
@@ -373,37 +329,6 @@ def test_the_toy_models_profile_is_a_measurement_of_the_embedded_model():
     }
     assert {key: profile.measured[key] for key in expected} == expected
     assert profile.with_thresholds(50, 0).counts() == {"local": 0, "anchor": 24, "memory": 24}
-
-
-def test_an_import_maps_static_to_anchor_and_dynamic_to_memory():
-    layers = [
-        {"layer_idx": 0, "static_head": [2, 0], "dynamic_head": [1]},
-        {"layer_idx": 1, "static_head": [], "dynamic_head": [0, 1, 2]},
-    ]
-    profile = import_forcing_kv(layers, "two", ["x"], "A remark.")
-    assert profile.roles == (("anchor", "memory", "anchor"), ("memory",) * 3)
-    assert (
-        profile.shares is None and profile.anchor_fraction is None and profile.provenance["note"].endswith("A remark.")
-    )
-    assert import_forcing_kv({"description": "why", "layers": layers}, "two").provenance["criterion"] == "why"
-
-
-@pytest.mark.parametrize(
-    "layer",
-    [
-        {"layer_idx": 0, "static_head": [0, 1], "dynamic_head": [1]},
-        {"layer_idx": 0, "static_head": [0], "dynamic_head": [2]},
-        {"layer_idx": 3, "static_head": [0], "dynamic_head": [1]},
-    ],
-)
-def test_an_import_refuses_lists_that_are_not_a_partition(layer):
-    with pytest.raises(HeadForcingError, match="every head once"):
-        import_forcing_kv([layer], "bad")
-
-
-if __name__ == "__main__":
-    for profile in shipped_profiles(SHARED).values():
-        profile.save(BUNDLED_FOLDER / f"{profile.name}.json")
 
 
 # --- statistics of queries

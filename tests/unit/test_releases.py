@@ -57,6 +57,19 @@ def test_a_lora_in_the_table_merges_and_converts(row: Release, tmp_path: Path):
     assert convert_lora(lora, tmp_path / "out.safetensors") == 4
 
 
+def test_a_lora_of_a_training_file_is_read_and_not_its_running_mean(tmp_path: Path):
+    shapes, base = files.wan_shapes(), written(tmp_path / "base", LOADED[0], WEIGHTS)
+    (down, up), (other, _) = (files.lora_factors(["blocks.1.ffn.2"], shapes, seed)["blocks.1.ffn.2"] for seed in (3, 4))
+
+    def named(half: torch.Tensor) -> files.Weights:
+        name = "_fsdp_wrapped_module.base_model.model.blocks.1.ffn.2"
+        return {f"{name}.lora_A.student.weight": half, f"{name}.lora_B.student.weight": up}
+
+    torch.save({"generator_ema": named(other), "generator_lora": named(down), "step": 7}, tmp_path / "opsdv.pt")
+    merged = load_state_dict(base, lora=tmp_path / "opsdv.pt")[0]["blocks.1.ffn.2.weight"]
+    torch.testing.assert_close(merged, WEIGHTS["blocks.1.ffn.2.weight"] + up @ down)
+
+
 def _sparse(file: str, shapes: dict[str, tuple[int, ...]], **more: tuple[int, ...]) -> Callable[[Path], Path]:
     return lambda folder: files.sparse_safetensors(folder / file, shapes | more)
 
@@ -68,6 +81,9 @@ def _with_scales(folder: Path) -> Path:
 
 EXAMPLES: dict[str, Callable[[Path], Path]] = {
     "LongLive 2.0 5B in NVFP4": _sparse("x.safetensors", WAN_5B | {"blocks.0.ffn.0.quantized_weight_values": (8, 8)}),
+    "Self Gradient Forcing+": _sparse(
+        "x.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (192, 128)}
+    ),
     "Wan2.2 T2V A14B, causal ones too": _sparse("wan2.2_t2v_high_noise_14B.safetensors", WAN_14B),
     "Wan2.2 I2V A14B, causal ones too": _sparse(
         "wan2.2_i2v_high_noise_14B.safetensors", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}

@@ -2,7 +2,6 @@
 
 import io
 import json
-import sys
 from pathlib import Path
 
 import av
@@ -11,7 +10,6 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_frames, report_video
 from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.metrics import GROUPS
@@ -214,21 +212,20 @@ def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("theme", sorted(page.THEMES))
 @pytest.mark.filterwarnings("error")
-@pytest.mark.repeat("dark")
-def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport, theme: str):
+def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftReport):
     pytest.importorskip("matplotlib")
-    picture = drift_picture(measured, theme)
+    picture = drift_picture(measured, "light")
     assert picture.mode == "RGB" and picture.width == 900 and 1500 < picture.height < 2600
     pixels = np.asarray(picture)
     assert (pixels[:, -4:] == pixels[0, 0]).all() and (pixels[-4:] == pixels[0, 0]).all()
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
-    assert drift_picture(measured, theme).tobytes() == picture.tobytes()
+    assert drift_picture(measured, "light").tobytes() == picture.tobytes()
 
 
 @pytest.mark.filterwarnings("error")
-@pytest.mark.parametrize("count", [2, 10, 20, 100])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 20])
 def test_videos_of_any_length_can_be_measured_and_drawn(count: int):
     pytest.importorskip("matplotlib")
     odd = VideoTags("$\\frac{1$", 1, 3, ("$x_",) * 9, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
@@ -267,25 +264,11 @@ def test_the_command_reads_prompts_from_a_file_and_prints_one_json_object(story:
     assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 113 / 16, "text": "two"}]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["nothing.mp4"], "there is no video file"),
-        (["--plot", "picture.jpg"], "must end in .png"),
-        (["--frames-per-block", "0"], "must be 1 or more"),
-        (["--prompts", "@missing.txt"], "missing.txt was not found"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["nothing.mp4"], "there is no video file"), (["--plot", "picture.jpg"], "must end in .png"),
+    (["--frames-per-block", "0"], "must be 1 or more"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
+])  # fmt: skip
 def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
     given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
     assert cli.main(["report", *given]) == 2
     assert complaint in capsys.readouterr().err
-
-
-def test_without_matplotlib_the_numbers_are_there_and_the_picture_says_what_to_install(
-    story: Path, tmp_path: Path, capsys, monkeypatch
-):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    assert cli.main(["report", str(story), "--json"]) == 0
-    assert cli.main(["report", str(story), "--json", "--plot", str(tmp_path / "x.png")]) == 2
-    assert "pip install matplotlib" in capsys.readouterr().err and not (tmp_path / "x.png").exists()

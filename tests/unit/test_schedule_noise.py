@@ -45,11 +45,6 @@ def test_framewise_families_take_fewer_steps_after_the_first_block():
     assert schedule("causal_forcing_chunkwise").for_block(0) == schedule("causal_forcing_chunkwise").for_block(9)
 
 
-def test_an_unknown_family_is_refused_with_the_list():
-    with pytest.raises(HeadForcingError, match="model_family must be one of self_forcing, .*, got 'euler'"):
-        schedule("euler")
-
-
 @pytest.mark.parametrize(
     ("text", "sigmas"),
     [
@@ -66,11 +61,13 @@ def test_noise_levels_are_read_as_a_person_types_them(text, sigmas):
     assert schedule("causal_forcing_framewise", text).frames_per_block == 1
 
 
-def test_the_steps_of_unipc_can_be_given_by_their_number():
+def test_steps_of_equal_distance_can_be_given_by_their_number():
+    assert schedule("self_forcing", "4 steps") == SCHEDULES["self_forcing"]
+    assert schedule("causal_forcing_framewise_1_step", "2 steps").for_block(0) == Schedule.warped([1000, 500]).sigmas
     two = schedule("longlive2", "2 steps")
     assert two == replace(SCHEDULES["longlive2"], sigmas=Schedule.unipc(2, 8).sigmas)
     assert [int(1000 * sigma) for sigma in two.sigmas] == [999, 833]
-    with pytest.raises(HeadForcingError, match="1 to 12 steps, got 13"):
+    with pytest.raises(HeadForcingError, match="1 to 12 steps .* got 13"):
         schedule("longlive2", "13 steps")
     with pytest.raises(HeadForcingError, match="UniPC takes .* below 1"):
         schedule("longlive2", "1, 0.5")
@@ -81,31 +78,11 @@ def test_no_noise_levels_means_the_familys_own(blank):
     assert schedule("longlive", blank) is SCHEDULES["longlive"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "one, two",
-        "1; 0.5",
-        "__import__('os')",
-        "0.5, 1",
-        "1, 1",
-        "1.5",
-        "-1",
-        "1, -0.5",
-        "0",
-        ",",
-        "1 0 0",
-        "nan",
-        "1, nan",
-        "inf",
-        "1e999",
-        "1, 0.5\x00",
-        "1, 0x1",
-        "1," * 5000,
-        "9" * 100_000,
-        " ".join(str(1 - i / 200) for i in range(MAX_STEPS + 1)),
-    ],
-)
+@pytest.mark.parametrize("text", [
+    "one, two", "1; 0.5", "__import__('os')", "0.5, 1", "1, 1", "1.5", "-1", "1, -0.5", "0", ",", "1 0 0", "nan",
+    "1, nan", "inf", "1e999", "1, 0.5\x00", "1, 0x1", "1," * 5000, "9" * 100_000,
+    " ".join(str(1 - i / 200) for i in range(MAX_STEPS + 1)),
+])  # fmt: skip
 def test_noise_levels_that_cannot_be_used_are_refused_in_one_short_line(text):
     with pytest.raises(HeadForcingError) as error:
         Schedule.parse(text)
@@ -117,20 +94,6 @@ def test_noise_levels_that_cannot_be_used_are_refused_in_one_short_line(text):
 def test_the_longest_allowed_schedule_is_a_hundred_steps():
     text = " ".join(str(1 - i / 200) for i in range(MAX_STEPS)) + " 0"
     assert len(Schedule.parse(text).sigmas) == MAX_STEPS == 100
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: Schedule(()), "a schedule needs 1 to 100 sigmas, got 0"),
-        (lambda: Schedule((1.0, 0.5), 0), "frames_per_block must be between 1 and 64, got 0"),
-        (lambda: Schedule((1.0, 0.5), 65), "frames_per_block must be between 1 and 64, got 65"),
-        (lambda: Schedule((1.0,), 1, (0.5, 0.7)), r"sigmas must be decreasing.*got \[0.5, 0.7\]"),
-    ],
-)
-def test_a_schedule_checks_itself(make, message):
-    with pytest.raises(HeadForcingError, match=message):
-        make()
 
 
 # ------------------------------------------------------------------------------------------------------- noise

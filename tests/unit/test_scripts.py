@@ -11,11 +11,9 @@ SCRIPTS = sorted((Path(__file__).resolve().parents[2] / "nodes" / "web").rglob("
 FORBIDDEN = {
     "text of others as HTML": r"\b(innerHTML|outerHTML|insertAdjacentHTML|srcdoc)\b|document\.write",
     "code made from text": r"\beval\s*\(|new\s+Function\b",
-    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf",
-    "other machines": r"https?://",
-    "what is left of debugging": r"\bdebugger\b|console\.log",
-    "old variables": r"^\s*var\s",
-}
+    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf", "other machines": r"https?://",
+    "what is left of debugging": r"\bdebugger\b|console\.log", "old variables": r"^\s*var\s",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)

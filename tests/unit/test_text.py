@@ -279,17 +279,14 @@ def test_the_estimate_of_an_encoder_counts_its_weights_as_they_are_held(tmp_path
     assert taken[wide.name] == 2 * weights + activations
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.ones(5)}, "scale of .*q does not belong"),
-        ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.tensor(math.nan)}, "scale of .*q does not"),
-        ({"encoder.block.0.layer.0.SelfAttention.x.scale_weight": torch.ones(())}, "scale of .*x does not belong"),
-        ({"shared.scale_weight": torch.ones(())}, "a scale for shared, which is not stored in fp8"),
-        ({"shared.comfy_quant": as_tensor(b'{"format": "nvfp4"}')}, "quantised as nvfp4, of which only fp8"),
-        ({"shared.comfy_quant": as_tensor(b"[]")}, "quantised as an unknown format"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), [
+    ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.ones(5)}, "scale of .*q does not belong"),
+    ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.tensor(math.nan)}, "scale of .*q does not"),
+    ({"encoder.block.0.layer.0.SelfAttention.x.scale_weight": torch.ones(())}, "scale of .*x does not belong"),
+    ({"shared.scale_weight": torch.ones(())}, "a scale for shared, which is not stored in fp8"),
+    ({"shared.comfy_quant": as_tensor(b'{"format": "nvfp4"}')}, "quantised as nvfp4, of which only fp8"),
+    ({"shared.comfy_quant": as_tensor(b"[]")}, "quantised as an unknown format"),
+])  # fmt: skip
 def test_scales_that_fit_no_weight_are_named(tmp_path, wan_weights, tokenizer_bytes, change, message):
     tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
     save_file({**tensors, **change}, tmp_path / "scaled.safetensors")
@@ -297,29 +294,19 @@ def test_scales_that_fit_no_weight_are_named(tmp_path, wan_weights, tokenizer_by
         load_text_encoder(tmp_path / "scaled.safetensors")
 
 
-def test_bfloat16_by_default(wan_file):
-    assert load_text_encoder(wan_file).encode(["fox"])[0].dtype == torch.bfloat16
-
-
 def drop(weights, ending):
     return {name: tensor for name, tensor in weights.items() if not name.endswith(ending)}
 
 
-@pytest.mark.parametrize(
-    "change, message",
-    [
-        (lambda w: {}, "not a umT5 encoder: expected a tensor shared.weight .*found no tensors"),
-        (lambda w: {"head.modulation": torch.zeros(1)}, "not a umT5 encoder.*found head.modulation"),
-        (lambda w: drop(w, "1.pos_embedding.embedding.weight"), "position bias in every layer, found 1 in 2"),
-        (
-            lambda w: drop(w, "0.ffn.fc2.weight"),
-            "not a complete umT5 encoder: encoder.block.0.layer.1.DenseReluDense.wo",
-        ),
-        (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "the scale of .* does not belong to a weight"),
-        (lambda w: {**w, "token_embedding.weight": torch.zeros(5, DIM)}, "do not belong together"),
-        (lambda w: {**w, "spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
-    ],
-)
+@pytest.mark.parametrize("change, message", [
+    (lambda w: {}, "not a umT5 encoder: expected a tensor shared.weight .*found no tensors"),
+    (lambda w: {"head.modulation": torch.zeros(1)}, "not a umT5 encoder.*found head.modulation"),
+    (lambda w: drop(w, "1.pos_embedding.embedding.weight"), "position bias in every layer, found 1 in 2"),
+    (lambda w: drop(w, "0.ffn.fc2.weight"), "not a complete umT5 encoder: encoder.block.0.layer.1.DenseReluDense.wo"),
+    (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "the scale of .* does not belong to a weight"),
+    (lambda w: {**w, "token_embedding.weight": torch.zeros(5, DIM)}, "do not belong together"),
+    (lambda w: {**w, "spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
+])  # fmt: skip
 def test_wrong_weights_are_named(wan_file, wan_weights, change, message):
     torch.save(change(wan_weights), wan_file)
     with pytest.raises(HeadForcingError, match=message):

@@ -72,12 +72,6 @@ def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, f
     assert distances[0] <= min(distances) + 1e-9
 
 
-@pytest.mark.parametrize("options", [(0,), (-3,), (2.5,), (True,), (3, 0), (3, -16), (3, math.nan), (3, "16")])
-def test_an_impossible_clock_is_refused(options):
-    with pytest.raises(HeadForcingError, match="frames_per_block|fps"):
-        BlockClock(*options)
-
-
 @pytest.mark.parametrize("seconds", [-1, math.nan, math.inf, 1e300, 10**400])
 def test_a_clock_refuses_impossible_times(seconds):
     for method in (BlockClock().blocks_for, BlockClock().block_at):
@@ -208,15 +202,10 @@ def test_a_bracket_with_other_words_belongs_to_the_prompt(text):
 
 
 MISSPELT = {
-    "[flsh]": "[flush]",
-    "[Recahce]": "[recache]",
-    "[ reanchor, flush ]": "[re-anchor, flush]",
-    "[re_anchor]": "[re-anchor]",
-    "[blnd 5]": "[blend 5]",
-    "[blend5]": "[blend 5]",
-    "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]",
-    "[blende]": "[blend 3]",
-}
+    "[flsh]": "[flush]", "[Recahce]": "[recache]", "[ reanchor, flush ]": "[re-anchor, flush]",
+    "[re_anchor]": "[re-anchor]", "[blnd 5]": "[blend 5]", "[blend5]": "[blend 5]",
+    "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]", "[blende]": "[blend 3]",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("tag", MISSPELT)
@@ -272,17 +261,14 @@ def test_a_bracket_with_more_than_a_seed_belongs_to_the_prompt(text):
 
 
 NO_SEEDS = {
-    "[sed 7]": "did you mean [seed 7]?",
-    "[seed7]": "did you mean [seed 7]?",
-    "[recahce, seeds 7]": "did you mean [recache, seed 7]?",
-    "[seed]": "did you mean [seed 1]?",
+    "[sed 7]": "did you mean [seed 7]?", "[seed7]": "did you mean [seed 7]?",
+    "[recahce, seeds 7]": "did you mean [recache, seed 7]?", "[seed]": "did you mean [seed 1]?",
     "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
-    "[seed: 7]": "[seed: 7] is not a tag; did you mean [seed 7]?",
-    "[flush, seed -1]": "did you mean [flush, seed 1]?",
+    "[seed: 7]": "[seed: 7] is not a tag; did you mean [seed 7]?", "[flush, seed -1]": "did you mean [flush, seed 1]?",
     "[seed 7.5]": "did you mean [seed 1]?",
     "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
     "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("tag", NO_SEEDS)
@@ -489,9 +475,9 @@ def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
 
 
 @pytest.mark.slow
-def test_100_000_random_texts_parse_or_give_a_timeline_error_at_once():
+def test_20_000_random_texts_parse_or_give_a_timeline_error_at_once():
     draw, parsed, clocks = random.Random(0), 0, (BlockClock(), FRAMEWISE)
-    for _ in range(100_000):
+    for _ in range(20_000):
         text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
         seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
         start = time.process_time()
@@ -503,17 +489,17 @@ def test_100_000_random_texts_parse_or_give_a_timeline_error_at_once():
                 survives(text, seconds, clock)
                 times.append(time.process_time() - start)
             assert min(times) < 0.05, text
-    assert 10_000 < parsed < 90_000  # the fragments reach both sides
+    assert 2_000 < parsed < 18_000  # the fragments reach both sides
 
 
 @given(st.text(max_size=200), st.sampled_from(SECONDS))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_text_parses_or_gives_a_timeline_error(text, seconds):
     survives(text, seconds, BlockClock())
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=15).map("".join), st.sampled_from(SECONDS))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
     survives(text, seconds, BlockClock())
 

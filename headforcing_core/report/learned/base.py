@@ -111,7 +111,7 @@ class Panel:
 
 
 class PanelMeasurement:
-    """Hands the frames of one video to all metrics, `BATCH` at a time: metrics with one encoder share its work."""
+    """Passes the frames of one video to all metrics, `BATCH` at a time: metrics of one encoder use its last result."""
 
     def __init__(self, measurements: Mapping[LearnedMetric, Measurement], first_frames: int = 0):
         self._measurements, self._first_frames = measurements, first_frames

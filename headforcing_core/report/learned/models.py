@@ -24,17 +24,17 @@ Flow = Callable[[Tensor, Tensor], Tensor]
 RAFT_UPDATES = 20  # VBench's; torchvision's default is 12
 
 
-def _published(name: str, *files: str) -> tuple[Needed, ...]:
+def _list_files(name: str, *files: str) -> tuple[Needed, ...]:
     """The files of a published model, in the folder of its name: configuration, weights and others."""
     folder, source = name.split("/")[1], f"https://huggingface.co/{name}"
     alternatives = ("config.json",), ("model.safetensors", "pytorch_model.bin"), *((file,) for file in files)
     return tuple(Needed(tuple(f"{folder}/{file}" for file in either), source) for either in alternatives)
 
 
-DINO = _published("facebook/dino-vitb16")
-CLIP_BASE = _published("openai/clip-vit-base-patch32")
-CLIP_BASE_TEXT = _published("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
-CLIP_LARGE = _published("openai/clip-vit-large-patch14")
+DINO = _list_files("facebook/dino-vitb16")
+CLIP_BASE = _list_files("openai/clip-vit-base-patch32")
+CLIP_BASE_TEXT = _list_files("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
+CLIP_LARGE = _list_files("openai/clip-vit-large-patch14")
 AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
 RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
 
@@ -156,7 +156,7 @@ class Models:
         found = [self.folder / path for path in needed.paths]
         return next((path for path in found if path.is_file()), found[0])
 
-    def _found(self, needed: Needed) -> Path:
+    def _find(self, needed: Needed) -> Path:
         if sentence := self.missing(needed):
             raise HeadForcingError(sentence)
         return self.file(needed)
@@ -164,7 +164,7 @@ class Models:
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
         transformers = import_optional("transformers", "these metrics", "metrics")
-        folder = [self._found(file) for file in needed][0].parent
+        folder = [self._find(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
                 folder, local_files_only=True, output_loading_info=True, **options
@@ -178,7 +178,7 @@ class Models:
 
     def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
         """The tensors of a PyTorch file by name."""
-        path = self._found(needed)
+        path = self._find(needed)
         with _readable(path.name, needed):
             weights = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
@@ -204,7 +204,7 @@ def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
 
 @contextmanager
 def _readable(name: str, needed: Needed) -> Iterator[None]:
-    """Turn whatever a reader of files says of a damaged one into a sentence."""
+    """Turn any error of reading a damaged file into a sentence."""
     try:
         yield
     except HeadForcingError:

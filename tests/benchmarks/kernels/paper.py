@@ -11,14 +11,15 @@ from collections.abc import Sequence
 
 import torch
 from headforcing.kernels.merge import merge_frames
-from headforcing.kernels.move import move_frames, roll
-from headforcing.kernels.rotations import no_rotation
+from headforcing.kernels.move import move_frames
 from torch import Tensor
+
+from .tables import no_rotation
 
 
 def rolling_update(k: Tensor, v: Tensor, moves: Tensor, frame_tokens: int) -> None:
     """The roll of every head's cache in one launch; `moves` as for `move_frames`, every rotation 0."""
-    roll(k, v, moves, no_rotation(k.device), frame_tokens)
+    move_frames(k, v, k, v, moves, no_rotation(k.device), frame_tokens)
 
 
 def episodic_update(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, admissions: Tensor) -> None:
@@ -30,7 +31,7 @@ def episodic_update(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, admissio
     """
     still = no_rotation(k.device)
     merge_frames(k, v, merges, kept, still)
-    roll(k, v, admissions, still, kept.shape[1])
+    move_frames(k, v, k, v, admissions, still, kept.shape[1])
 
 
 def packing(contexts: Sequence[Sequence[int]], frame_tokens: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,4 +3,5 @@
 import sys
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).resolve().parents[2] / "helpers"))
+HERE = Path(__file__).resolve().parent
+sys.path += [str(HERE), str(HERE.parents[1] / "helpers")]

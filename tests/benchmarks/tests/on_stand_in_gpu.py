@@ -27,7 +27,7 @@ from PIL import Image
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 
-GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
+GOLDEN = Path(__file__).parents[2] / "golden"
 WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"

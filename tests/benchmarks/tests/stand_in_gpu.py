@@ -36,7 +36,7 @@ from torch.utils._device import _device_constructors
 
 DEVICES = 2
 MEMORY = 24 << 30
-PACKAGE = Path(__file__).parents[2]
+PACKAGE = Path(__file__).parents[3]
 
 # PyTorch built for the CPU has no code that answers which CUDA device is current.
 GUARD = """

@@ -316,7 +316,8 @@ def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_
         return dict(sorted(((name, ms) for name, ms in times.items() if name in names), key=lambda item: item[1]))
 
     monkeypatch.setattr(attention.attention_timing, "fastest", fastest)
-    monkeypatch.setattr(attention, "tried", lambda name, *_: attention.LayerAttention(lambda q, k, v, spans: q, name))
+    backend = attention.LayerAttention
+    monkeypatch.setattr(attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name))
     attention.fastest_backend.cache_clear()
     case = replace(day.DRY, device=torch.device("cuda"))
     sizes = case.shape(HEAD_FORCING, 40).layer_sizes

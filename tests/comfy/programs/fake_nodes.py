@@ -5,7 +5,6 @@ import json
 import shutil
 import time
 import types
-import zlib
 
 import comfy.latent_formats
 import comfy.model_patcher
@@ -30,33 +29,6 @@ class TestFakeText:
         rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
         rows[:, words:] = 0
         return ([[rows, {"pooled_output": None}]],)
-
-
-class FakeClip:
-    """Enough of comfy.sd.CLIP for CLIPTextEncode: one fixed random row for each word, then an end row, then zeros."""
-
-    def tokenize(self, text, **kwargs):
-        return text.split() + ["</s>"]
-
-    def encode_from_tokens_scheduled(self, tokens, **kwargs):
-        rows = torch.zeros(1, max(512, len(tokens)), 4096)
-        for i, word in enumerate(tokens):
-            rows[0, i] = torch.randn(4096, generator=torch.Generator().manual_seed(zlib.crc32(word.encode())))
-        return [[rows, {"pooled_output": None}]]
-
-    def clone(self):
-        return self
-
-
-class TestFakeClip:
-    RETURN_TYPES, FUNCTION, CATEGORY = ("CLIP",), "make", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {}}
-
-    def make(self):
-        return (FakeClip(),)
 
 
 class TestSlow:
@@ -199,7 +171,6 @@ NODE_CLASS_MAPPINGS = {
     "TestPreviewSpy": TestPreviewSpy,
     "TestPreviewsSeen": TestPreviewsSeen,
     "TestFakeText": TestFakeText,
-    "TestFakeClip": TestFakeClip,
     "TestSlow": TestSlow,
     "TestImageVAE": TestImageVAE,
     "TestOtherModel": TestOtherModel,

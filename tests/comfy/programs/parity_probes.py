@@ -1,4 +1,4 @@
-"""All probes of test_nodes_parity.py, in one process; prints what each found as JSON."""
+"""All probes of test_nodes_parity.py, in one process; prints the error of each as JSON, null where all is well."""
 
 from inside_comfy import load_pack
 
@@ -9,10 +9,10 @@ import gc
 import importlib
 import json
 import logging
+import math
 import pathlib
 import sys
 import tempfile
-import time
 import traceback
 import types
 import weakref
@@ -67,7 +67,7 @@ def importing():
     return found, module
 
 
-results["importing"], module = importing()
+imported, module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
 native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.loaded_model")
 render_video = module(".nodes.host.render")
@@ -188,16 +188,31 @@ def probe(function):
     """Run a probe, if it is wanted; no names on the command line want all."""
     if wanted and function.__name__ not in wanted:
         return
-    began = time.perf_counter()
+    results[function.__name__] = None
     try:
-        results[function.__name__] = function()
-    except Exception:
-        results[function.__name__] = {"error": traceback.format_exc()}
-    results.setdefault("seconds", {})[function.__name__] = round(time.perf_counter() - began, 2)
+        function()
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        values = {name: repr(value)[:200] for name, value in frame.f_locals.items()}
+        results[function.__name__] = f"{traceback.format_exc()}\n{json.dumps(values, indent=1)}"
+
+
+def as_json(found):
+    """What was found with lists in place of tuples."""
+    return json.loads(json.dumps(found))
 
 
 @probe
-def plain():
+def importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_names():
+    assert imported["light"] == []  # importing the pack itself imports nothing at all
+    assert imported["during"] == [] and imported["loaded"] == []
+    assert imported["spied"] == sorted(Spy.wanted)
+    assert pathlib.Path(imported["nodes"]).parent == pathlib.Path(comfy.__path__[0]).parent
+    assert not imported["root_on_path"]
+
+
+@probe
+def a_rollout_on_the_native_model_equals_the_cores_own():
     model = native()
     plan = make_plan(model)
     by_host, host_events = hosted(model, plan)
@@ -209,21 +224,15 @@ def plain():
     def facts(events):
         return [(e.after_block, e.frame, e.admitted, e.merged, e.dropped) for e in events]
 
-    return {
-        "dtype": str(bridge.compute_dtype(model)),
-        "difference": apart(by_host, by_core),
-        "same_events": facts(host_events) == facts(core_events),
-        "merges": sum(bool(e.merged) for e in host_events),
-        "other_seed": apart(by_host, other_seed),
-        "other_video": apart(by_host, other_video),
-        "one_prompt_before": apart(by_host[:15], one_prompt[:15]),
-        "one_prompt_after": apart(by_host[15:], one_prompt[15:]),
-        "frames": len(by_host),
-    }
+    assert (str(bridge.compute_dtype(model)), len(by_host)) == ("torch.float32", 33)
+    assert apart(by_host, by_core) < 1e-4
+    assert (facts(host_events) == facts(core_events)) and sum(bool(e.merged) for e in host_events) >= 2
+    assert apart(by_host, other_seed) > 0.1 and apart(by_host, other_video) > 0.1
+    assert apart(by_host[:15], one_prompt[:15]) == 0 and apart(by_host[15:], one_prompt[15:]) > 1e-3
 
 
 @probe
-def loaded_again():
+def a_model_can_be_loaded_once_more_for_another_device():
     """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
     load_model, load_demo = module(".nodes.load_model"), module(".nodes.load_demo")
     tiny = native_models.reloadable(load_model.load_model, TINY, "auto", None)
@@ -241,11 +250,11 @@ def loaded_again():
         load, args = copy.cached_patcher_init if hasattr(model, "deepclone_multigpu") else model.cached_patcher_init
         again.append([bridge.fingerprint(model) == bridge.fingerprint(copy), shared, callable(load)])
     plan = make_plan(tiny, 3.0)
-    return {"again": again, "difference": apart(hosted(tiny, plan)[0], hosted(native(), plan)[0])}
+    assert again == [[True, False, True]] * 2 and apart(hosted(tiny, plan)[0], hosted(native(), plan)[0]) == 0
 
 
 @probe
-def split_over_gpus():
+def options_of_a_split_over_gpus_do_not_reach_the_calls():
     """What core's MultiGPU CFG Split puts into the model's options does not reach the calls of our sampler."""
     seen = []
 
@@ -256,11 +265,12 @@ def split_over_gpus():
     options = {"multigpu_clones": {}, "multigpu_thread_pool": None, "other": 1, "transformer_options": {}}
     model = bridge.HostedModel(denoiser, {"model_options": options}, torch.device("cpu"))
     model.denoise(torch.zeros(3, 16, 6, 10), 0.5, None)
-    return {"seen": seen[0], "left": sorted(options)}
+    assert seen[0] == ["other", "transformer_options"]
+    assert "multigpu_clones" in sorted(options), "the options of the graph are not changed"
 
 
 @probe
-def behind_the_split_node():
+def the_sampler_works_behind_the_node_that_splits_guidance_over_gpus():
     """Core's MultiGPU CFG Split itself before our sampler; two names of the CPU stand in for two GPUs."""
     node = importlib.import_module("comfy_extras.nodes_multigpu").MultiGPUCFGSplitNode
     multigpu = importlib.import_module("comfy.multigpu")
@@ -282,11 +292,14 @@ def behind_the_split_node():
         mm.get_all_torch_devices, mm.set_torch_device = before
         multigpu.MultiGPUThreadPool = pool
     clones = len(split.get_additional_models_with_key("multigpu"))
-    return {"clones": clones, "pools": pools, "difference": apart(found, hosted(native(), plan)[0])}
+    found = as_json({"clones": clones, "pools": pools, "difference": apart(found, hosted(native(), plan)[0])})
+    assert found["clones"] == 1, "the graph's MODEL keeps its copy for another GPU"
+    assert not found["pools"], "and a render has none, nor loads anything there"
+    assert found["difference"] == 0
 
 
 @probe
-def compiled():
+def a_model_that_is_to_be_compiled_is_run_as_it_is_and_the_report_says_so():
     """A MODEL after ComfyUI's TorchCompileModel."""
     graphs = []
 
@@ -299,15 +312,19 @@ def compiled():
     wrapped = model.clone()
     set_torch_compile_wrapper(wrapped, backend=backend)
     found, _ = hosted(wrapped, plan)
-    return {
-        "graphs": len(graphs),
-        "told": bridge.ignored_patches(wrapped),
-        "difference": apart(found, hosted(model, plan)[0]),
-    }
+    found = as_json(
+        {
+            "graphs": len(graphs),
+            "told": bridge.ignored_patches(wrapped),
+            "difference": apart(found, hosted(model, plan)[0]),
+        }
+    )
+    assert found["graphs"] == 0 and found["difference"] == 0
+    assert len(found["told"]) == 1 and "torch.compile" in found["told"][0]
 
 
 @probe
-def fused():
+def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
     """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
     (as under dynamic VRAM), and on norms that it changes."""
     operation, called = module(".kernels.dispatch").Operation, []
@@ -345,33 +362,39 @@ def fused():
         cast, _ = hosted(model, plan)
     finally:
         operation.usable, operation.kernel = plainly
-    return {
-        "difference": apart(found, expected),
-        "cast": apart(cast, expected),
-        "held": apart(held, expected),
-        "own_norms": own_norms,
-        "held_norms": held_norms,
-        "cast_norms": sorted({*called}),
-    }
+    found = as_json(
+        {
+            "difference": apart(found, expected),
+            "cast": apart(cast, expected),
+            "held": apart(held, expected),
+            "own_norms": own_norms,
+            "held_norms": held_norms,
+            "cast_norms": sorted({*called}),
+        }
+    )
+    assert found["difference"] < 1e-4 and found["cast"] < 1e-4
+    norms = [["norm_modulate", False], ["residual_norm_modulate", False]]
+    assert found["own_norms"] == [*norms, ["write_block", False]]
+    assert found["held_norms"] == found["own_norms"] and found["held"] < 1e-4
+    assert found["cast_norms"] == [*norms, ["write_block", True]]  # those with weights are ComfyUI's own layers'
 
 
 @probe
-def extended():
+def an_extension_on_the_native_model_equals_the_cores_own():
     model = native()
     begun, _ = hosted(model, make_plan(model, 1.0))
     plan = make_plan(model, 1.5, start_frames=len(begun))
     by_host, _ = hosted(model, plan, start=begun)
     by_core, _ = own(weights(), plan, start=begun)
-    return {
-        "difference": apart(by_host, by_core),
-        "begins_with_given": apart(by_host[: len(begun)], begun),
-        "frames": [len(begun), len(by_host)],
-        "other_start": apart(by_host[6:], hosted(model, plan, start=begun + 1)[0][6:]),
-    }
+    assert [len(begun), len(by_host)] == [6, 12]
+    assert apart(by_host, by_core) < 1e-4 and apart(by_host[: len(begun)], begun) < 1e-5
+    assert (
+        apart(by_host[6:], hosted(model, plan, start=begun + 1)[0][6:]) > 1e-3
+    )  # the cache was really written from the given frames
 
 
 @probe
-def switched():
+def prompt_switches_on_the_native_model_equal_the_cores_own():
     model, found = native(), {}
     before, _ = hosted(model, make_plan(model, 4.5))
     for tag in ("[recache, blend 2]", "[flush, re-anchor]"):
@@ -382,21 +405,23 @@ def switched():
             apart(by_host[:9], before[:9]),
             apart(by_host[9:], before[9:]),
         ]
-    return found
+    for tag, (difference, before, after) in found.items():
+        assert difference < 1e-4 and before == 0 and after > 1e-3, tag
 
 
 @probe
-def other_methods():
+def every_method_on_the_native_model_equals_the_cores_own():
     model, found = native(), {}
     # one of each way to call the host: a cache that reads queries, blocks denoised together, a loop of its own
     for name in ("longlive", "memflow", "deep_forcing", "rolling_forcing", "causvid"):
         plan = make_plan(model, 3.0, method=name)
         found[name] = apart(hosted(model, plan)[0], own(weights(), plan)[0])
-    return found
+    assert {"longlive", "memflow", "rolling_forcing", "causvid"} <= set(found)
+    assert {name: difference for name, difference in found.items() if difference > 1e-4} == {}
 
 
 @probe
-def with_lora():
+def a_native_lora_equals_one_merged_by_the_core():
     model, lora = native(), comfy.utils.load_torch_file(LORA)
     patched, _ = comfy.sd.load_lora_for_models(model, None, lora, 0.7, 0)
     plan = make_plan(model, 3.0)
@@ -406,15 +431,12 @@ def with_lora():
         merged[target] = patch.apply(merged[target], 0.7).to(merged[target].dtype)
     by_core, _ = own(merged, plan)
     without, _ = hosted(model, plan)
-    return {
-        "difference": apart(by_host, by_core),
-        "effect": apart(by_host, without),
-        "plain_after": apart(without, own(weights(), plan)[0]),
-    }
+    assert apart(by_host, by_core) < 1e-4 < 1e-2 < apart(by_host, without)
+    assert apart(without, own(weights(), plan)[0]) < 1e-4
 
 
 @probe
-def fp8_paths():
+def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
     """ComfyUI's fp8 products, which it computes on a CPU when told that the device has them."""
 
     def loaded(**options):
@@ -436,11 +458,17 @@ def fp8_paths():
             "fingerprint": bridge.fingerprint(other),
             "again": apart(hosted(other, plan)[0], latents),
         }
-    return found | {"exact": precision.inexact(model), "fingerprint": bridge.fingerprint(model)}
+    stored, fast = found["stored"], found["fast"]
+    assert 1e-3 < stored["apart"] < 0.3 and 1e-3 < fast["apart"] < 0.3
+    assert stored["again"] == fast["again"] == 0
+    assert stored["inexact"] == ["weights stored in 8-bit floating point (float8_e4m3fn)"]
+    assert fast["inexact"] == ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
+    assert precision.inexact(model) == []
+    assert len({bridge.fingerprint(model), stored["fingerprint"], fast["fingerprint"]}) == 3
 
 
 @probe
-def expert():
+def models_of_wan_2_2_from_any_loader_are_refused_by_name():
     """What is said of MODELs with the dimensions of A14B and of 5B, by the file that one was loaded from."""
     sizes = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
     block = torch.nn.Module()
@@ -463,11 +491,11 @@ def expert():
             return str(error)
 
     five = types.SimpleNamespace(**{**vars(net), "dim": 3072, "in_dim": 48})
-    return {
-        "expert": told(net, "/models/wan2.2_t2v_low_noise_14B.safetensors", {}),
-        "krea": [told(net, "/models/krea.safetensors", {}), told(net)],
-        "5b": told(five),
-    }
+    assert told(net, "/models/wan2.2_t2v_low_noise_14B.safetensors", {}).startswith(
+        "wan2.2_t2v_low_noise_14B.safetensors is one expert of Wan2.2 A14B"
+    )
+    assert [told(net, "/models/krea.safetensors", {}), told(net)] == [40, 40]
+    assert "got 48: Wan2.2 TI2V 5B" in told(five)
 
 
 @torch.inference_mode()
@@ -480,7 +508,7 @@ def ksample(model):
 
 
 @probe
-def attention_override():
+def attention_goes_through_what_nodes_put_in_its_place():
     model, calls = native(), []
     plan = make_plan(model, 1.5)
     plain, _ = hosted(model, plan)
@@ -495,16 +523,12 @@ def attention_override():
         return function(q, k, v, *args, **kwargs)
 
     watched = replaced(watching)
-    return {
-        "watched": apart(plain, watched),
-        "calls": len(calls),
-        "shapes": all(a == 1 and b for a, b in calls),
-        "without": apart(plain, replaced(lambda function, q, *args, **kwargs: q)),
-    }
+    assert apart(plain, watched) == 0 and apart(plain, replaced(lambda function, q, *args, **kwargs: q)) > 1e-3
+    assert len(calls) > 25 and all(a == 1 and b for a, b in calls)
 
 
 @probe
-def chosen_attention():
+def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_cpu():
     """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
     arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
     attention, found = bridge.HostAttention({}), {}
@@ -531,13 +555,18 @@ def chosen_attention():
         found["overridden"] = overridden.or_better(torch.float32, "cpu", shape) is overridden
     finally:
         bridge.attention_function = asked
-    found["sizes"] = given[0][-2:]
+    found["sizes"] = list(given[0][-2:])
     found["none better"] = attention.or_better(torch.float32, "cpu", shape) is attention
-    return found
+    assert found["default"] and found["none better"]
+    for name in ("quad_cross", "split_cross"):
+        difference, kept = found[name]
+        assert difference < 1e-5 and kept
+    assert found["better"] and found["overridden"]
+    assert found["sizes"] == [16, "the sizes of the render"], "else the first that works is taken, not the fastest"
 
 
 @probe
-def moving_preview():
+def a_preview_is_made_of_a_copy_in_the_hosts_memory():
     """What a previewer is given for a finished block: the host's memory, and one frame fewer at each step."""
 
     class OnGpu(torch.Tensor):
@@ -552,11 +581,15 @@ def moving_preview():
         images = [preview.next(None), preview.next(torch.zeros(3, 16, 2, 2).as_subclass(OnGpu)), preview.next(None)]
     finally:
         bridge.previewer = own
-    return {"asked": asked, "images": images, "shown": [[type(x).__name__, list(x.shape)] for x in shown]}
+    assert asked == ["cpu"] and images == [None, "image", "image"]
+    assert [[type(x).__name__, list(x.shape)] for x in shown] == [
+        ["Tensor", [1, 16, 3, 2, 2]],
+        ["Tensor", [1, 16, 2, 2, 2]],
+    ]
 
 
 @probe
-def aftermath():
+def the_model_is_unchanged_for_normal_samplers():
     model = native()
     before = ksample(model)
     keys = sorted(model.model_options), {k: sorted(v) for k, v in model.wrappers.items() if v}
@@ -568,14 +601,13 @@ def aftermath():
     clone = model.clone()
     clone.add_wrapper_with_key(bridge.WrappersMP.DIFFUSION_MODEL, "head_forcing", bridge._diffusion_model_wrapper)
     options = json.dumps(model.model_options, default=lambda x: type(x).__name__)
-    return {
-        "same": torch.equal(before, after),
-        "inert": torch.equal(before, ksample(clone)),
-        "keys": keys == keys_after,
-        "attributes": [list(a - b) for a, b in zip(attributes_after, attributes, strict=True)],
-        "options": "head_forcing" in options or "Hosted" in options,
-        "spread": float(before.std()),
-    }
+    assert float(before.std()) > 0.01
+    assert torch.equal(before, after) and torch.equal(before, ksample(clone))
+    assert (
+        (keys == keys_after)
+        and not ("head_forcing" in options or "Hosted" in options)
+        and [list(a - b) for a, b in zip(attributes_after, attributes, strict=True)] == [[], []]
+    )
 
 
 class Watched(core.head_cache.HeadCache):
@@ -610,14 +642,16 @@ def leftovers(run):
 
 
 @probe
-def memory_after_sampling():
+def caches_are_freed_at_once_after_sampling():
     model = native()
     kept = []
-    return leftovers(lambda: kept.append(hosted(model, make_plan(model, 2.0))))
+    found = as_json(leftovers(lambda: kept.append(hosted(model, make_plan(model, 2.0)))))
+    assert found["made"] > 4
+    assert (found["left"], found["left_after_gc"]) == (0, 0)  # 2.5 GB at real size: must not wait for the collector
 
 
 @probe
-def memory_after_finding_roles():
+def caches_are_freed_at_once_after_roles_were_found():
     model, kept = native(), []
     plan = dataclasses.replace(make_plan(model, 7.5), auto=core.auto.AutoProfile())
     found = leftovers(lambda: kept.append(sampled(model, plan)))
@@ -625,16 +659,18 @@ def memory_after_finding_roles():
     given = dataclasses.replace(plan, auto=None, shape=dataclasses.replace(plan.shape, roles=roles))
     after, _ = hosted(model, given)
     facts = [(event.after_block, event.frame) for event in kept[0].events]
-    return found | {
-        "roles": roles,
-        "events": facts,
-        "frames": [len(kept[0].latents), len(after)],
-        "other_caches": apart(kept[0].latents, after),
-    }
+    assert found["made"] > 8  # the caches of the warm-up, and those that follow
+    assert (found["left"], found["left_after_gc"]) == (0, 0)
+    flat = [role for layer in roles for role in layer]
+    assert sorted(flat) == ["anchor", "local", "memory", "memory"]
+    assert [len(kept[0].latents), len(after)] == [33, 33] and apart(
+        kept[0].latents, after
+    ) > 1e-3  # the warm-up sees every frame
+    assert [after for after, _ in facts] == list(range(1, 11))  # those of the warm-up among them
 
 
 @probe
-def memory_after_measuring():
+def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
     model, family = native(), core.schedule.schedule("self_forcing")
     setup = core.shares.ProfileSetup(
         bridge.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7
@@ -648,11 +684,12 @@ def memory_after_measuring():
         video = core.wan_video_model.WanVideoModel(backbone, torch.float32)
         core.profiler.profile_heads(video, config, by_core, dict(enumerate(EMBEDS)), dtype=torch.float32)
     means = by_host.mean(), by_core.mean()
-    return found | {"difference": apart(*means), "spread": float(means[0].std()), "missing": by_host.missing_prompts()}
+    assert found["made"] > 8 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert by_host.missing_prompts() == [] and apart(*means) < 1e-5 < 1e-2 < float(means[0].std())
 
 
 @probe
-def fingerprints():
+def a_fingerprint_names_weights_and_loras():
     model, lora = native(), comfy.utils.load_torch_file(LORA)
     other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
 
@@ -673,11 +710,15 @@ def fingerprints():
         named["other_weights"].model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
     found = {name: bridge.fingerprint(one) for name, one in named.items()}
     mm.load_models_gpu([named["lora"]])  # merges the LoRA into the weights
-    return found | {"loaded": bridge.fingerprint(named["lora"]), "merged": bool(named["lora"].backup)}
+    assert found["plain"] == found["again"] == found["clone"]
+    assert found["lora"] == found["same_lora"] == bridge.fingerprint(named["lora"])
+    assert bool(named["lora"].backup), "the LoRA was not merged, so loading proves nothing"
+    distinct = [found[name] for name in ("plain", "lora", "weaker", "other_lora", "other_weights")]
+    assert len(set(distinct)) == 5, found
 
 
 @probe
-def memory_after_interrupt():
+def cancel_stops_within_one_model_call_and_frees_the_cache():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
@@ -705,11 +746,14 @@ def memory_after_interrupt():
         bridge.forward_block = forward
         mm.interrupt_current_processing(False)
     again, _ = hosted(model, plan)
-    return found | {"again": apart(again, own(weights(), plan)[0])}
+    assert found["kind"] == ("Exception" if issubclass(mm.InterruptProcessingException, Exception) else "BaseException")
+    assert found["calls"] == 7
+    assert found["made"] > 4 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert apart(again, own(weights(), plan)[0]) < 1e-4
 
 
 @probe
-def rolling_cancelled():
+def a_cancelled_rolling_render_stops_at_once_and_goes_on_to_the_same_latents():
     """Cancel is pressed while four blocks are made together, and the same is queued again."""
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
@@ -744,13 +788,10 @@ def rolling_cancelled():
         mm.interrupt_current_processing(False)
     done, watcher = run()
     straight, _ = hosted(model, plan)
-    return found | {
-        "calls": calls,
-        "reused": done.reused_blocks,
-        "apart": apart(done.latents, straight),
-        "steps": [watcher.done, plan.steps],
-        "frames": len(straight),
-    }
+    steps = [watcher.done, plan.steps]
+    assert found["raised"] and calls == [3, 6, 9, 12, 3, 12, 3, 12, 3, 12]
+    assert done.reused_blocks == 3 and apart(done.latents, straight) == 0 and len(straight) == 33
+    assert steps[0] == steps[1]
 
 
 class Stop(Exception):
@@ -776,7 +817,7 @@ def asked_for(run):
 
 
 @probe
-def open_sampler():
+def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     """The SAMPLER of Apply Head Forcing: the memory it is given and what it leaves behind."""
     rollout, model = module(".nodes.host.open_sampler"), native()
     options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
@@ -819,17 +860,20 @@ def open_sampler():
     rollout.log.addHandler(handler)
     run(1, 1.5, patched, lambda applied: set_torch_compile_wrapper(applied, backend=None))  # which cannot be called
     rollout.log.removeHandler(handler)
-    return found | {
-        "said": said,
-        "asked": [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))],
-        "own": asked_for(lambda: own(120.0)),
-        "difference": apart(kept[0][0].transpose(0, 1), ours),
-        "handed": [latents.shape[2] for latents in handed],
-    }
+    assert [asked_for(lambda: run(1, 120.0)), asked_for(lambda: run(2, 120.0))] == [
+        asked_for(lambda: own(120.0))
+    ] * 2, "one block and its caches, whatever the length and the batch"
+    assert found["made"] > 4 and (found["left"], found["left_after_gc"]) == (0, 0)
+    assert apart(kept[0][0].transpose(0, 1), ours) == 0
+    assert [latents.shape[2] for latents in handed] == [3], (
+        "our own sampler keeps the video in main memory: ComfyUI gets one block of zeros"
+    )
+    told = "patches of attention or blocks (attn2_patch)", "torch.compile"
+    assert said == [f"Apply Head Forcing: not used in a rollout: {what}" for what in told]
 
 
 @probe
-def memory_asked_for():
+def comfyui_is_asked_for_the_memory_of_the_estimate():
     model, asked = native(), {}
 
     def needs(name, run):
@@ -858,18 +902,22 @@ def memory_asked_for():
     del model.model.memory_required
     needs_of_plan = core.resources.needs_of(plan, torch.float32, 0)
     shape = [plans["head_forcing"].frames_per_pass, 6, 10]
-    return {
-        "asked": asked,
-        "estimate": {name: core.resources.needs_of(plan, torch.float32, 0).working for name, plan in plans.items()},
-        "own": [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)],
-        "again": again,
-        "of_a_pass": needs_of_plan.temporary,
-        "of_a_prompt": needs_of_plan.prompt,
-    }
+    estimate = {name: core.resources.needs_of(plan, torch.float32, 0).working for name, plan in plans.items()}
+    of_a_pass = needs_of_plan.temporary
+    # what it must keep free, exactly; what it likes to have free is not twice that, but one pass more
+    assert estimate["self_forcing"] > 5 * estimate["head_forcing"]
+    once, twice = [model.model.memory_required([passes, 16, *shape]) for passes in (1, 2)]
+    for method, (wished, needed) in asked.items():
+        assert math.isclose(needed, max(estimate[method], once))
+        assert math.isclose(wished - needed, twice - once)
+    # a model that is loaded again is not asked to make room for what is allocated
+    before_the_first_block = of_a_pass + needs_of_plan.prompt  # which the cache has by then
+    assert math.isclose(again[0], before_the_first_block) and math.isclose(again[1], of_a_pass)
+    assert before_the_first_block < 0.5 * estimate["self_forcing"]
 
 
 @probe
-def toy_objects():
+def toy_objects_behave_like_native_ones():
     model, clip, vae = toy.load_model(), toy.load_clip(), toy.ToyVAE()
 
     def encode(c):
@@ -891,18 +939,26 @@ def toy_objects():
         latents = base.transpose(0, 1)[None]
         pictures = vae.decode(latents)
         back = vae.encode(pictures.reshape(-1, *pictures.shape[-3:]))
-        return {
-            "text": list(text.shape),
-            "clone": apart(text, encode(clip.clone())),
-            "patched_clip": apart(text, encode(patched_clip)),
-            "model_clone": apart(base, run(model.clone())),
-            "lora": apart(base, run(patched)),
-            "after_lora": apart(base, run(model)),
-            "pictures": list(pictures.shape),
-            "range": [float(pictures.min()), float(pictures.max())],
-            "back": list(back.shape),
-            "there_and_back": float((back - latents).abs().mean() / latents.abs().mean()),
-        }
+        found = as_json(
+            {
+                "text": list(text.shape),
+                "clone": apart(text, encode(clip.clone())),
+                "patched_clip": apart(text, encode(patched_clip)),
+                "model_clone": apart(base, run(model.clone())),
+                "lora": apart(base, run(patched)),
+                "after_lora": apart(base, run(model)),
+                "pictures": list(pictures.shape),
+                "range": [float(pictures.min()), float(pictures.max())],
+                "back": list(back.shape),
+                "there_and_back": float((back - latents).abs().mean() / latents.abs().mean()),
+            }
+        )
+    assert found["text"] == [1, 12, 64]
+    assert (found["clone"], found["patched_clip"], found["model_clone"], found["after_lora"]) == (0, 0, 0, 0)
+    assert found["lora"] > 1e-2
+    assert found["pictures"] == [1, 9, 64, 64, 3] and found["back"] == [1, 16, 3, 8, 8]
+    assert 0 <= found["range"][0] < found["range"][1] <= 1
+    assert found["there_and_back"] < 0.5
 
 
 def decoded(streaming, latents, size):
@@ -951,7 +1007,7 @@ def current_devices(vae, latents):
 
 
 @probe
-def decoder():
+def streaming_decode_equals_decoding_at_once():
     vae = comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
     own, others = vae_decoding.load_decoder(vae, (4, 6)), []
     exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
@@ -978,11 +1034,25 @@ def decoder():
         found["overlap"]["shifted"] = min(map(float, later))
         found["dynamic"] = decoder_of_dynamic_vram(vae, latents)
         found["current"] = current_devices(vae, latents)
-    return found
+    assert found["spread"] > 0.01
+    assert len(found["exact"]) == 6 and max(found["exact"].values()) < 1e-4, found["exact"]
+    # our decoder on comfyuis weights equals comfyuis and leaves changed vaes to it
+    assert found["kind"] == "WanVideoDecoder" and found["others"] == ["WanStreamingDecoder"] * 2
+    assert len(found["own"]) == 6 and max(found["own"].values()) < 1e-4, found["own"]
+    # our decoder has a copy of weights under dynamic vram and leaves those that are offloaded
+    dynamic = found["dynamic"]
+    assert (dynamic["lowvram"], dynamic["kind"]) == ("WanStreamingDecoder", "WanVideoDecoder")
+    assert dynamic["difference"] < 1e-4
+    # comfyuis networks run with their device as the current one
+    assert found["current"] == {"seen": [True] * 3, "index": 1}
+    # overlapping decode gives every picture in its place
+    overlap = found["overlap"]
+    assert overlap["pictures"] == 37
+    assert overlap["error"] < 0.5 * overlap["shifted"]
 
 
 @probe
-def draft_decoder():
+def comfyuis_tiny_decoder_for_drafts_streams_exactly():
     torch.manual_seed(0)
     weights = comfy.taesd.taehv.TAEHV(16).state_dict()
     scaled = {name: torch.randn_like(value) * value[0].numel() ** -0.5 for name, value in weights.items()}
@@ -999,11 +1069,17 @@ def draft_decoder():
         draft.OVERLAP_FRAMES = 3
         draft.reset()
         short = apart(decoded(draft, latents, 3), whole)
-    return {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short, "ours": ours}
+    found = as_json(
+        {"kind": type(draft).__name__, "exact": exact, "spread": float(whole.std()), "short": short, "ours": ours}
+    )
+    assert found["kind"] == "OverlapDecoder" and found["spread"] > 1e-3
+    # the whole network in float32, fed in other portions
+    assert max(found["exact"].values()) < 3e-4 * found["spread"] < 0.1 * found["short"], found
+    assert found["ours"] < 3e-4 * found["spread"], "the command line's tiny decoder is the same network"
 
 
 @probe
-def several_rollouts():
+def rollouts_are_encoded_and_decoded_as_comfyui_would():
     """What encodes a picture between rollouts and decodes them, beside ComfyUI's own encode and decode."""
     torch.manual_seed(0)
     draft = {
@@ -1039,12 +1115,15 @@ def several_rollouts():
                 "spread": [float(first.std()), float(expected.std())],
                 "without": apart(decoded(codec.decoder(), latents, 3), expected),
             }
-    return found
+    for codec in found["codecs"].values():
+        assert max(codec["decoded"]) < 1e-3 < codec["without"] and codec["encoded"] < 1e-3
+        assert min(codec["spread"]) > 0.01
+    assert len(set(found["names"])) == 3
 
 
 @probe
 @torch.inference_mode()
-def native_image_start():
+def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sampler():
     """The node ARVideoI2V and the sampler ar_video beside our start image and the plain loop, on the same noise."""
     native_nodes = importlib.import_module("comfy_extras.nodes_ar_video")
     model, vae = native(), comfy.sd.VAE(sd=comfy.utils.load_torch_file(VAE))
@@ -1087,16 +1166,12 @@ def native_image_start():
     blocks = core.loop.rollout(video_model, cache, script, NativeNoise(), given.split(1))
     ours = torch.cat([block.latents for block in blocks]).transpose(0, 1)[None]
     ours = model.model.process_latent_out(ours)
-    return {
-        "start": apart(first.transpose(1, 2), start.latents),
-        "video": apart(theirs, ours),
-        "spread": float(theirs.std()),
-        "frames": ours.shape[2],
-    }
+    assert apart(first.transpose(1, 2), start.latents) == 0 and ours.shape[2] == 5
+    assert apart(theirs, ours) < 1e-3 * float(theirs.std())
 
 
 @probe
-def other_models():
+def models_that_are_not_wan_are_named():
     def complaint(model):
         try:
             bridge.wan_config(model)
@@ -1126,7 +1201,9 @@ def other_models():
     models["named_blocks"].diffusion_model = torch.nn.Module()
     models["named_blocks"].diffusion_model.blocks = torch.nn.ModuleDict({"block0": torch.nn.Identity()})  # as of Cosmos
     complaints = {name: complaint(types.SimpleNamespace(model=model)) for name, model in models.items()}
-    return complaints | {"wan": complaint(native())}
+    assert complaint(native()) is None
+    for name in ("sd15", "named_blocks"):
+        assert "expected Wan 2.1 text-to-video weights" in complaints[name] and "Load Self Forcing" in complaints[name]
 
 
 print("RESULTS" + json.dumps(results))

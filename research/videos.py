@@ -1,4 +1,4 @@
-"""The videos of `check-claim`: planned, kept with their scores beside them, made and scored in any process."""
+"""Videos of real weights: planned, kept with their scores beside them, made and scored in any process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import json
 import shutil
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +14,36 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ...headforcing_core.commands.arguments import changed
-from ...headforcing_core.commands.compared_video import (
+from ..headforcing_core.commands.arguments import changed
+from ..headforcing_core.commands.compared_video import (
     ComparedJob,
     ComparedVideo,
     compared_source,
     planned_video,
     render_compared,
 )
-from ...headforcing_core.commands.metrics import panel_of
-from ...headforcing_core.commands.source import Source
-from ...headforcing_core.distributed.farm import Farm, Shared
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import replacing
-from ...headforcing_core.hashing import digest, file_hash
-from ...headforcing_core.head_profiles.profile import HeadProfile, classify
-from ...headforcing_core.render.comparison import Entry
-from ...headforcing_core.render.resources import Needs, in_turn
-from ...headforcing_core.report.drift import report_video
-from ...headforcing_core.report.learned.registry import METRICS
-from ..questions import Shuffles
-from ..statistics import Numbers
-from .claims import Measured
+from ..headforcing_core.commands.kept import check_roles
+from ..headforcing_core.commands.metrics import panel_of
+from ..headforcing_core.commands.source import Source
+from ..headforcing_core.distributed.farm import Farm, Shared
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.files import replacing
+from ..headforcing_core.hashing import digest, file_hash
+from ..headforcing_core.head_profiles.profile import HeadProfile
+from ..headforcing_core.render.comparison import Entry
+from ..headforcing_core.render.resources import Needs, in_turn
+from ..headforcing_core.report.drift import report_video
+from ..headforcing_core.report.learned.base import Panel
+from ..headforcing_core.report.learned.registry import METRICS, stamps
+from .questions import Rendered, Shuffles, renders_of
+from .statistics import Numbers
 
-Row = Entry | Shuffles
+Row = Entry | Rendered | Shuffles
 Note = dict[str, Any]
 
 
-def entries_of(row: Row) -> list[Entry]:
-    return row.entries if isinstance(row, Shuffles) else [row]
-
-
-def quota_profile(num_layers: int, num_heads: int) -> HeadProfile:
-    """A stand-in with as many heads of each role as a measured profile, for sizes and times."""
-    even = [[(1 / 3, 1 / 3, 1 / 3)] * num_heads] * num_layers
-    return HeadProfile("as many heads of each role as measured", num_layers, num_heads, classify(even))
-
-
 @dataclass(frozen=True)
-class ClaimVideo:
+class ScoredVideo:
     """One video: of a row, on a story, with the number of its prompts and noise."""
 
     row: str
@@ -64,7 +55,13 @@ class ClaimVideo:
 
     @property
     def name(self) -> str:
+        """The name of the video, which rows of the same entry share."""
         return f"{self.story}, {self.video.path.stem}"
+
+    @property
+    def prompt(self) -> str:
+        """All its prompts in one text."""
+        return " ".join(segment.text for segment in self.video.plan.timeline.segments)
 
     @property
     def runs(self) -> Path:
@@ -82,18 +79,19 @@ class ClaimVideo:
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source, given = self.video.source, vars(self.args)
-        options = replace(source.options, profile=None, policy=None, state_seconds=0.0)
-        profile = source.options.profile
+        options = {field.name: vars(source.options)[field.name] for field in fields(source.options)}
+        entry = self.video.entry
+        profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))
         files = {name: _stamp(given.get(name)) for name in ("text_encoder", "embeddings", "vae")}
         return {
             "weights": source.info.fingerprint,
             **files,
             "profile": digest(profile.roles) if isinstance(profile, HeadProfile) else "",
             "prompts": self.text,
-            "row": self.video.entry.key,
+            "row": entry.key if entry.given is None else f"{entry.key}: {entry.given}",
             "dtype": str(source.machine.dtype),
             "decoder": str(given.get("decoder")),
-            **{name: str(value) for name, value in vars(options).items()},
+            **{name: str(value) for name, value in options.items()},
         }
 
 
@@ -101,27 +99,39 @@ def _stamp(path: Path | None) -> str:
     return "" if path is None else f"{path.name}, {path.stat().st_size} bytes"
 
 
-def planned_videos(
+def plan_videos(
     args: argparse.Namespace, rows: Mapping[str, Row], stories: Mapping[str, Sequence[str]]
-) -> list[ClaimVideo]:
-    """Plan all videos of the rows."""
-    found = []
+) -> tuple[list[ScoredVideo], dict[str, str]]:
+    """Plan all videos of the rows; returns them, and why rows are left out that cannot be planned."""
+    planned: list[ScoredVideo] = []
+    left_out: dict[str, str] = {}
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
         common = compared_source(changed(args, prompts=texts[0]))
         sources = [common, *map(common.with_prompts, texts[1:])]
         for name, row in rows.items():
-            for entry in entries_of(row):
-                for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
-                    video = ComparedVideo.of(source, entry, args.seed + number, folder)
-                    # of two videos in one folder of runs, one would be refused
-                    machine = replace(video.source.machine, runs=runs / video.path.stem)
-                    video = replace(video, source=replace(video.source, machine=machine))
-                    found.append(ClaimVideo(name, story, number, text, args, video))
-    return found
+            try:
+                for entry in renders_of(row):
+                    for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
+                        video = ComparedVideo.of(source, entry, args.seed + number, folder)
+                        # of two videos in one folder of runs, one would be refused
+                        machine = replace(video.source.machine, runs=runs / video.path.stem)
+                        video = replace(video, source=replace(video.source, machine=machine))
+                        planned.append(ScoredVideo(name, story, number, text, args, video))
+            except HeadForcingError as error:
+                left_out[name] = str(error).removeprefix(f"{row.label}: ")
+    return [each for each in planned if each.row not in left_out], left_out
 
 
-def fitting_rows(unmade: Sequence[ClaimVideo], farm: Farm) -> tuple[dict[str, str], list[Needs]]:
+def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]]:
+    """The metrics with models, loaded here so that a damaged file is found now; and what their files are."""
+    panel = panel_of(args, "cpu" if args.farm else None)
+    if panel is None:
+        return None, {}
+    return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
+
+
+def fitting_rows(unmade: Sequence[ScoredVideo], farm: Farm) -> tuple[dict[str, str], list[Needs]]:
     """Check rows with videos to make: why some do not fit, and what the others need for a video of each kind.
 
     All videos of a row and a story have one size, so that one of each is checked.
@@ -139,7 +149,7 @@ def fitting_rows(unmade: Sequence[ClaimVideo], farm: Farm) -> tuple[dict[str, st
     return left_out, [need for (row, *_), need in needs.items() if row not in left_out]
 
 
-def disk_of(unmade: Sequence[ClaimVideo], needs: Sequence[Needs]) -> Needs | None:
+def disk_of(unmade: Sequence[ScoredVideo], needs: Sequence[Needs]) -> Needs | None:
     """Estimate the needs of all videos; finished blocks of one at a time stay, unless a folder is given for them."""
     if not unmade:
         return None
@@ -159,7 +169,7 @@ def note_of(path: Path) -> Note | None:
         return None
 
 
-def known_note(each: ClaimVideo) -> Note | None:
+def known_note(each: ScoredVideo) -> Note | None:
     """The note of a finished video; raises HeadForcingError if it was made from something else."""
     note, wanted = note_of(each.video.path), each.made_from
     if note is None or note["made_from"] == wanted:
@@ -171,7 +181,7 @@ def known_note(each: ClaimVideo) -> Note | None:
 
 
 @dataclass(frozen=True)
-class ClaimJob:
+class ScoreJob:
     """A video to make, or only to score, as a worker gets it; `metrics` as those of `Scores`."""
 
     compared: ComparedJob
@@ -180,7 +190,7 @@ class ClaimJob:
     runs: Path | None  # removed when the video is finished
 
 
-def score_video(job: ClaimJob) -> Numbers:
+def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
     video = planned_video(job.compared)
     known = note_of(video.path)
@@ -211,7 +221,7 @@ class Scores:
     Raises HeadForcingError if a video in the folder was made from something else.
     """
 
-    def __init__(self, videos: Sequence[ClaimVideo], metrics: Mapping[str, str]):
+    def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
         self.videos, self.metrics = list(videos), dict(metrics)
         self.known: dict[str, Numbers] = {}
         self.made: set[str] = set()
@@ -236,10 +246,15 @@ class Scores:
         return Scores([each for each in self.videos if each.row not in rows], self.metrics)
 
     @property
-    def todo(self) -> list[ClaimVideo]:
+    def todo(self) -> list[ScoredVideo]:
         return [each for each in self.videos if each.name not in self.known]
 
-    def unmade(self) -> list[ClaimVideo]:
+    @property
+    def count(self) -> int:
+        """Number of videos, each counted once."""
+        return len({each.name for each in self.videos})
+
+    def unmade(self) -> list[ScoredVideo]:
         return [each for each in self.videos if each.name not in self.made]
 
     def complete(self, farm: Farm, quiet: bool) -> None:
@@ -247,11 +262,17 @@ class Scores:
         todo, failed = self.todo, {}
         if not todo:
             return
-        embeds = _encoded(self.unmade())
+        unmade = self.unmade()
+        embeds = _encoded(unmade)
+        renders = {}
+        for each in unmade:
+            source = each.video.source
+            renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.texts]), source
+        check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:
-            with farm, tqdm(total=len(self.videos), initial=len(self.known), unit="video", disable=quiet) as bar:
+            with farm, tqdm(total=self.count, initial=len(self.known), unit="video", disable=quiet) as bar:
                 shared = {text: farm.share(embed) for text, embed in embeds.items()}
                 jobs = {each.name: self._job(each, shared, farm) for each in todo}
                 for outcome in farm.run(score_video, jobs):
@@ -269,25 +290,25 @@ class Scores:
                 raise HeadForcingError(f"{error} ({self._progress()})") from error
 
     def _progress(self) -> str:
-        return f"{len(self.known)} of {len(self.videos)} videos are finished, the same command goes on"
+        return f"{len(self.known)} of {self.count} videos are finished, the same command goes on"
 
-    def _job(self, each: ClaimVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ClaimJob:
+    def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
         made = each.name in self.made
         embeds = [] if made else [shared[text] for text in each.video.source.texts]
         compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
         runs = None if each.keeps_runs else each.runs.absolute()
-        return ClaimJob(compared, each.made_from, self.metrics, runs)
+        return ScoreJob(compared, each.made_from, self.metrics, runs)
 
-    def measured(self) -> dict[str, Measured]:
-        """The numbers by row."""
-        rows: dict[str, dict[str, dict[str, list[Numbers]]]] = {}
+    def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
+        """The videos of a story by the key of their entry, in the order of their numbers, each once."""
+        found: dict[str, dict[str, ScoredVideo]] = {}
         for each in self.videos:
-            stories = rows.setdefault(each.row, {}).setdefault(each.video.entry.key, {})
-            stories.setdefault(each.story, []).append(self.known[each.name])
-        return {row: Measured.of_shuffles(list(map(Measured, made.values()))) for row, made in rows.items()}
+            if each.story == story:
+                found.setdefault(each.video.entry.key, {})[each.name] = each
+        return {key: list(videos.values()) for key, videos in found.items()}
 
 
-def _encoded(videos: Sequence[ClaimVideo]) -> dict[str, Tensor]:
+def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     """The embedding of every text of the videos."""
     texts = list(dict.fromkeys(text for each in videos for text in each.video.source.texts))
     if not texts:

@@ -1,10 +1,17 @@
-"""The imported ones of the bundled profiles, made from Forcing-KV's head lists."""
+"""Lists of static and dynamic heads that Forcing-KV publishes, as head profiles: the bundled ones are made of them.
 
+`python -m headforcing.research.forcing_kv_heads ../shared` writes those of `profiles/` again.
+"""
+
+import json
+import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from ..headforcing_core.cache.roles import HeadRole
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_profiles.profile import BUNDLED_FOLDER, HeadProfile
 
 
 def import_forcing_kv(
@@ -20,7 +27,9 @@ def import_forcing_kv(
         static, dynamic = layer["static_head"], layer["dynamic_head"]
         if layer["layer_idx"] != index or sorted([*static, *dynamic]) != list(range(len(static) + len(dynamic))):
             raise HeadForcingError(f"layer {index} of the Forcing-KV list must name every head once, in layer order")
-        rows.append(tuple("anchor" if head in set(static) else "memory" for head in range(len(static) + len(dynamic))))
+        rows.append(
+            tuple(HeadRole("anchor" if head in set(static) else "memory") for head in range(len(static) + len(dynamic)))
+        )
     note = (
         "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
         "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
@@ -40,3 +49,27 @@ def import_forcing_kv(
             "note": f"{note} {remark}".strip(),
         },
     )
+
+
+SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."
+FORCING_KV = {  # name: (list, families, remark)
+    "self_forcing": ("selfforcing", ["self_forcing"], ""),
+    "causal_forcing": ("causalforcing", ["causal_forcing_chunkwise"], SAME_LIST),
+    "longlive": ("longlive", ["longlive"], ""),
+    "raven": ("raven", ["raven"], SAME_LIST),
+    "krea_14b": ("realtime_14b", ["krea_14b"], "For Krea Realtime 14B."),
+}
+
+
+def shipped_profiles(shared: Path) -> dict[str, HeadProfile]:
+    """The imported ones of the bundled profiles, made from their sources."""
+    made = {}
+    for name, (stem, families, remark) in FORCING_KV.items():
+        data = json.loads((shared / "heads" / f"forcingkv_heads_{stem}.json").read_text())
+        made[name] = import_forcing_kv(data, name, families, remark)
+    return made
+
+
+if __name__ == "__main__":
+    for profile in shipped_profiles(Path(sys.argv[1])).values():
+        profile.save(BUNDLED_FOLDER / f"{profile.name}.json")

@@ -6,25 +6,13 @@ of a layer. On a CPU the same operator computes GELU by its definition, which di
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.model.wan import finish_layer
 from torch import Tensor, nn
-
-from .wan import finish_layer
-
-
-class _Layer:
-    """A layer whose FFN is computed with the epilogue; everything else is the layer's own."""
-
-    def __init__(self, block: Any):
-        self._block = block
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._block, name)
-
-    def ffn(self, x: Tensor) -> Tensor:
-        return ffn_with_epilogue(self._block.ffn, x)
 
 
 def ffn_with_epilogue(ffn: Any, x: Tensor) -> Tensor:
@@ -37,5 +25,7 @@ def ffn_with_epilogue(ffn: Any, x: Tensor) -> Tensor:
 
 
 def finish_with_epilogue(block: Any, *arguments: Tensor) -> tuple[Tensor, Tensor]:
-    """`wan.finish_layer` with GELU in the launch of the linear layer before it."""
-    return finish_layer(_Layer(block), *arguments)
+    """`finish_layer` with GELU in the launch of the linear layer before it."""
+    fused = partial(ffn_with_epilogue, block.ffn)
+    layer = SimpleNamespace(norm3=block.norm3, cross_attn=block.cross_attn, norm2=block.norm2, ffn=fused)
+    return finish_layer(layer, *arguments)

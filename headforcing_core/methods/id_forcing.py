@@ -1,0 +1,182 @@
+"""ID-Forcing: after the training length, blocks attend only to keys and values that were made as in training.
+
+An *entry* is the keys and values of one block. Most are made by a clean pass that sees nothing but the block itself.
+They are rotated to positions of a short window. On Self Forcing the newest one is made anew behind the one before it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..cache.method import RolloutInputs, block_by_block
+from ..errors import HeadForcingError
+from ..rollout.loop import Block, JointModel
+from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel, WriteClean
+from .frames import KVFrames
+
+
+@dataclass(frozen=True)
+class IdForcing(MethodPolicy):
+    """ID-Forcing's settings (arXiv 2610.03120).
+
+    Attributes:
+        native_blocks: blocks at the beginning that are made as by Self Forcing, and after which the newest block's
+            entry is made anew for each block; 0: the authors' variant for LongLive, which has neither.
+        native_window: latent frames that those blocks attend to, the current block included; `native_sinks` of them
+            are the first of the video.
+        window_blocks: blocks in the window afterwards: the first of the video, the newest ones and the current one;
+            with native blocks always 4.
+    """
+
+    native_blocks: int = 7
+    native_window: int = 21
+    native_sinks: int = 0
+    window_blocks: int = 4
+
+    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+        late = self.window_blocks + bool(self.native_blocks)  # the entry that is made anew
+        native = min(self.native_window, self.native_blocks * frames_per_block) + 2 * frames_per_block
+        return max(native if self.native_blocks else 0, late * frames_per_block)
+
+    def check(self, shape: MethodShape) -> None:
+        native, window = self.native_blocks, self.window_blocks
+        if native < 0 or native == 1 or window < 3 or (native and window != 4):
+            raise HeadForcingError(
+                "ID-Forcing has at least 2 native blocks and 4 in its window, or no native blocks and at least 3 in "
+                f"its window, got native_blocks {native}, window_blocks {window}"
+            )
+        if self.native_window < self.native_sinks + shape.frames_per_block or self.native_sinks < 0:
+            raise HeadForcingError(
+                f"native_window must hold {self.native_sinks} sinks and a block of {shape.frames_per_block} frames, "
+                f"got {self.native_window}"
+            )
+
+    def make_cache(self, *args: Any) -> MethodCache:
+        return IdForcingCache(*args)
+
+    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        return block_by_block(MakesEntries(model), cache, video)
+
+
+class MakesEntries(WrappedModel):
+    """Has the cache make the entries that a block attends to before its first pass."""
+
+    def denoise(self, latents: Tensor, sigma: float, cache: Any) -> Tensor:
+        cache.read_window(lambda x: self.model.write_clean(x, cache))
+        return self.model.denoise(latents, sigma, cache)
+
+    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
+        cache.read_window(lambda x: self.model.write_clean(x, cache))
+        return self.model.denoise_jointly(latents, sigmas, cache)
+
+    def write_clean(self, latents: Tensor, cache: Any) -> None:
+        cache.read_alone(lambda x: self.model.write_clean(x, cache))
+        self.model.write_clean(latents, cache)
+        cache.latest.append(latents)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Keys and values of one block in every layer, without temporal rotation.
+
+    Attributes:
+        block: its number in the video.
+        place: temporal position of its first frame where it is read.
+    """
+
+    block: int
+    layers: list[KVFrames]
+    place: int
+
+
+class IdForcingCache(MethodCache):
+    policy: IdForcing
+
+    def begin_video(self) -> None:
+        self.first: Entry | None = None  # of the first block of the video
+        self.native: list[Entry] = []  # of native blocks, at their own positions
+        self.alone: deque[Entry] = deque(maxlen=self.policy.window_blocks - 2)
+        self.latest: deque[Tensor] = deque(maxlen=2)  # latents of the last blocks
+        self.made: dict[int, KVFrames] = {}  # what the last pass made, by layer
+        self.window: list[Entry] | None = None  # what the current block's denoising steps read
+        self.read: list[Entry] = []  # what the current pass reads besides its own block
+        self.place = 0  # temporal position of that block
+
+    @property
+    def late(self) -> bool:
+        """Whether the current block comes after the native ones."""
+        return self.block >= self.policy.native_blocks
+
+    def open(self) -> None:
+        self.window = None
+
+    def read_window(self, write_clean: WriteClean) -> None:
+        """Let the next pass read what denoising steps read, and make that first if it is not there."""
+        if self.window is None:
+            self._hand_over(write_clean)
+            self.window = self._late_window(write_clean) if self.late else self.native
+        self.read, self.place = self.window, self.start
+        if self.late:
+            self.place = len(self.window) * self.shape.frames_per_block
+
+    def read_alone(self, write_clean: WriteClean) -> None:
+        """Let the next pass, the clean one of the current block, read nothing; a native one what its others read."""
+        self._hand_over(write_clean)
+        self.read, self.place = ([], 0) if self.late else (self.native, self.start)
+
+    def _hand_over(self, write_clean: WriteClean) -> None:
+        """Make the entries of the last two native blocks again, each alone."""
+        if self.native and self.late:
+            for back, latents in zip((2, 1), list(self.latest), strict=True):
+                self.alone.append(self._made_behind([], write_clean, latents, self.block - back))
+            self.native = []
+
+    def _late_window(self, write_clean: WriteClean) -> list[Entry]:
+        size, entries = self.shape.frames_per_block, list(self.alone)
+        if self.policy.native_blocks:  # the newest entry is read only by the block after this one
+            before = replace(entries[0], place=0)
+            entries = [before, self._made_behind([before], write_clean, self.latest[-1], self.block - 1)]
+        first = [] if self.first is None else [self.first]
+        return [replace(entry, place=number * size) for number, entry in enumerate((*first, *entries))]
+
+    def _made_behind(self, read: list[Entry], write_clean: WriteClean, latents: Tensor, block: int) -> Entry:
+        """The entry of a block by a clean pass that attends to `read` and the block itself."""
+        self.read, self.place = read, len(read) * self.shape.frames_per_block
+        write_clean(latents.to(self.device))
+        return self._entry(block)
+
+    def _entry(self, block: int) -> Entry:
+        layers = [self.made[layer][:] for layer in range(self.shape.layers)]
+        return Entry(block, layers, block * self.shape.frames_per_block)
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self.made[layer] = KVFrames(k, v)
+
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        places = [entry.place + frame for entry in self.read for frame in range(self.frames)]
+        own = list(range(self.place, self.place + self.frames))
+        seen = [*(entry.layers[layer] for entry in self.read), self.made[layer]]
+        k = self.rope.rotate_temporal(torch.cat([frames.k for frames in seen], dim=1), [*places, *own])
+        v = torch.cat([frames.v for frames in seen], dim=1)
+        return self.attention_over(self.rope.rotate_temporal(q, own), k, v)
+
+    def finish(self, prompt: object) -> None:
+        entry = self._entry(self.block)
+        self.first = self.first or entry
+        if not self.late:
+            self._keep_native(entry)
+        elif entry is not self.first:
+            self.alone.append(entry)
+
+    def _keep_native(self, entry: Entry) -> None:
+        """Add an entry, and drop the oldest ones behind the sinks for which there is no room beside the next block."""
+        size = self.shape.frames_per_block
+        self.native.append(entry)
+        if (len(self.native) + 1) * size > self.policy.native_window:
+            del self.native[self.policy.native_sinks // size]

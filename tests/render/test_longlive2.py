@@ -1,0 +1,176 @@
+"""LongLive 2.0 from the command line, on small random weights of Wan 2.2: shots, sizes, frame rate and resume."""
+
+import json
+from pathlib import Path
+
+import av
+import checkpoint_files as files
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.cache.method import VideoFacts
+from headforcing.headforcing_core.cache.policy import RolePolicy
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.render.start import Start
+from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
+from headforcing.headforcing_core.runs.stored import stored_videos
+from headforcing.headforcing_core.video.codec import load_codec
+from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from PIL import Image
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+STORY = "0:00 a green apple\n0:04 a red apple\n0:06.5 [reset] an apple"
+TEXTS = ["a green apple", "a red apple", "an apple", LONGLIVE2.shot_prefix + "a red apple"]
+
+
+def vae_22(path: Path) -> Path:
+    """A Wan 2.2 VAE of small width with random weights."""
+    torch.manual_seed(5)
+    weights = Wan22Decoder(4).state_dict() | Wan22Encoder(4).state_dict()
+    save_file({name: torch.ones_like(t) if "gamma" in name else t for name, t in weights.items()}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("longlive2")
+    torch.save(
+        {"generator": files.prefixed(files.wan_weights(channels=48, out=48), "model."), "checkpoint_format": "text"},
+        folder / "model_bf16.pt",
+    )
+    rows = torch.randn(len(TEXTS), 9, 24, generator=torch.Generator().manual_seed(1))
+    save_embeddings(folder / "texts.safetensors", dict(zip(TEXTS, rows, strict=True)))
+    vae_22(folder / "vae.safetensors")
+    return folder
+
+
+@pytest.fixture
+def generate(folder: Path, tmp_path: Path, capsys):
+    """`generate` with the small model at 64x96; returns what it prints as JSON."""
+
+    def run(*more: object, prompts: str = STORY) -> dict:
+        common = {
+            "--weights": folder / "model_bf16.pt",
+            "--embeddings": folder / "texts.safetensors",
+            "--vae": folder / "vae.safetensors",
+            "--prompts": prompts,
+            "--size": "64x96",
+            "--dtype": "fp32",
+            "--device": "cpu",
+        }
+        code = main(["generate", *(str(part) for pair in common.items() for part in pair), "--json", *map(str, more)])
+        out = capsys.readouterr()
+        assert code == 0, out.err
+        return json.loads(out.out)
+
+    return run
+
+
+def latents_of(path: Path) -> torch.Tensor:
+    return load_file(path)["latents"]
+
+
+@pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
+def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path, method):
+    video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
+    made = generate("--method", method, "--out", video, "--latents", latents)
+    assert "longlive2" in json.dumps(made)
+    with av.open(str(video)) as container:
+        stream = container.streams.video[0]
+        assert stream.average_rate == 24 and (stream.width, stream.height) == (64, 96)
+        frames = sum(1 for _ in container.decode(video=0))
+    assert frames == 24 * 16.5, "the story ends ten seconds after its last prompt begins"
+    again = tmp_path / "again.mp4"
+    assert main(["decode", str(latents), str(again), "--vae", str(folder / "vae.safetensors"), "--device", "cpu"]) == 0
+    with av.open(str(again)) as container:
+        assert container.streams.video[0].average_rate == 24
+        assert sum(1 for _ in container.decode(video=0)) == frames
+    found = latents_of(latents)
+    assert found.shape[1:] == (48, 6, 4) and len(found) % 8 == 0
+    with safe_open(latents, "pt") as file:
+        assert json.loads(file.metadata()["head_forcing"])["video_frames"] == frames
+
+
+def test_a_finished_part_is_taken_over_and_a_later_prompt_changes_only_what_follows(generate, tmp_path):
+    story = STORY + "\n"
+    whole, again, other = (tmp_path / f"{name}.safetensors" for name in ("whole", "again", "other"))
+    generate("--method", "longlive2", "--seconds", 8, "--latents", whole, prompts=story)
+    runs = ("--runs", tmp_path / "runs", "--method", "longlive2")
+    generate(*runs, "--seconds", 5, "--latents", tmp_path / "part.safetensors", prompts=story.rsplit("\n", 2)[0])
+    generate(*runs, "--seconds", 8, "--latents", again, prompts=story)
+    assert torch.equal(latents_of(whole), latents_of(again))
+    generate(*runs, "--seconds", 8, "--latents", other, prompts=story.replace("[reset] an", "[reset] a green"))
+    assert torch.equal(latents_of(whole)[:40], latents_of(other)[:40])
+    assert not torch.equal(latents_of(whole)[40:], latents_of(other)[40:])
+
+
+def test_a_cut_is_another_video_than_a_prompt_that_goes_on_with_the_shot(generate, tmp_path):
+    paths = [tmp_path / f"{name}.safetensors" for name in ("default", "cut", "reset")]
+    for path, tag in zip(paths, ("", "[cut] ", "[reset] "), strict=True):
+        story = f"a green apple | {tag}a red apple"
+        generate("--seconds", 4, "--method", "longlive2", "--latents", path, prompts=story)
+    default, cut, reset = map(latents_of, paths)
+    assert torch.equal(default, cut) and not torch.equal(cut[16:], reset[16:])
+    assert torch.equal(cut[:8], reset[:8])
+
+
+def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it(generate, folder, tmp_path):
+    rng = np.random.default_rng(3)
+    Image.fromarray(rng.integers(0, 255, (96, 64, 3), dtype=np.uint8)).save(tmp_path / "start.png")
+    common = ("--method", "longlive2", "--start-image", tmp_path / "start.png", "--runs", tmp_path / "runs")
+    paths = [tmp_path / f"{name}.safetensors" for name in ("part", "again", "plain")]
+    generate(*common, "--seconds", 1, "--latents", paths[0], prompts="an apple")
+    generate(*common, "--seconds", 2, "--latents", paths[1], prompts="an apple")
+    generate("--method", "longlive2", "--seconds", 1, "--latents", paths[2], prompts="an apple")
+    part, again, plain = map(latents_of, paths)
+    assert len(part) == 8 and len(again) == 16 and torch.equal(part, again[:8])
+    codec = load_codec(folder / "vae.safetensors", torch.device("cpu"), torch.float32)
+    image = Start.image_file(tmp_path / "start.png", (64, 96)).encoded(codec)
+    assert torch.allclose(part[:1], image, atol=1e-6) and not torch.allclose(plain[:1], image, atol=0.1)
+    stored = stored_videos(tmp_path / "runs")[0]
+    assert torch.equal(stored.latents(), again)
+
+
+@pytest.mark.parametrize(("size", "card", "besides"), [("1280x704", 16, 13.46e9), ("832x480", 10, 6.73e9)])
+def test_a_minute_fits_on_the_cards_that_the_page_names(capsys, size, card, besides):
+    assert main(["memory", "--model-family", "longlive2", "--sizes", size, "--cards", str(card), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    needs, (fit,) = row["needs"], row["cards"]
+    assert needs["weights"] == 2 * 4_999_787_712
+    assert fit["comfyui"]["how"] == "" and fit["comfyui"]["bytes"] == pytest.approx(besides, rel=1e-3)
+    assert main(["budget", "--model-family", "longlive2", "--size", size, "--seconds", "60", "--json"]) == 0
+    found = {row["cache"]: row["frame_slots"] for row in json.loads(capsys.readouterr().out)}
+    assert found["longlive2"] == 720 * 32 and found["Head Forcing, the paper's shares of heads"] == 12_672
+    assert "rolling_forcing" not in found, "it has another sampler"
+
+
+def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
+    facts = VideoFacts(LONGLIVE2, 9)
+    policy = method_policy("head_forcing").for_video(facts)
+    assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (RolePolicy(recent_frames=1), 8, 1)
+    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5)
+    assert policy.for_video(facts) == policy
+    uniform = method_policy("uniform_memory").for_video(facts)
+    assert uniform.local == uniform.anchor == uniform.memory == RolePolicy(recent_frames=8, episodic_frames=3)
+    for family in ("self_forcing", "causal_forcing_framewise"):
+        chosen = method_policy("head_forcing")
+        assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        (("--size", "80x96"), "multiple of 32"),
+        (("--method", "rolling_forcing"), "sampler of its own"),
+        (("--sigmas", "13 steps"), "1 to 12 steps"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused_in_a_sentence(folder, tmp_path, capsys, more, why):
+    names = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
+    given = [str(part) for name, file in names.items() for part in (name, folder / file)]
+    out = ["--prompts", "an apple", "--seconds", "1", "--device", "cpu", "--out", str(tmp_path / "x.mp4")]
+    assert main(["generate", *given, *out, "--size", "64x96", *more]) == 2
+    assert why in capsys.readouterr().err

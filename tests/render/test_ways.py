@@ -1,0 +1,51 @@
+"""A plain render takes a short way: few files, seldom left and entered again, none of a feature unasked for."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+MOST = {"before": (76, 420), "block": (24, 375)}  # files, and how often one is entered
+NOTHING_OF = (
+    "distributed/",
+    "recorded/",
+    "report/learned/",
+    "commands/batch",
+    "commands/follow",
+    "commands/kept",
+    "commands/rank",
+    "commands/several",
+    "head_profiles/profiler",
+    "render/comparison",
+    "render/live_story",
+    "render/start",
+    "runs/",
+    "video/background",
+    "video/wan_",
+)
+
+
+@pytest.fixture(scope="module")
+def way(repo_root, tmp_path_factory) -> dict[str, list[str]]:
+    """The files that `demo` enters, see `traced_render`."""
+    program = repo_root / "tests" / "helpers" / "traced_render.py"
+    options = ["--seconds", "4", "--scale", "1", "--device", "cpu", "--out", tmp_path_factory.mktemp("demo")]
+    command = [sys.executable, program, "demo", "--json", *options]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.mark.parametrize("part", MOST)
+def test_the_way_to_the_first_block_and_through_a_block_is_short(way, part):
+    files, entered = len(set(way[part])), len(way[part])
+    most_files, most_entered = MOST[part]
+    assert 10 < files <= most_files and entered <= most_entered, (files, entered)
+
+
+def test_a_plain_render_enters_nothing_that_nobody_has_asked_for(way):
+    assert len(way["all"]) > 70 and {"rollout/loop.py", "cache/head_group.py", "video/writer.py"} <= set(way["all"])
+    assert not [file for file in way["all"] if file.startswith(NOTHING_OF)]
