@@ -134,7 +134,7 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("were trained for this method" in text) == row.trained
     assert row.trained == name.startswith(
-        ("longlive", "memflow", "causal_forcing", "rolling_forcing", "reward_forcing", "causvid")
+        ("longlive", "memflow", "causal_forcing", "rolling_forcing", "reward_forcing", "causvid", "self_gradient")
     )
 
 
