@@ -57,6 +57,22 @@ def upload(x: Tensor, device: torch.device | str) -> Tensor:
     return x.to(device)
 
 
+def download(x: Tensor) -> Tensor:
+    """A copy of `x` in main memory; from a GPU without blocking the host, so it may be read only after `settle`.
+
+    What is uploaded again on the same stream needs no `settle`.
+    """
+    if x.device.type != "cuda":
+        return x.to("cpu", copy=True)
+    return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)
+
+
+def settle(device: torch.device | str) -> None:
+    """Wait until all downloads from a device are there."""
+    if torch.device(device).type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def free_memory(device: torch.device | str) -> int | None:
     """Bytes that this process can still allocate on a device, what PyTorch keeps for later included.
 

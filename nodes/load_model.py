@@ -1,6 +1,6 @@
 """Load Self Forcing: a checkpoint of the family as a native MODEL."""
 
-from pathlib import Path
+import os
 from typing import Any
 
 import folder_paths
@@ -66,6 +66,6 @@ def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynam
     state_dict, _ = load_state_dict(path, weights=weights)
     if state_dict["patch_embedding.weight"].shape[1] == WAN22.channels:
         raise HeadForcingError(
-            f"{Path(path).name} is {native_model.WAN22_5B}: choose a Self Forcing (Wan2.1) checkpoint"
+            f"{os.path.basename(path)} is {native_model.WAN22_5B}: choose a Self Forcing (Wan2.1) checkpoint"
         )
     return native_model.native_model(state_dict, dtype, disable_dynamic)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.move import in_sequence
-from ..devices import kept_tables, upload
+from ..devices import download, kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
@@ -43,6 +43,7 @@ class HeadGroup:
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
+        self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
         self.ropes, self.reencode, self._kernels = ropes, reencode, kernels
         self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
@@ -115,8 +116,8 @@ class HeadGroup:
         A frame that a recall has made an entry is none of the others even when that entry is dropped.
         """
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
-        remembered = {frame for sources in self.sources[: self.entries] for frame in sources}
-        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in remembered]
+        in_entries = {frame for sources in self.sources[: self.entries] for frame in sources}
+        kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
 
     def has_recent(self, frame: int) -> bool:
@@ -175,7 +176,7 @@ class HeadGroup:
 
     def keep_frame(self, frame: int) -> KeptFrame:
         slot = self.sources.index([frame], self.current.start)
-        k, v = ([x[:, slot].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v))
+        k, v = ([download(x[:, slot]) for x in layers] for layers in (self.k, self.v))
         return KeptFrame(frame, self.indices[slot], k, v)
 
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
@@ -197,7 +198,7 @@ class HeadGroup:
         for slot, kept in enumerate(frames, start=first):
             for layers, copies in ((self.k, kept.k), (self.v, kept.v)):
                 for x, copy in zip(layers, copies, strict=True):
-                    x[:, slot] = copy.to(x.device)
+                    x[:, slot] = upload(copy, x.device)
         self.sources += [[kept.frame] for kept in frames]
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
@@ -227,7 +228,7 @@ class HeadGroup:
 def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) -> None:
     """Store the current block's `k, v [heads, frames, s, head_dim]` of a layer, each group its own heads'."""
     for group in groups:
-        if len(group.heads[layer]):
+        if group.sizes[layer]:
             group.write(layer, k, v)
 
 
@@ -239,8 +240,8 @@ def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> 
 
 def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
     """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
-    split = heads.split([len(group.heads[layer]) for group in groups])
-    return [(group, part) for group, part in zip(groups, split, strict=True) if len(part)]
+    split = heads.split([group.sizes[layer] for group in groups])
+    return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:

@@ -99,7 +99,7 @@ class EpisodicPolicy:
         if self.update_interval < 1:
             raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
         if not -1.0 <= self.novelty_threshold <= 2.0:
-            raise HeadForcingError(f"novelty_threshold compares cosines, got {self.novelty_threshold}")
+            raise HeadForcingError(f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}")
 
 
 @dataclass(frozen=True)

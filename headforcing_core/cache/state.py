@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..devices import settle
 from ..errors import HeadForcingError
 from .base import State
 from .memory import MemoryEntry
@@ -64,7 +65,7 @@ def cache_state(cache: Any) -> State:
         "groups": groups,
         "entries": [vars(entry) for entry in cache.memory.entries],
         "has_summary": cache.memory.has_summary,
-        "scenes": None if cache.scenes is None else _scenes_state(cache.scenes),
+        "scenes": None if cache.scenes is None else _scenes_state(cache.scenes, cache.device),
     }
     return pack(state)
 
@@ -90,8 +91,9 @@ def restore_cache(cache: Any, state: State) -> None:
         raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 
 
-def _scenes_state(scenes: Scenes) -> dict[str, Any]:
+def _scenes_state(scenes: Scenes, device: torch.device) -> dict[str, Any]:
     """State that `_restore_scenes` takes."""
+    settle(device)
     kept = {
         number: vars(scene)
         | {"spread": [*map(vars, scene.spread)], "first": [[*map(vars, frames)] for frames in scene.first]}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +79,6 @@ def add_parsers(command: Commands) -> None:
     sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
     sub.add_argument("out", type=WRITTEN, help="PNG to write")
     sub.add_argument("--measured", type=READ, help="measured shares: adds stability")
-    sub.add_argument("--head", help="LAYER,HEAD: this head's attention over time instead (with --measured)")
     sub.add_argument("--theme", choices=["dark", "light"], default="light")
 
 
@@ -265,8 +263,8 @@ def show(args: argparse.Namespace) -> Result:
 
 
 def plot(args: argparse.Namespace) -> Result:
-    """Plot a profile, or the attention of one head over time."""
-    from ..report import profile_plot as pictures
+    """Plot a profile."""
+    from ..report.profile_plot import profile_picture
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
         raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")
@@ -275,13 +273,7 @@ def plot(args: argparse.Namespace) -> Result:
     shares = None if args.measured is None else HeadShares.load(args.measured)
     if shares is not None:
         profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
-    if args.head is None:
-        picture = pictures.profile_picture(profile, shares, theme=args.theme)
-    else:
-        place = re.fullmatch("([0-9]{1,4}),([0-9]{1,4})", args.head)
-        if shares is None or place is None:
-            raise HeadForcingError("--head needs --measured, and a layer and a head such as 3,1")
-        picture = pictures.head_over_time(shares, int(place[1]), int(place[2]), theme=args.theme)
+    picture = profile_picture(profile, shares, theme=args.theme)
     with replacing(args.out) as temporary:
         picture.save(temporary)
     return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}

@@ -131,7 +131,7 @@ def _of_file(path: Path) -> _Latents:
     most = video_frames_of(len(latents))
     try:
         about = json.loads(read_weights(path)[2].get("head_forcing", "{}"))
-        video_frames = int(about.get("pictures", most))
+        video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
         if not 1 <= video_frames <= most or not all(0 <= frame < len(latents) for frame in restarts):
             raise ValueError("of another video")
@@ -145,4 +145,4 @@ def _of_run(video: StoredVideo) -> _Latents:
     about = video.about
     chunks = (chunk for block in video.blocks() for chunk in block.split(CHUNK_FRAMES))
     restarts = tuple(about.get("restart_frames", ()))
-    return _Latents(chunks, about["pictures"], restarts, about.get("fps", VIDEO_FPS), file_tags(about))
+    return _Latents(chunks, about["video_frames"], restarts, about.get("fps", VIDEO_FPS), file_tags(about))

@@ -40,6 +40,7 @@ COMPARED = {
     "self_forcing": "full cache: every frame is kept",
     "self_forcing_window_21": "window: the last 21 frames are kept",
     "head_forcing": "Head Forcing: each head keeps what it needs",
+    "head_forcing_scenes": "the same, and a scene that returns gets its own frames back",
 }
 """The methods that are compared on the story without others, labels by name."""
 _FOLDER = Path(__file__).parent

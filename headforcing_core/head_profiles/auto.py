@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,12 @@ class AutoProfile:
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
     rule: str = "quota"
+
+    @property
+    def key(self) -> dict[str, Any]:
+        """Settings that the found roles depend on, as JSON values."""
+        fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
+        return fractions if self.rule == "quota" else fractions | {"rule": self.rule}
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
@@ -96,7 +103,7 @@ class AutoProfileCache(Cache):
         self.warm_up = warm_up_shape(shape)
         layers, heads = len(shape.roles), len(shape.roles[0])
         self.cache: HeadCache = HeadCache(self.warm_up, dtype, device, attention)
-        self.meter = ShareMeter(layers, heads, WARM_UP_FRAMES, self.cache.rope.frame_tokens)
+        self.meter = ShareMeter(layers, heads, self.cache.rope.frame_tokens)
         self.cache.meter = self.meter
         self.profile: HeadProfile | None = None
         self.earlier_events: list[MemoryEvent] = []

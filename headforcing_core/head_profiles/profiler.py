@@ -18,12 +18,12 @@ from ..cache.head_cache import HeadCache, HeadGroup
 from ..cache.query_score import query_means
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..model.attention_shares import frame_shares, with_shares
+from ..model.attention_shares import with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
 from ..rollout.rows import Script, lay_out_rows
-from .shares import FRAME_STEP, HeadShares
+from .shares import HeadShares
 
 # number of prompts and seconds of video for each; the paper uses 20 x 30 s, and finds 3-4 prompts sufficient
 BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}
@@ -34,26 +34,19 @@ class ShareMeter:
 
     Attributes:
         active: whether passes are measured.
-        per_frame: whether shares per latent frame are measured as well.
         shares: `[layers, heads, 3]`: sink, middle, current; float64 on the CPU.
-        frames: `[layers, heads, window_frames]`, the current block last; float64 on the CPU.
         queries: `[layers, heads, 3, head_dim / 2]`, see `query_means`; float64 on the CPU. Only with a `head_dim`.
     """
 
-    def __init__(self, num_layers: int, num_heads: int, window_frames: int, frame_tokens: int, head_dim: int = 0):
+    def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
         self.frame_tokens, self.head_dim = frame_tokens, head_dim
-        self.active = self.per_frame = False
+        self.active = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
-        self._frames = torch.zeros(num_layers, num_heads, window_frames, dtype=torch.float64)
         self._queries = torch.zeros(num_layers, num_heads, 3, head_dim // 2)
 
     @property
     def shares(self) -> Tensor:
         return self._shares.cpu().double()
-
-    @property
-    def frames(self) -> Tensor:
-        return self._frames.cpu().double()
 
     @property
     def queries(self) -> Tensor:
@@ -66,15 +59,11 @@ class ShareMeter:
             out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
             heads = group.heads[layer]
             # kept on the device until they are read: a copy to the CPU here would synchronise every layer
-            self._shares, self._frames = self._shares.to(shares), self._frames.to(shares)
+            self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
             if self.head_dim:
                 self._queries = self._queries.to(q.device)
                 self._queries[layer, heads] = query_means(group.without_time(layer, q))
-            if self.per_frame:
-                frames = frame_shares(attention, q, k, self.frame_tokens)
-                self._frames[layer, heads] = 0
-                self._frames[layer, heads, -frames.shape[1] :] = frames
             return out
 
         return measured
@@ -102,23 +91,15 @@ def measure_prompt(
     """
     setup = shares.setup
     cache = HeadCache(setup.shape(config), dtype, device, *([attention] if attention else []))
-    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.window_frames, cache.rope.frame_tokens, config.head_dim)
+    meter = ShareMeter(setup.num_layers, setup.num_heads, cache.rope.frame_tokens, config.head_dim)
     cache.meter = meter
     shares.forget(prompt)
-    # added only after the last pass: these sums have no prompt axis, so an incomplete prompt could not be removed
-    frames: list[tuple[int, Tensor]] = []
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
             shares.add(prompt, block, step - 1, meter.shares, queries=meter.queries)
-            if meter.per_frame:
-                frames.append((block, meter.frames.clone()))
-            if (block + 1, step) == (setup.blocks, len(setup.sigmas)):
-                for at, seen in frames:
-                    shares.add_frames(at, seen)
         # the clean pass, which follows the last step, is not measured
         meter.active = block >= setup.first_block and step < len(setup.sigmas)
-        meter.per_frame = step == min(FRAME_STEP, len(setup.sigmas) - 1)
         on_step(block, step, latents)
 
     noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=prompt)

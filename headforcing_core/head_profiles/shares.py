@@ -20,7 +20,9 @@ from .profile_setup import ProfileSetup
 from .queries import stored_queries
 
 FORMAT_VERSION = 1
-FRAME_STEP = 2  # 0-based denoising step with shares per latent frame: the third, as in the paper's stability analysis
+FIXED_STEP = (
+    2  # 0-based: the third denoising step, in which stability over blocks and prompts is compared, as in the paper
+)
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
 # the paper's core stability ratios for Self Forcing, for comparison with a measurement
 PUBLISHED_STABILITY = {
@@ -30,8 +32,7 @@ PUBLISHED_STABILITY = {
 }
 
 
-_FIXED_POINT = 2**40  # scale of integers that represent shares
-_TENSORS = ("sums", "counts", "frame_sums", "frame_counts")
+_TENSORS = ("sums", "counts")
 _QUERIES = "query_sums"
 
 
@@ -47,10 +48,6 @@ class HeadShares:
         cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
-        # per latent frame, for plots: only at FRAME_STEP and summed over all prompts. In fixed point, so that the sums
-        # do not depend on the order of the prompts; the sums above have a prompt axis instead.
-        self.frame_sums = torch.zeros(cells[1], *self.sums.shape[3:5], setup.window_frames, dtype=torch.int64)
-        self.frame_counts = torch.zeros(cells[1], dtype=torch.int64)
         self.query_sums: Tensor | None = None
 
     def add(
@@ -77,11 +74,6 @@ class HeadShares:
             if self.query_sums is None:
                 self.query_sums = torch.zeros(len(self.setup.prompts), *queries.shape, dtype=torch.float64)
             self.query_sums[prompt] += queries
-
-    def add_frames(self, block: int, frames: Tensor) -> None:
-        """Add the shares per latent frame of one pass of any prompt, `[layers, heads, window_frames]`, newest last."""
-        self.frame_sums[block - self.setup.first_block] += (frames * _FIXED_POINT).round().long()
-        self.frame_counts[block - self.setup.first_block] += 1
 
     def merge(self, other: HeadShares) -> None:
         """Add another measurement; raises HeadForcingError if its setup differs."""
@@ -134,13 +126,6 @@ class HeadShares:
             weight = (total > 0).double()
         return values
 
-    def frame_shares(self, layer: int, head: int) -> Tensor:
-        """One head's mean attention share per latent frame, `[measured blocks, window_frames]`, newest frame last.
-
-        In the first blocks the window is not full, and the rows begin with zeros.
-        """
-        return self.frame_sums[:, layer, head].double() / _FIXED_POINT / self.frame_counts.clamp(min=1)[:, None]
-
     def profile(
         self,
         name: str,
@@ -187,7 +172,7 @@ class HeadShares:
         blocks, steps = self.counts.shape[1:]
         if not prompts:
             return {}
-        fixed = {"prompts": prompts[:1], "blocks": [blocks // 2], "steps": [min(FRAME_STEP, steps - 1)]}
+        fixed = {"prompts": prompts[:1], "blocks": [blocks // 2], "steps": [min(FIXED_STEP, steps - 1)]}
         ranges = {"blocks": list(range(blocks)), "steps": list(range(steps)), "prompts": prompts}
         result = {}
         for condition, values in ranges.items():

@@ -190,7 +190,7 @@ class EchoForcingCache(MethodCache):
             self._undecided.discard(layer)
             self._compress(layer, queries)
         if self.clean:
-            self._remember(layer, queries)
+            self._take_clean_pass(layer, queries)
         current = range(self.filled - self.frames, self.filled)
         jump = self.scene.jump if self.scene is not None and not self.scene_blocks else 0
         at = [*range(current.start), *(index + jump for index in current)]
@@ -204,7 +204,7 @@ class EchoForcingCache(MethodCache):
         rotated = self.rope.rotate(queries, [index + jump for index in current])
         return self.attention_over(rotated, k, v).transpose(0, 1)
 
-    def _remember(self, layer: int, queries: Tensor) -> None:
+    def _take_clean_pass(self, layer: int, queries: Tensor) -> None:
         """Take a clean pass into history, query statistics and candidates."""
         state = self.layers[layer]
         total = queries.float().sum(dim=(1, 2))

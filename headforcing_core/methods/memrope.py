@@ -48,14 +48,14 @@ class MemRoPECache(WindowCache):
 
     def begin_video(self) -> None:
         super().begin_video()
-        self.remembers = False  # whether the two slots behind the sinks are memory frames yet
+        self.has_memory = False  # whether the two slots behind the sinks are memory frames yet
 
     def open(self) -> None:
         excess = max(0, self.filled + self.frames - self.window)
         if excess:
             for k, v in zip(self.k, self.v, strict=True):
                 self._evict(k, v, excess)
-            self.remembers = True
+            self.has_memory = True
         self.filled += self.frames - excess
 
     def _evict(self, k: Tensor, v: Tensor, excess: int) -> None:
@@ -65,12 +65,12 @@ class MemRoPECache(WindowCache):
         places = 1 if self.policy.adaptive else (1, 2)  # average over frames, or over their tokens, too
         means = [x[:, rest : rest + excess].float().mean(places, keepdim=True) for x in (k, v)]
         short_rate: float | Tensor = self.policy.short_rate
-        if self.remembers and self.policy.adaptive:
+        if self.has_memory and self.policy.adaptive:
             short_rate = self.rates(means[0][:, 0] - k[:, short].float())[None, :, None]
         for x, mean in zip((k, v), means, strict=True):
             new = mean.squeeze(1)
             for slot, rate in ((long, self.policy.long_rate), (short, short_rate)):
-                x[:, slot] = rate * new + (1 - rate) * x[:, slot].float() if self.remembers else new
+                x[:, slot] = rate * new + (1 - rate) * x[:, slot].float() if self.has_memory else new
             x[:, rest : self.filled - excess] = x[:, rest + excess : self.filled].clone()
 
     def rates(self, change: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ def fastest_backend(
             attention = sparing_plans(best, load_attention(best, device, dtype, head_dim))
         except torch.OutOfMemoryError:
             return None
-        except Exception as error:  # the times are remembered ones, and something has changed since
+        except Exception as error:  # the times are stored ones, and something has changed since
             log.info("Head Forcing: attention %s no longer works: %s", best, first_sentence(error))
             del times[best]
             continue

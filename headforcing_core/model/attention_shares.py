@@ -27,13 +27,6 @@ def with_shares(
     return attention(q, k, v), shares
 
 
-def frame_shares(attention: AttentionFunction, q: Tensor, k: Tensor, frame_tokens: int) -> Tensor:
-    """Share of attention that each latent frame of the keys receives, `[heads, frames]`; at most head_dim frames."""
-    frames = k.shape[1] // frame_tokens
-    part = torch.arange(frames, device=k.device).repeat_interleave(frame_tokens, output_size=k.shape[1])
-    return part_shares(attention, q, k, part, frames)
-
-
 def part_shares(attention: AttentionFunction, q: Tensor, k: Tensor, part: Tensor, parts: int) -> Tensor:
     """Share of attention that the keys of each part receive, `[heads, parts]`, averaged over the queries.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +34,7 @@ def setup_hash(
         fingerprint,
         str(dtype),
         "auto" if plan.auto is not None else [list(layer) for layer in plan.shape.roles],
-        None if plan.auto is None else asdict(plan.auto),
+        None if plan.auto is None else plan.auto.key,
         plan.policy.key,
         plan.schedule.key,
         [plan.width, plan.height],

@@ -88,7 +88,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
         reused_blocks=len(run.stored),
         found_profile=run.found_profile,
         found_now=run.found_now,
-        kept_profile=_remember_roles(job, run),
+        kept_profile=_store_roles(job, run),
         problems=run.problems,
         attention=job.about["attention"],
         guards=run.guards,
@@ -100,7 +100,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
     )
 
 
-def _remember_roles(job: RenderJob, run: Run) -> Path | None:
+def _store_roles(job: RenderJob, run: Run) -> Path | None:
     if job.found_profiles is None or run.found_profile is None or not run.found_now:
         return None
     return store_found_profile(job.found_profiles, job.weights, run.found_profile)

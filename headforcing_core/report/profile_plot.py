@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
-from ..errors import HeadForcingError
 from ..head_profiles.agreement import compare_profiles
 from ..head_profiles.profile import ROLES, HeadProfile
 from ..head_profiles.shares import HeadShares
@@ -21,20 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 from . import page
 from .page import Panel, Theme
-from .shares_plot import head_panel, stability_panel
-
-
-def head_over_time(shares: HeadShares, layer: int, head: int, theme: str = "dark") -> Image.Image:
-    """One head's attention to each latent frame (x) in each block (y), and beside it its three shares.
-
-    Raises HeadForcingError for a layer or head that the model does not have.
-    """
-    setup = shares.setup
-    if not (0 <= layer < setup.num_layers and 0 <= head < setup.num_heads):
-        raise HeadForcingError(
-            f"layer and head must be in 0-{setup.num_layers - 1} and 0-{setup.num_heads - 1}, got {layer} and {head}"
-        )
-    return page.draw_page([head_panel(shares, layer, head)], theme)
+from .shares_plot import stability_panel
 
 
 def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image.Image:

@@ -1,15 +1,13 @@
-"""Panels from measured shares: stability of the roles, and one head's attention over time."""
+"""Panel of the stability of the roles, from measured shares."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from ..head_profiles.profile import ROLES
 from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.shares import FRAME_STEP, PUBLISHED_STABILITY, HeadShares
+from ..head_profiles.shares import PUBLISHED_STABILITY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,55 +55,3 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
         page.role_legend(ax, theme, None, None, published_mark)
 
     return Panel("Stability of the roles", subtitle, 260, draw)
-
-
-def head_panel(shares: HeadShares, layer: int, head: int) -> Panel:
-    """One head's attention to each latent frame of its window, block by block, and its three shares."""
-    setup = shares.setup
-    window, block = setup.window_frames, setup.frames_per_block
-    values = shares.frame_shares(layer, head).double().numpy().copy()
-    blocks = np.arange(setup.first_block, setup.blocks)
-    begins = np.maximum(window - (blocks + 1) * block, 0)  # the column of the first frame
-    sink = values[np.arange(len(blocks)), begins]
-    current = values[:, window - block :].sum(axis=1)
-    parts = {"first frame": sink, "between": values.sum(axis=1) - sink - current, "current block": current}
-    values[np.arange(window) < begins[:, None]] = np.nan
-    values[shares.frame_counts.numpy() == 0] = np.nan
-    subtitle = (
-        f"Attention per latent frame in denoising step {min(FRAME_STEP, len(setup.sigmas) - 1) + 1} of "
-        f"{len(setup.sigmas)}, mean over {int(shares.frame_counts.max())} prompts. Every row starts with the video's "
-        f"first frame; from {window} frames on, the oldest frames after it are evicted."
-    )
-
-    def draw(ax: Axes, theme: Theme) -> None:
-        from matplotlib.ticker import MaxNLocator
-
-        most = float(np.nanmax(values, initial=1e-6))
-        edges = (np.arange(window + 1), np.append(blocks, setup.blocks) - 0.5)
-        mesh = ax.pcolormesh(*edges, np.ma.masked_invalid(values), cmap="cividis", vmin=0, vmax=most)
-        ax.set_ylim(setup.blocks - 0.5, setup.first_block - 0.5)
-        ax.yaxis.set_major_locator(MaxNLocator(8, integer=True))
-        past = [-frames for frames in (15, 10, 5, 2) if frames < window - block - 2]
-        columns = [0.5, *(window - block + frames + 0.5 for frames in past), window - block / 2]
-        ax.set_xticks(columns, ["first", *map(str, past), "now"])
-        ax.axvline(window - block, color=theme.background, linewidth=2)
-        ax.axvline(1, color=theme.background, linewidth=2)
-        page.label_axes(ax, theme, "frames before the current block (now)", "block")
-        bar = page.add_colour_bar(ax, theme, mesh, (0.5, 1.035, 0.5, 0.03))
-        page.percent_axis(bar.xaxis, most)
-        side = page.styled(ax.inset_axes((1.07, 0, 0.48, 1), sharey=ax, facecolor=theme.background), theme)
-        for name, role, style in (
-            ("first frame", "anchor", "--"),
-            ("between", "memory", ":"),
-            ("current block", "local", "-"),
-        ):
-            side.plot(parts[name], blocks, style, color=theme.roles[role], linewidth=2.5, label=name)
-        side.set_xlim(0, 1)
-        side.set_xticks([0, 0.5, 1], ["0%", "50%", "100%"])
-        side.tick_params(labelleft=False)
-        side.grid(color=theme.grid, linewidth=0.8)
-        page.label_axes(side, theme, "share of attention")
-        page.draw_legend(side, theme, side.get_lines(), columns=1)
-
-    title = f"Attention of head {head} in layer {layer} over time"
-    return Panel(title, subtitle, 420, draw, legend_height=104, right=310)

@@ -571,7 +571,11 @@ def test_image_to_video_model_is_named(tiny: ComfyServer):
 @pytest.mark.parametrize(
     ("name", "dimensions", "told"),
     [
-        ("hf_5b.safetensors", {"dim": 3072, "ffn": 14336, "layers": 30, "channels": 48}, "is Wan2.2 TI2V 5B"),
+        (
+            "hf_5b.safetensors",
+            {"dim": 3072, "ffn": 14336, "layers": 30, "channels": 48, "out": 48},
+            "is Wan2.2 TI2V 5B",
+        ),
         ("hf_low_noise.safetensors", {"dim": 5120, "ffn": 13824, "layers": 40}, "one expert of Wan2.2 A14B"),
     ],
 )

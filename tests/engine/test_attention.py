@@ -278,9 +278,9 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
         x = torch.empty(F, 16, 4, 6)
     cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
-        cache.meter = ShareMeter(3, 4, 30, 6)
-        cache.meter._shares, cache.meter._frames = cache.meter._shares.to("meta"), cache.meter._frames.to("meta")
-        cache.meter.active = cache.meter.per_frame = True
+        cache.meter = ShareMeter(3, 4, 6)
+        cache.meter._shares = cache.meter._shares.to("meta")
+        cache.meter.active = True
     cache.begin_block()
     video.denoise(x, 0.5, cache)
     video.write_clean(x, cache)

@@ -165,7 +165,7 @@ def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
     cache = HeadCache(shape, torch.float32)
     cache.begin_block()
     assert cache.layout == ((3, 0, 1, 2),) * len(cache.groups)
-    cache.meter = ShareMeter(2, 4, 30, 6)
+    cache.meter = ShareMeter(2, 4, 6)
     cache.meter.active = True
     assert cache.layout is None
 

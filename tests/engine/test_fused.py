@@ -65,7 +65,7 @@ def video(
     shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, FRAMES, BLOCKS * FRAMES)
     cache = HeadCache(shape, torch.float32)
     if measured:
-        cache.meter = ShareMeter(3, 4, BLOCKS * FRAMES, 6)
+        cache.meter = ShareMeter(3, 4, 6)
         cache.meter.active = True
     script = script_of([0] * BLOCKS, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
     blocks = rollout(WanVideoModel(model, torch.float32, forward=forward), cache, script, noise)

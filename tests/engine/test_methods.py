@@ -13,7 +13,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
-from headforcing.headforcing_core.methods.dummy_forcing import DummyForcing, DummyForcingCache
+from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.infinity_rope import InfinityRope
 from headforcing.headforcing_core.methods.longlive import LongLive
 from headforcing.headforcing_core.methods.registry import (
@@ -134,14 +134,16 @@ def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
     assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
     assert ("were trained for this method" in text) == row.trained
     assert row.trained == name.startswith(
-        ("longlive", "memflow", "causal_forcing", "rolling_forcing", "reward_forcing", "causvid", "self_gradient")
+        (
+            "longlive",
+            "memflow",
+            "causal_forcing",
+            "rolling_forcing",
+            "reward_forcing",
+            "causvid",
+            "self_gradient_forcing",
+        )
     )
-
-
-def test_an_unknown_method_is_refused_with_the_list():
-    with pytest.raises(HeadForcingError, match="memflow.*got 'nope'"):
-        method_policy("nope")
-    assert describe_method("no_rope_reencoding") == []
 
 
 def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_its_size(repo_root):
@@ -590,18 +592,6 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     assert groups(4)[1] != first[1]
     heads = [head for layer in first[0] for kind in layer.values() for head in kind]
     assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
-
-
-@pytest.mark.parametrize(("policy", "words"), [
-    (LongLive(window_frames=5), "must hold 3 sinks and a block of 3"), (InfinityRope(sink_frames=0), "at least 1 sink"),
-    (replace(method_policy("deep_forcing"), sink_frames=14), "into a budget of 16"),
-    (replace(method_policy("memflow"), bank_frames=1), "bank of at least 2"),
-    (DummyForcing(mid_blocks=0), "1 in mid heads"),
-    (replace(method_policy("forcing_kv"), static_frames=4), "last frames in either kind"),
-])  # fmt: skip
-def test_settings_that_cannot_work_are_refused(policy, words):
-    with pytest.raises(HeadForcingError, match=words):
-        plan(policy)
 
 
 @pytest.mark.parametrize(("name", "arxiv"), [("infinity_rope", "2511.20649"), ("rolling_forcing", "2509.25161")])

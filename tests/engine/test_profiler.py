@@ -9,7 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,9 +28,9 @@ from headforcing.headforcing_core.head_profiles.profiler import (
     profile_heads,
 )
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.model.attention import explicit, sdpa
-from headforcing.headforcing_core.model.attention_shares import frame_shares, with_shares
+from headforcing.headforcing_core.model.attention_shares import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case
 from headforcing.headforcing_core.rollout.loop import rollout
@@ -73,7 +73,7 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
     noise = case.tensor("noise")
     shape = CacheShape.for_model(model.config, heads, policy, *noise.shape[-2:], 3, 3 * blocks)
     cache = HeadCache(shape, torch.float32)
-    meter = ShareMeter(model.config.num_layers, model.config.num_heads, 24, cache.rope.frame_tokens)
+    meter = ShareMeter(model.config.num_layers, model.config.num_heads, cache.rope.frame_tokens)
     if measured:
         cache.meter = meter
     schedule = Schedule(tuple(timestep / 1000 for timestep in case.config["schedule"]["timesteps"]))
@@ -83,7 +83,6 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
         if latents is not None and meter.active:
             seen.append((block, step - 1, meter.shares.clone()))
         meter.active = measured and block >= 2 and step < len(schedule.sigmas)
-        meter.per_frame = step == FRAME_STEP
 
     source, script = (
         RecordedNoise(noise, case.tensor("renoise")),
@@ -168,14 +167,6 @@ def test_shares_are_sums_over_the_attention_map(first, last):
     torch.testing.assert_close(out, explicit(q, k, v), rtol=0, atol=1e-5)
 
 
-def test_shares_of_frames_are_sums_over_the_attention_map():
-    q, k, _ = some_heads(keys=30)
-    shares = frame_shares(sdpa, q, k, 5)
-    expected = attention_map(q, k).mean(dim=1).unflatten(-1, (6, 5)).sum(dim=-1)
-    torch.testing.assert_close(shares, expected, rtol=0, atol=1e-6)
-    assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
-
-
 @pytest.mark.parametrize("part", [0, 2])
 def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(part):
     """Rounding must not make the empty middle negative: a profile refuses that, after hours of measuring."""
@@ -194,7 +185,6 @@ def test_bf16_shares_sum_to_one():
     _, shares = with_shares(sdpa, q, k, v, 10, 30)
     torch.testing.assert_close(shares, torch.tensor([[1, 17, 3]] * 2).double() / 21, rtol=0, atol=2e-3)
     assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
-    assert (frame_shares(sdpa, q, k, 10).sum(dim=-1) - 1).abs().max() < 1e-6
 
 
 def test_nothing_is_float64_on_the_device(monkeypatch):
@@ -202,7 +192,6 @@ def test_nothing_is_float64_on_the_device(monkeypatch):
     q, k, v = (torch.empty(2, n, 16, device="meta") for n in (6, 24, 24))
     with RefuseFloat64():
         with_shares(sdpa, q, k, v, 3, 6)
-        frame_shares(sdpa, q, k, 3)
 
 
 def test_shares_come_from_values_as_wide_as_keys():
@@ -246,7 +235,6 @@ def test_no_attention_map_is_held():
     """From one-hot values: two outputs, and the values themselves, which all heads share, with their indices."""
     allowed = 2 * OUTPUT + 2 * KEYS * DIM * 4 + 8 * HEADS * QUERIES * 8
     assert extra_bytes(lambda q, k, v: with_shares(sdpa, q, k, v, 200, QUERIES)) < allowed < MAP / 10
-    assert extra_bytes(lambda q, k, v: frame_shares(sdpa, q, k, 200)) < allowed
     assert extra_bytes(explicit) > MAP / HEADS  # the yardstick sees a map
 
 
@@ -292,7 +280,7 @@ def measured(small) -> HeadShares:
 
 
 def numbers(shares: HeadShares) -> dict[str, torch.Tensor]:
-    return {name: getattr(shares, name) for name in ("sums", "counts", "frame_sums", "frame_counts")}
+    return {name: getattr(shares, name) for name in ("sums", "counts")}
 
 
 def assert_same(a: HeadShares, b: HeadShares) -> None:
@@ -333,7 +321,6 @@ def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, 
 def test_every_denoising_step_of_every_block_is_measured_once(measured):
     assert measured.counts.shape == (3, 4, 4)  # prompts, blocks 2 to 5, steps
     assert (measured.counts == 1).all() and measured.missing_prompts() == []
-    assert measured.frame_counts.tolist() == [3] * 4
     assert (measured.sums.sum(dim=-1) - 1).abs().max() < 1e-6 and measured.sums.min() >= 0
     flat = measured.sums.flatten(0, 2)
     assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2, 3)).min() > 1e-4, "two passes gave the same shares"
@@ -364,20 +351,6 @@ def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small, tmp_path
     assert HeadShares.load(tmp_path / "x.safetensors").setup == setup
     with pytest.raises(HeadForcingError, match="differ in first_block_sigmas"):
         shares.merge(HeadShares(replace(setup, first_block_sigmas=None)))
-
-
-def test_frames_add_up_to_the_shares_of_the_step_they_belong_to(measured):
-    mean = measured.mean(prompts=range(3), steps=[FRAME_STEP])
-    by_block = torch.stack([measured.mean(blocks=[block], steps=[FRAME_STEP]) for block in range(4)])
-    for layer, head in itertools.product(range(2), range(3)):
-        frames = measured.frame_shares(layer, head)
-        assert frames.shape == (4, 10)
-        assert (frames.sum(dim=-1) - 1).abs().max() < 1e-6
-        assert (frames[0, 0] == 0) and (frames[0, 1:] > 0).all()  # block 2 is the ninth frame of a window of ten
-        first = torch.stack([frames[0, 1], *frames[1:, 0]])
-        torch.testing.assert_close(first, by_block[:, layer, head, 0], rtol=0, atol=1e-6)
-        torch.testing.assert_close(frames[:, -3:].sum(-1), by_block[:, layer, head, 2], rtol=0, atol=1e-6)
-    torch.testing.assert_close(by_block.mean(dim=0), mean, rtol=0, atol=1e-12)
 
 
 def test_measuring_does_not_change_the_video(small):
@@ -663,18 +636,6 @@ def test_a_profile_of_part_of_the_prompts_says_how_many_there_were(small):
 def test_the_hash_of_prompts_depends_on_their_words_and_order():
     hashes = {replace(SETUP, prompts=names).prompts_hash for names in (("a", "b"), ("b", "a"), ("a",), ("a", "c"))}
     assert len(hashes) == 4 and replace(SETUP, seed=1).prompts_hash == SETUP.prompts_hash
-
-
-@pytest.mark.parametrize(("changes", "expected"), [
-    ({"prompts": ()}, "at least one prompt"),
-    ({"blocks": 2}, "measures from block 3 on, but the rollout has only 2 blocks; make it longer"),
-    ({"first_block": 6}, "measures from block 7 on, but the rollout has only 6"),
-    ({"first_block": 0}, "first_block must be at least 1"),
-    ({"window_frames": 6}, "window_frames must hold a sink and two blocks, got 6"),
-])  # fmt: skip
-def test_a_setup_that_measures_nothing_is_refused(changes, expected):
-    with pytest.raises(HeadForcingError, match=expected):
-        ProfileSetup(**{**asdict(SETUP), **changes})
 
 
 # ---------------------------------------------------------------------------------------------- presets and prompts

@@ -450,16 +450,3 @@ def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
 
 
 # ----------------------------------------------------------------------------------------------------------------- tags
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("cut",), "one of reset, recache, flush, got 'cut'"),
-        (("reset", 17), "0 to 16 blocks, got 17"),
-        (("reset", -1), "got -1"),
-    ],
-)
-def test_a_switch_that_does_not_exist_is_refused(options, message):
-    with pytest.raises(HeadForcingError, match=message):
-        Switch(*options)

@@ -257,15 +257,14 @@ RELEASES: tuple[Release, ...] = (
 def release_table(releases: Sequence[Release] = RELEASES) -> str:
     """The rows of the page on weights that load, in Markdown."""
     lines = [
-        "| weights | file, licence | `--model-family` | meant for | tested with |",
-        "| --- | --- | --- | --- | --- |",
+        "| weights | file, licence | `--model-family` | tested with |",
+        "| --- | --- | --- | --- |",
     ]
     for row in releases:
         if row.refused:
             continue
         tested = ", ".join(TESTS[test] for test in row.tested) + (f"; {row.note}" if row.note else "")
-        methods = ", ".join(f"`{method}`" for method in row.methods)
-        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {methods} | {tested} |")
+        lines.append(f"| {row.name} | {row.files}, {row.licence} | `{row.family}` | {tested} |")
     return "\n".join(lines)
 
 

@@ -82,7 +82,7 @@ WORKFLOWS: dict[str, Workflow] = {
     "demo": Workflow(
         DEMO
         | _timeline(DEMO_STORY.strip(), 60.0, ["model", 1])
-        | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/demo")
+        | _sampler(width=64, height=64, method="head_forcing_scenes", vae=["model", 2], filename_prefix="video/demo")
         | {"report": _report(["sampler", 1])},
         (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
         DEMO_NOTE,

@@ -47,7 +47,8 @@ PAGE = "docs"  # of the repository
 DEMO_NOTE = f"""## Head Forcing demo
 
 Nothing to download: press **Run**. A one-minute video of six prompts grows on *Head Forcing Sampler*. Three rooms are
-shown, and each comes back after half a minute. What hangs in a room no prompt says: the model has to remember it.
+shown, and each comes back after half a minute. What hangs in a room no prompt says: the model has to remember it. The
+method *head_forcing_scenes* gives it frames of the first visit; with *head_forcing* rooms are drawn anew.
 
 The tiny model knows one world:
 

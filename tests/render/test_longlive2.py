@@ -114,7 +114,7 @@ def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder
     found = latents_of(latents)
     assert found.shape[1:] == (48, 6, 4) and len(found) % 8 == 0
     with safe_open(latents, "pt") as file:
-        assert json.loads(file.metadata()["head_forcing"])["pictures"] == frames
+        assert json.loads(file.metadata()["head_forcing"])["video_frames"] == frames
 
 
 def test_a_finished_part_is_taken_over_and_a_later_prompt_changes_only_what_follows(generate, tmp_path):

@@ -84,49 +84,6 @@ def test_an_alias_is_a_method_with_options(name):
 def test_options_are_replaced_together_because_each_alone_may_not_fit():
     policy = with_options(PRESETS["head_forcing"], "memory.sink_frames=2, memory.episodic_frames=0", "head_forcing")
     assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3)
-    with pytest.raises(HeadForcingError, match="either sink_frames or episodic_frames"):
-        with_options(PRESETS["head_forcing"], "memory.sink_frames=2", "head_forcing")
-
-
-@pytest.mark.parametrize(("text", "message"), [
-    ("windw=3", "the method longlive has no option 'windw'; its options are window_frames, sink_frames, "),
-    ("window_frames", "method options are name=value with commas between them, got 'window_frames'"),
-    ("window_frames=9, window_frames=12", "the method option window_frames is given twice"),
-    ("window_frames=9.5", "window_frames must be a whole number, got '9.5'"),
-    ("window_frames=", "window_frames must be a whole number, got ''"),
-    ("window_frames=none", "window_frames must be a whole number, got 'none'"),
-    ("infinite=1", "infinite must be true or false, got '1'"),
-])  # fmt: skip
-def test_what_cannot_be_read_is_refused_with_what_can(text, message):
-    with pytest.raises(HeadForcingError, match=message):
-        RenderOptions(method="longlive", method_options=text)
-
-
-@pytest.mark.parametrize(("method", "text", "message"), [
-    ("reward_forcing", "kept_share=nan", "kept_share must be a number, got 'nan'"),
-    ("reward_forcing", "kept_share=1e999", "kept_share must be a number"),
-    ("deep_forcing", "budget_frames=x", "budget_frames must be a whole number or none, got 'x'"),
-    ("rolling_forcing", "steps=4", "the method rolling_forcing has no option 'steps'; it has none"),
-    ("dummy_forcing", "seed=4", "the method dummy_forcing has no option 'seed'"),
-    ("head_forcing", "kept_scenes=4", "the method head_forcing has no option 'kept_scenes'"),
-    ("head_forcing", "rope=round", "rope must be one of contiguous, absolute, got 'round'"),
-])  # fmt: skip
-def test_values_are_checked_by_type_and_by_the_method(method, text, message):
-    with pytest.raises(HeadForcingError, match=message):
-        RenderOptions(method=method, method_options=text)
-
-
-@pytest.mark.parametrize(("method", "text", "message"), [
-    ("forcing_kv", "chunks_per_frame=0", "at least 1 chunk"), ("forcing_kv", "kept_share=2", "a share from 0 to 1"),
-    ("dummy_forcing", "window_frames=0", "1 frame in the window"),
-    ("pyramid_forcing", "period=0", "must be at least 1"), ("pyramid_forcing", "patch=0", "must be at least 1"),
-    ("pyramid_forcing", "merged_blocks=0", "must be at least 1"),
-    ("deep_forcing", "max_reuse=-1", "max_reuse must be a whole number, got '-1'"),
-    ("longlive", "window_frames=2", "must hold 3 sinks and a block of 3"),
-])  # fmt: skip
-def test_values_that_no_cache_can_have_are_refused_before_a_model_is_loaded(method, text, message):
-    with pytest.raises(HeadForcingError, match=message):
-        setup_of(method, text)
 
 
 def test_a_new_option_is_a_field_of_the_method():

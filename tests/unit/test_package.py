@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from PIL import Image
 
@@ -71,6 +72,19 @@ def test_importing_the_command_line_imports_no_torch_and_the_core_no_optional_pa
     assert not modules_after(f"import {core}.commands.cli", tmp_path) & (OPTIONAL | {"torch", "comfy"})
     found = modules_after(f"import {core}.render.video, {core}.report.metrics", tmp_path)
     assert "torch" in found and not found & (OPTIONAL | {"comfy"})
+
+
+@pytest.mark.parametrize("words", [["--help"], ["nonsense"], []], ids=lambda words: " ".join(words) or "nothing")
+def test_help_and_a_command_that_does_not_exist_import_no_torch(tmp_path, words):
+    """It takes seconds."""
+    use = "import contextlib, io; from headforcing.headforcing_core.commands.cli import main\n"
+    use += f"with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main({words})"
+    assert "torch" not in modules_after(use, tmp_path)
+
+
+def test_the_overview_and_the_commands_say_the_same():
+    whole, known = cli._parser().format_help(), cli._overview().format_help()
+    assert whole == known and all(text in " ".join(known.split()) for _, text in cli.COMMANDS.values())
 
 
 def test_the_repository_root_is_not_importable_in_tests():

@@ -8,14 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import (
     ROLES,
     HeadProfile,
     classify,
 )
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
-from headforcing.headforcing_core.head_profiles.shares import FRAME_STEP, HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report import profile_plot as head_profile
 from headforcing.headforcing_core.report.shares_plot import stability_panel
@@ -32,8 +31,8 @@ def a_profile(layers=6, heads=4, seed=0, name="measured"):
     return HeadProfile(name, layers, heads, classify(shares), shares)
 
 
-def some_shares(prompts=2, blocks=9, layers=2, heads=3, frames=3, window=12, measured=None, focus=None):
-    """Measurements as the profiler leaves them, with random attention or all of it on frame `focus` of the cache."""
+def some_shares(prompts=2, blocks=9, layers=2, heads=3, frames=3, window=12, measured=None):
+    """Measurements as the profiler leaves them, with random attention."""
     names = tuple(f"prompt {i}" for i in range(prompts))
     setup = ProfileSetup("f", layers, heads, names, blocks, (1.0, 0.9, 0.8, 0.6), frames, 64, 64, window_frames=window)
     shares, generator = HeadShares(setup), torch.Generator().manual_seed(1)
@@ -42,15 +41,10 @@ def some_shares(prompts=2, blocks=9, layers=2, heads=3, frames=3, window=12, mea
             for step in range(4):
                 there = min(window, (block + 1) * frames)
                 weights = torch.rand(layers, heads, there, generator=generator, dtype=torch.float64)
-                if focus is not None:
-                    weights = torch.eye(there, dtype=torch.float64)[focus].expand(layers, heads, there)
                 weights = weights / weights.sum(dim=-1, keepdim=True)
                 sink, current = weights[..., 0], weights[..., -frames:].sum(dim=-1)
                 three = torch.stack((sink, 1 - sink - current, current), dim=-1)
-                by_frame = torch.nn.functional.pad(weights, (window - there, 0))
                 shares.add(prompt, block, step, three)
-                if step == FRAME_STEP:
-                    shares.add_frames(block, by_frame)
     return shares
 
 
@@ -88,9 +82,6 @@ PICTURES = {
     "profile of nothing measured": lambda theme: head_profile.profile_picture(
         a_profile(), some_shares(measured=0), theme
     ),
-    "head": lambda theme: head_profile.head_over_time(some_shares(), 1, 2, theme),
-    "head of nothing": lambda theme: head_profile.head_over_time(some_shares(measured=0), 0, 0, theme),
-    "framewise head": lambda theme: head_profile.head_over_time(some_shares(frames=1, window=3), 0, 0, theme),
     "comparison": lambda theme: head_profile.comparison_map(a_profile(), a_profile(seed=1), theme),
     "profile": lambda theme: head_profile.profile_picture(a_profile(), some_shares(), theme),
     "profile of roles only": lambda theme: head_profile.profile_picture(replace(a_profile(), shares=None), None, theme),
@@ -118,7 +109,7 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(dr
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["profile", "head"])
+@pytest.mark.parametrize("name", ["profile", "comparison"])
 def test_the_same_input_gives_the_same_picture(name, drawn):
     assert PICTURES[name]("dark").tobytes() == drawn[name, "dark"].tobytes()
 
@@ -179,24 +170,6 @@ def test_the_stability_picture_says_when_the_published_values_are_another_models
     shares = some_shares(layers=2, heads=3), some_shares(layers=30, heads=12, blocks=4)
     panels = [stability_panel(each.setup, each.stability()) for each in shares]
     assert ["another model" in panel.subtitle for panel in panels] == [True, False]
-
-
-def test_every_row_of_a_heads_picture_begins_with_the_first_frame():
-    """A head that sees nothing else: one bright cell a row, in the fourth of 12 columns while 3 frames are missing."""
-    picture = head_profile.head_over_time(some_shares(blocks=5, frames=3, window=12, focus=0), 0, 0, "light")
-    distance = np.abs(np.asarray(picture)[:, :600].astype(int) - np.array([254, 232, 56])).sum(axis=-1)
-    bright = [np.flatnonzero(row) for row in distance < 40]  # the upper end of the colour scale
-    starts = [int(row[0]) for row in bright if 30 < len(row) < 60]
-    left, cell = 96, (900 - 96 - 310) / 12
-    assert starts == sorted(starts, reverse=True)
-    assert starts[0] == pytest.approx(left + 3 * cell, abs=2) and starts[-1] == pytest.approx(left, abs=2)
-    assert np.mean(np.array(starts) > 150) == pytest.approx(1 / 3, abs=0.02)  # one block of three
-
-
-@pytest.mark.parametrize("place", [(2, 0), (0, 3), (-1, 0), (0, -1)])
-def test_a_head_that_is_not_there_is_refused(place):
-    with pytest.raises(HeadForcingError, match="layer and head must be in 0-1 and 0-2"):
-        head_profile.head_over_time(some_shares(), *place)
 
 
 def test_drawing_touches_neither_pyplot_nor_global_settings():

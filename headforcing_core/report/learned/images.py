@@ -37,7 +37,7 @@ def standardised(pixels: Tensor, statistics: Statistics) -> Tensor:
 class ImageEncoder:
     """Unit vectors of video frames, `[n, d]` float32 on the CPU.
 
-    The last batch is remembered, so that two metrics with the same model run it once.
+    The last batch is kept, so that two metrics with the same model run it once.
 
     Args:
         encode: pixels as the model wants them to features, `[n, d]`.

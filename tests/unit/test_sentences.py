@@ -1,0 +1,103 @@
+"""What is said of a wrong setting: sentences.txt holds every sentence, to be reviewed as prose.
+
+`HEADFORCING_WRITE_SENTENCES=1 pytest tests/unit/test_sentences.py` writes the file anew.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
+from headforcing.headforcing_core.timeline.switch import Switch
+from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
+
+FILE = Path(__file__).with_name("sentences.txt")
+CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
+PROFILE = HeadProfile("a test", 3, 3, (("memory", "anchor", "local"),) * 3)
+SETUP = dict(fingerprint="f", num_layers=2, num_heads=3, prompts=("a", "b"), blocks=6, sigmas=(1.0, 0.5),
+             frames_per_block=3, width=48, height=32, window_frames=10)  # fmt: skip
+
+
+def planned(method: str, options: str) -> object:
+    """A render whose method options no cache can have is refused when it is planned."""
+    asked = RenderOptions(method=method, width=96, height=64, method_options=options)
+    return asked.plan(CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE)
+
+
+FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
+    RolePolicy: [
+        {"sink_frames": -1}, {"recent_frames": -2}, {"episodic_frames": -5}, {"episodic_frames": 1},
+        {"sink_frames": 1, "episodic_frames": 4},
+    ],
+    EpisodicPolicy: [
+        {"admission": "yes"}, {"eviction": "lru"}, {"token_selection": ""}, {"update_interval": 0},
+        {"novelty_threshold": 2.5}, {"novelty_threshold": math.nan},
+    ],
+    CachePolicy: [
+        {"rope": "relative"}, {"local": RolePolicy(episodic_frames=2)}, {"anchor": RolePolicy(episodic_frames=2)},
+    ],
+    Guards: [{"sink_gate": 1.0}, {"rope_jitter": -0.1}, {"rope_jitter": math.nan}],
+    Schedule: [
+        {"sigmas": ()}, {"sigmas": (1.0, 0.5), "frames_per_block": 0}, {"sigmas": (1.0, 0.5), "frames_per_block": 65},
+        {"sigmas": (1.0,), "first_block_sigmas": (0.5, 0.7)},
+    ],
+    Schedule.parse: [{"text": text} for text in ("one, two", "0.5, 1", "1.5", "-1", "0", "nan", "1e999", "1, 0x1")],
+    schedule: [{"name": "euler"}],
+    Switch: [{"kind": "cut"}, {"blend_blocks": 17}, {"blend_blocks": -1}],
+    BlockClock: [{"frames_per_block": 0}, {"frames_per_block": 2.5}, {"frames_per_block": True}, {"fps": 0}],
+    partial(ProfileSetup, **SETUP): [
+        {"prompts": ()}, {"blocks": 2}, {"first_block": 6}, {"first_block": 0}, {"window_frames": 6},
+    ],
+    RenderOptions: [
+        {"width": 100}, {"height": 0}, {"seconds": math.nan}, {"seconds": -1.0}, {"state_seconds": -1.0},
+        {"method": "no_such"}, {"roles": "no_such"}, {"model_family": "no_such"}, {"sigmas": "1, two"},
+        {"episodic_frames": 1}, {"update_interval": 0}, {"novelty_threshold": 3.0}, {"sink_gate": 1.5},
+        {"rope_jitter": -0.5}, {"compression": "no_such"},
+        {"compression": "trigonometric", "method": "no_episodic_memory"}, {"sink_gate": 0.8, "method": "longlive"},
+        *({"method": "longlive", "method_options": options} for options in (
+            "windw=3", "window_frames", "window_frames=9, window_frames=12", "window_frames=9.5", "window_frames=",
+            "window_frames=none", "infinite=1",
+        )),
+        *({"method": method, "method_options": options} for method, options in (
+            ("reward_forcing", "kept_share=nan"), ("reward_forcing", "kept_share=1e999"),
+            ("deep_forcing", "budget_frames=x"), ("rolling_forcing", "steps=4"), ("dummy_forcing", "seed=4"),
+            ("head_forcing", "kept_scenes=4"), ("head_forcing", "rope=round"),
+            ("head_forcing", "memory.sink_frames=2"),
+        )),
+    ],
+    method_policy: [{"name": "nope"}],
+    planned: [{"method": method, "options": options} for method, options in (
+        ("forcing_kv", "chunks_per_frame=0"), ("forcing_kv", "kept_share=2"), ("dummy_forcing", "window_frames=0"),
+        ("pyramid_forcing", "period=0"), ("pyramid_forcing", "patch=0"), ("pyramid_forcing", "merged_blocks=0"),
+        ("deep_forcing", "max_reuse=-1"), ("longlive", "window_frames=2"), ("longlive", "window_frames=5"),
+        ("infinity_rope", "sink_frames=0"), ("deep_forcing", "sink_frames=14"), ("memflow", "bank_frames=1"),
+        ("dummy_forcing", "mid_blocks=0"), ("forcing_kv", "static_frames=4"),
+    )],
+}  # fmt: skip
+
+
+def sentence(make: Callable[..., object], options: dict[str, object]) -> str:
+    """A line of the file: what was tried, and what is said of it."""
+    with pytest.raises(HeadForcingError) as error:
+        make(**options)
+    named = getattr(make, "func", make).__qualname__
+    return f"{named}({', '.join(f'{name}={value!r}' for name, value in options.items())})\n    {error.value}"
+
+
+def test_every_sentence_about_a_setting_is_the_reviewed_one():
+    said = [sentence(make, options) for make, tried in FIELDS.items() for options in tried]
+    assert all("\n" not in line.partition("\n    ")[2] for line in said)
+    if os.environ.get("HEADFORCING_WRITE_SENTENCES"):
+        FILE.write_text("\n".join(said) + "\n", encoding="utf-8")
+    assert "\n".join(said) + "\n" == FILE.read_text(encoding="utf-8")
