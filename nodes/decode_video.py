@@ -139,7 +139,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
 
 @dataclass(frozen=True)
 class _Latents:
-    """One video to decode: `chunks` of `[frames, 16, h, w]`; `pictures` is the number of video frames that it is
+    """One video to decode: `chunks` of `[frames, 16, h, w]`; `video_frames` is the number of video frames that it is
     trimmed to, `total` is for the progress bar.
 
     `restart_frames` are the first latent frames of its rollouts, see `RestartingDecoder`; `about` is the metadata of
@@ -165,7 +165,7 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     trim = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs
     trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted, restarts = trim.get("pictures"), trim.get("restart_frames", ())
+    wanted, restarts = trim.get("video_frames"), trim.get("restart_frames", ())
     total = wanted or video_frames_of(latents.shape[2])
     size = (latents.shape[3], latents.shape[4])
     videos = latents.transpose(1, 2)
@@ -177,7 +177,7 @@ def _of_run(name: str) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
     video = runs.find_run(name)
     first = next(video.blocks())
-    video_frames = video.about["pictures"]
+    video_frames = video.about["video_frames"]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
     height, width = first.shape[-2:]
     restarts = video.about.get("restart_frames", ())

@@ -63,8 +63,8 @@ class LoadHeadForcingRun(io.ComfyNode):
             report.text(),
             *(f"damaged: {problem}" for problem in video.run.problems),
         ]
-        video_frames = min(video.about["pictures"], video_frames_of(frames))
-        trim = {"pictures": video_frames, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
+        video_frames = min(video.about["video_frames"], video_frames_of(frames))
+        trim = {"video_frames": video_frames, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
         samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
         picture = helpers.picture_or_nothing(lambda: run_picture(report, "dark", video.about.get("novelty_threshold")))
         return io.NodeOutput(samples, "\n".join(lines), picture)

@@ -176,7 +176,7 @@ def _describe(made: RenderResult) -> list[str]:
 def _latents(videos: list[RenderResult], plan: RenderPlan, about: Mapping[str, Any]) -> dict[str, Any]:
     """The LATENT of a batch, with what *Decode Latents to Video* needs to know."""
     samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
-    trim = {"pictures": plan.video_frames, "frames": plan.frames, "about": about}
+    trim = {"video_frames": plan.video_frames, "frames": plan.frames, "about": about}
     return {"samples": samples, "head_forcing": {**trim, "restart_frames": list(plan.restart_frames)}}
 
 

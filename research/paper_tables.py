@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from ..headforcing_core.commands.files import paper_heads
 from ..headforcing_core.methods.registry import method_policy
 from ..headforcing_core.model.wan import WanConfig
+from ..headforcing_core.render.cards import paper_heads
 from ..headforcing_core.render.comparison import Entry
 from ..headforcing_core.render.describe import markdown_table
 from ..headforcing_core.render.plan import RenderPlan

@@ -156,7 +156,7 @@ class HeadCache(Cache):
     @property
     def occupied(self) -> int:
         """Frame-slots in use by all heads together."""
-        return sum(group.frames * sum(map(len, group.heads)) for group in self.groups)
+        return sum(group.frames * sum(group.sizes) for group in self.groups)
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
@@ -210,7 +210,7 @@ class HeadCache(Cache):
         starts = [
             (group.current.start * s, first)
             for group, (first, *_) in zip(self.groups, indices, strict=True)
-            if len(group.heads[layer])
+            if group.sizes[layer]
         ]
         tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
         most = max(max(row) for row in indices) + 1

@@ -43,6 +43,7 @@ class HeadGroup:
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
+        self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
         self.ropes, self.reencode, self._kernels = ropes, reencode, kernels
         self._everywhere = everywhere or MemoryHeads()
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
@@ -227,7 +228,7 @@ class HeadGroup:
 def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) -> None:
     """Store the current block's `k, v [heads, frames, s, head_dim]` of a layer, each group its own heads'."""
     for group in groups:
-        if len(group.heads[layer]):
+        if group.sizes[layer]:
             group.write(layer, k, v)
 
 
@@ -239,8 +240,8 @@ def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> 
 
 def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:
     """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
-    split = heads.split([len(group.heads[layer]) for group in groups])
-    return [(group, part) for group, part in zip(groups, split, strict=True) if len(part)]
+    split = heads.split([group.sizes[layer] for group in groups])
+    return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:

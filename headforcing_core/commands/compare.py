@@ -93,7 +93,7 @@ def compare(args: argparse.Namespace) -> Result:
             "picture": str(picture),
             "grid": {
                 "video": str(made.path),
-                "pictures": made.video_frames,
+                "video_frames": made.video_frames,
                 "width": made.width,
                 "height": made.height,
             },

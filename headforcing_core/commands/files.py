@@ -12,13 +12,11 @@ from tqdm import tqdm
 
 from ..cache.options import options_of
 from ..cache.policy import PRESETS, CachePolicy
-from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import claimed
-from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..head_profiles.profile import bundled_profiles, load_profile
 from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy, method_schedule
-from ..model.wan import WanConfig
-from ..render.cards import CARDS, Card, Fit, card, released_needs, text_encoders
+from ..render.cards import CARDS, MODELS, Card, Fit, card, paper_heads, released_needs, text_encoders
 from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
 from ..render.options import RenderOptions
@@ -44,10 +42,12 @@ def add_parsers(command: Commands) -> None:
     sub = command("budget", budget)
     sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
     sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
+    sub.add_argument("--model-family", choices=MODELS, default="self_forcing", help="1.3B or LongLive 2.0 5B")
 
     sub = command("memory", memory)
     sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
     sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
+    sub.add_argument("--model-family", choices=MODELS, default="self_forcing", help="1.3B or LongLive 2.0 5B")
 
     sub = command("convert", convert)
     sub.add_argument("file", type=READ)
@@ -98,29 +98,29 @@ def methods(args: argparse.Namespace) -> Result:
 
 
 def budget(args: argparse.Namespace) -> Result:
-    """KV cache of the 1.3B model by method and length."""
+    """KV cache of a released model by method and length."""
     width, height = parse_size(args.size)
-    profile = load_profile(bundled_profiles()["self_forcing"])
-    paper = paper_heads(WanConfig()).roles
+    config, family = MODELS[args.model_family], args.model_family
+    paper = paper_heads(config)
+    bundled = load_profile(bundled_profiles()["self_forcing"]) if family == "self_forcing" else paper
     rows = []
     for seconds in args.seconds:
         timeline = parse_timeline("a video", seconds)
         for name, method, roles in (
-            ("every frame in every head", "self_forcing", profile.roles),
-            ("window of 21 frames", "self_forcing_window_21", profile.roles),
-            ("Head Forcing, bundled two-way profile", "head_forcing", profile.roles),
-            ("Head Forcing, the paper's 90/72/198 heads", "head_forcing", paper),
-            *((name, name, profile.roles) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
+            ("every frame in every head", "self_forcing", bundled),
+            ("window of 21 frames", "self_forcing_window_21", bundled),
+            *([("Head Forcing, bundled two-way profile", "head_forcing", bundled)] if bundled is not paper else []),
+            (f"Head Forcing, {paper.name}", "head_forcing", paper),
+            *((name, name, bundled) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
         ):
-            measured = HeadProfile(name, 30, 12, tuple(map(tuple, roles)))
             policy = method_policy(method)
-            steps = method_schedule(policy, "self_forcing")
             try:
-                plan = RenderPlan.make(WanConfig(), policy, steps, timeline, width, height, profile=measured)
+                steps = method_schedule(policy, family)
+                plan = RenderPlan.make(config, policy, steps, timeline, width, height, profile=roles)
             except HeadForcingError:
                 if method in PRESETS:
                     raise
-                continue  # another paper's method makes no video that short
+                continue  # another paper's method makes no video that short, or has another sampler
             shape = plan.shape
             rows.append((seconds, name, shape.frame_slots, shape.bytes(torch.bfloat16)))
     cells = [[f"{seconds:g}", name, f"{slots:,}", format_bytes(size)] for seconds, name, slots, size in rows]
@@ -128,15 +128,8 @@ def budget(args: argparse.Namespace) -> Result:
     return {"text": markdown_table(["seconds", "cache", "frame-slots", "bf16"], cells), "json": found}
 
 
-def paper_heads(config: WanConfig) -> HeadProfile:
-    """The paper's 90 anchor, 72 local and 198 memory heads; the cache's size depends only on their numbers."""
-    roles = [HeadRole.ANCHOR] * 90 + [HeadRole.LOCAL] * 72 + [HeadRole.MEMORY] * 198
-    layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
-    return HeadProfile("the paper's 90/72/198 heads", config.num_layers, config.num_heads, layers)
-
-
 def memory(args: argparse.Namespace) -> Result:
-    """Estimate a minute of the 1.3B model on cards; sizes with the same answers share a table."""
+    """Estimate a minute of a released model on cards; sizes with the same answers share a table."""
     for gib in args.cards:
         if not 0 < gib <= MAX_CARD_GIB:
             raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")
@@ -144,8 +137,8 @@ def memory(args: argparse.Namespace) -> Result:
     found = []
     for size in args.sizes:
         width, height = parse_size(size)
-        _, needs = released_needs(width, height)
-        cards = [card(gib, width, height) for gib in args.cards]
+        _, needs = released_needs(width, height, args.model_family)
+        cards = [card(gib, width, height, args.model_family) for gib in args.cards]
         found.append({"size": size, "needs": asdict(needs), "cards": [asdict(one) for one in cards]})
         tables.setdefault(f"{_parts_table(needs)}\n\n{_cards_table(cards)}", []).append(size)
     text = "\n\n".join(f"{' and '.join(sizes)}:\n\n{table}" for table, sizes in tables.items())

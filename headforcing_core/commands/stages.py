@@ -12,11 +12,13 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed
+from ..model.latents import latent_format
+from ..render.options import DEFAULTS, RenderOptions
 from ..render.provenance import file_tags
 from ..render.sinks import load_latents, partial_path
+from ..rollout.schedule import SCHEDULES
 from ..runs.stored import StoredVideo, find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
-from ..timeline.timeline import parse_timeline
 from ..video.codec import DECODERS
 from ..video.stream import write_video
 from ..weights.containers import read_weights
@@ -40,13 +42,15 @@ def add_parsers(command: Commands) -> None:
         "--prompts", type=TEXT, nargs="+", required=True, help="timelines or single prompts, as text or @FILE"
     )
     sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
+    models = "of the model; longlive2 has texts of its own where a shot begins"
+    sub.add_argument("--model-family", choices=SCHEDULES, default=DEFAULTS.model_family, help=models)
 
     sub = command("decode", decode)
     text = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
     sub.add_argument("latents", type=LATENTS, metavar="RUN", help=text)
     sub.add_argument("out", type=VIDEO, help="MP4 to write")
     vae = sub.add_mutually_exclusive_group(required=True)
-    vae.add_argument("--vae", type=READ, help="Wan 2.1 VAE, or a tiny decoder")
+    vae.add_argument("--vae", type=READ, help="VAE of Wan 2.1 or 2.2, or a tiny decoder")
     vae.add_argument("--demo", action="store_true", help="the embedded model's VAE")
     sub.add_argument("--scale", type=int, default=1, help="every pixel becomes a square of this side (1)")
     sub.add_argument("--decoder", choices=DECODERS, default="auto", help="what the file of --vae is (auto)")
@@ -61,7 +65,8 @@ def encode(args: argparse.Namespace) -> Result:
     if args.out.suffix != ".safetensors":
         raise HeadForcingError(f"the file of embeddings must end in .safetensors, got {args.out.name!r}")
     check_writable(args.out)
-    timelines = [parse_timeline(read_text(text)) for text in args.prompts]
+    options = RenderOptions(model_family=args.model_family)
+    timelines = [options.parse(read_text(text)) for text in args.prompts]
     texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
     with claimed(args.out):
         rows = encode_texts(args.text_encoder, texts, pick_device(args.device))
@@ -105,7 +110,7 @@ def decode(args: argparse.Namespace) -> Result:
 
 @dataclass(frozen=True)
 class _Latents:
-    """Latents to decode: `blocks` of `[frames, 16, h, w]`, and what is known of the video.
+    """Latents to decode: `blocks` of `[frames, channels, h, w]`, and what is known of the video.
 
     Attributes:
         video_frames: the most that the video has.
@@ -126,13 +131,13 @@ def _of_file(path: Path) -> _Latents:
     most = video_frames_of(len(latents))
     try:
         about = json.loads(read_weights(path)[2].get("head_forcing", "{}"))
-        video_frames = int(about.get("pictures", most))
+        video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
         if not 1 <= video_frames <= most or not all(0 <= frame < len(latents) for frame in restarts):
             raise ValueError("of another video")
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise HeadForcingError(f"{path} does not say what its latents are of; write them again") from error
-    return _Latents(latents.split(CHUNK_FRAMES), video_frames, restarts)
+    return _Latents(latents.split(CHUNK_FRAMES), video_frames, restarts, latent_format(latents.shape[1]).fps)
 
 
 def _of_run(video: StoredVideo) -> _Latents:
@@ -140,4 +145,4 @@ def _of_run(video: StoredVideo) -> _Latents:
     about = video.about
     chunks = (chunk for block in video.blocks() for chunk in block.split(CHUNK_FRAMES))
     restarts = tuple(about.get("restart_frames", ()))
-    return _Latents(chunks, about["pictures"], restarts, about.get("fps", VIDEO_FPS), file_tags(about))
+    return _Latents(chunks, about["video_frames"], restarts, about.get("fps", VIDEO_FPS), file_tags(about))

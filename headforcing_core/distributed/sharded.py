@@ -25,6 +25,10 @@ class GatheredLayers:
     def __len__(self) -> int:
         return len(self._layers)
 
+    def __getitem__(self, layer: int) -> Any:
+        """A layer as it lies here, of which only the modulation is whole."""
+        return self._layers[layer]
+
     def __iter__(self) -> Iterator[Any]:
         with losing_peers():
             coming = self._layers[0].unshard(async_op=True)
@@ -72,6 +76,9 @@ def shard(model: WanModel, device: torch.device) -> ShardedModel:
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in model.blocks:
+        modulation = layer.modulation.to(device)  # read for all layers at once, and small: a buffer is not divided
+        del layer.modulation
+        layer.register_buffer("modulation", modulation)
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
     for name, module in model.named_children():
         if name != "blocks":

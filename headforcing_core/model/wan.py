@@ -171,10 +171,11 @@ def forward_block(
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
-    # of all layers at once: one sum in place of one a layer
-    modulations = _like(x, *(block.modulation for block in backbone.blocks)) + modulation  # [layers, frames, 6, dim]
-
     last = len(backbone.blocks) - 1
+    # of all layers at once: one sum in place of one a layer; by number, since going through sharded layers gathers them
+    own = _like(x, *(backbone.blocks[layer].modulation for layer in range(last + 1)))
+    modulations = own + modulation  # [layers, frames, 6, dim]
+
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
         shift1, scale1, gate1, shift2, scale2, gate2 = modulations[layer].unbind(1)

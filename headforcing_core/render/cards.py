@@ -1,4 +1,4 @@
-"""Renders of the released 1.3B model that fit on graphics cards: arithmetic, nothing is measured."""
+"""Renders of released models that fit on graphics cards: arithmetic, nothing is measured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ from functools import cache
 import torch
 from torch import Tensor
 
+from ..cache.policy import HeadRole
+from ..head_profiles.profile import HeadProfile
+from ..model.latents import WAN22
 from ..model.wan import WanConfig, WanModel
 from ..timeline.timeline import parse_timeline
 from ..video.wan_vae import decoder_memory
@@ -50,19 +53,42 @@ class Card:
     text_encoder: dict[str, str]
 
 
+# released models by a family of theirs
+MODELS = {
+    "self_forcing": WanConfig(),
+    "longlive2": WanConfig(dim=3072, ffn_dim=14336, num_heads=24, in_dim=WAN22.channels, out_dim=WAN22.channels),
+}
+
+
+def paper_heads(config: WanConfig) -> HeadProfile:
+    """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more; the cache's size depends
+    only on their numbers."""
+    times = config.num_layers * config.num_heads // 360
+    counts = {HeadRole.ANCHOR: 90 * times, HeadRole.LOCAL: 72 * times, HeadRole.MEMORY: 198 * times}
+    roles = [role for role, count in counts.items() for _ in range(count)]
+    layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
+    name = "the paper's " + ("90/72/198 heads" if times == 1 else "shares of heads")
+    return HeadProfile(name, config.num_layers, config.num_heads, layers)
+
+
 @cache
-def released_needs(width: int, height: int) -> tuple[RenderPlan, Needs]:
-    """A minute of the 1.3B model in bf16 with the default options, decoded while it is sampled."""
-    options = RenderOptions(width=width, height=height)
-    plan = options.plan(WanConfig(), parse_timeline("a minute", SECONDS))
+def released_needs(width: int, height: int, family: str = "self_forcing") -> tuple[RenderPlan, Needs]:
+    """A minute of a released model in bf16 with the default options, decoded while it is sampled.
+
+    For a model without a bundled head profile the heads have the paper's shares.
+    """
+    options, config = RenderOptions(width=width, height=height, model_family=family), MODELS[family]
+    profile = None if family == "self_forcing" else paper_heads(config)
+    plan = options.plan(config, parse_timeline("a minute", SECONDS), profile=profile)
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in WanModel(WanConfig()).parameters()) * _DTYPE.itemsize
-    return plan, needs_of(plan, _DTYPE, weights, decoder=decoder_memory(None, (height, width), _DTYPE))
+        weights = sum(weight.numel() for weight in WanModel(config).parameters()) * _DTYPE.itemsize
+    decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
+    return plan, needs_of(plan, _DTYPE, weights, decoder=decoder)
 
 
-def card(size: float, width: int, height: int) -> Card:
+def card(size: float, width: int, height: int, family: str = "self_forcing") -> Card:
     """Compute what fits on a card of `size` GiB."""
-    plan, needs = released_needs(width, height)
+    plan, needs = released_needs(width, height, family)
     room = int(size * 2**30) - IN_USE - MARGIN
     places = {file: "GPU" if needed <= room else "CPU" for file, needed in text_encoders().items()}
     return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)

@@ -140,7 +140,6 @@ class Compared:
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
         numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
-        numbers["pictures"] = numbers.pop("video_frames")  # the key in stored comparisons
         if not self.guards:
             del numbers["guards"]
         return numbers

@@ -17,7 +17,7 @@ _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", 
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
     """Metadata of a video for people, *Load Head Forcing Run* and reports.
 
-    `starts_seconds` and `pictures` (video frames) include start frames; `latent_format` is ComfyUI's name for the
+    `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
     scale of the latents.
     """
     clock = plan.timeline.clock
@@ -45,7 +45,7 @@ def about_story(plan: RenderPlan) -> dict[str, Any]:
         "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
         "switches": [str(segment.switch) for segment in segments],
         "seeds": [segment.seed for segment in segments],
-        "pictures": plan.video_frames,
+        "video_frames": plan.video_frames,
     }
 
 

@@ -73,11 +73,11 @@ class RenderResult:
     reports: Mapping[str, Report] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; the key `pictures` counts video frames."""
+        """The JSON form."""
         return {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
-            "pictures": None if self.video is None else self.video.video_frames,
+            "video_frames": None if self.video is None else self.video.video_frames,
             "memory_events": [event.to_dict() for event in self.events],
             "recalls": [recall.to_dict() for recall in self.recalls],
             "cache_bytes": self.cache_bytes,

@@ -165,7 +165,7 @@ class LatentsFile(KeptLatents):
         self.plan = plan
 
     def finish(self) -> None:
-        about = {"pictures": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
+        about = {"video_frames": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))

@@ -106,7 +106,7 @@ class DriftReport:
             "note": NOTE,
             "name": self.name,
             "seconds": self.seconds,
-            "pictures": self.video_frames,
+            "video_frames": self.video_frames,
             "fps": self.fps,
             "width": self.size[0],
             "height": self.size[1],

@@ -113,7 +113,7 @@ class SwitchResponse:
         """The JSON form."""
         return {
             "seconds": self.video_frame / fps,
-            "picture": self.video_frame,
+            "video_frame": self.video_frame,
             "change": self.change,
             "seconds_to_80": self.seconds_to_80,
             "by_block": self.by_block,

@@ -58,7 +58,7 @@ _EVENT: dict[str, Fits] = {
     "merged": _none_or(_list_of(_list_of(_whole))),
     "dropped": _none_or(_list_of(_whole)),
 }
-_ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "pictures": _positive}
+_ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "video_frames": _positive}
 # `render.provenance` notes these, too; who reads them does without
 _MORE_ABOUT: dict[str, Fits] = {
     "size": _text,

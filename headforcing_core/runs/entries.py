@@ -28,7 +28,7 @@ class Entry:
     @property
     def seconds(self) -> float:
         """Length of the whole video."""
-        return self.video.about["pictures"] / self.video.about.get("fps", VIDEO_FPS)
+        return self.video.about["video_frames"] / self.video.about.get("fps", VIDEO_FPS)
 
     @property
     def finished_seconds(self) -> float:

@@ -145,7 +145,7 @@ def find_stored(place: Path) -> StoredVideo:
 
 def earlier_video(parent: Path, about: Mapping[str, Any]) -> StoredVideo | None:
     """A video of this description that an earlier version of the pack has made, whose blocks no render continues."""
-    same = ("method", "seed", "size", "prompts", "pictures")
+    same = ("method", "seed", "size", "prompts", "video_frames")
     with suppress(HeadForcingError):  # what cannot be read is told by who reads it
         videos, _ = survey(parent)
         return next((v for v in videos if v.earlier and all(v.about.get(k) == about.get(k) for k in same)), None)

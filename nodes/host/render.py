@@ -14,6 +14,7 @@ from torch import Tensor
 from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
@@ -70,7 +71,8 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
         return Given(latents, notes=(note,) if dropped else ())
     start = _image(options, value) if name == "start_image" else _video(options, value)
     if used is None or vae.is_draft(used):
-        raise HeadForcingError(f"{name} is encoded by the model's VAE: connect it to vae")
+        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
+        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
     vae.check_vae(used, options.schedule.latents)
     latents = used.encode(start.video_frames).transpose(1, 2)
     return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))

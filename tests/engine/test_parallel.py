@@ -7,6 +7,7 @@ from itertools import chain
 
 import pytest
 import torch
+import torch.distributed as dist
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
@@ -20,6 +21,7 @@ from headforcing.headforcing_core.distributed.division import (
     strips,
 )
 from headforcing.headforcing_core.distributed.ranks_report import RankReport, RanksReport
+from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.rollout.loop import rollout
@@ -321,3 +323,21 @@ def test_what_cannot_be_divided_is_refused_with_what_fits(model):
     rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
     with pytest.raises(HeadForcingError, match="has a cache of its own"):
         check_division(rolling, 2)
+
+
+def test_sharded_weights_make_the_video_of_whole_ones():
+    """In a group of one process: what is gathered for a layer is freed after it, and gathered anew in the next pass."""
+    whole = wan()
+    shape = shape_of(whole, every_head(whole, "memory"))
+    script = script_of(PROMPTS[:2], Schedule((1.0, 0.6), F), embeds(whole), seed=3)
+
+    def made(backbone):
+        video = WanVideoModel(backbone, torch.float32)
+        blocks = rollout(video, HeadCache(shape, torch.float32), script, SeededNoise((F, 16, *SIZE)))
+        return torch.cat([block.latents for block in blocks])
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        assert difference(made(shard(wan(), torch.device("cpu"))), made(whole)) < 1e-5
+    finally:
+        dist.destroy_process_group()

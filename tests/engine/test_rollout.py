@@ -7,7 +7,9 @@ import torch
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.causvid import overlapping_rollouts
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.methods.rolling_forcing import rolling_rollout
+from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.overlap import Overlap
@@ -224,6 +226,19 @@ def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
             held[block.index] = (cache.bytes, slots, len(cache.memory.entries), tensor_bytes())
     assert held[39] == held[398]
     assert cache.shape.frame_slots == 4 + 7 + 11
+
+
+def test_what_forcing_kv_holds_does_not_grow():
+    """Its chunks have one size here. Their lists leave gaps in a CPU's memory, so that the process may look larger."""
+    model = wan(layers=2, heads=2, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
+    policy, size = method_policy("forcing_kv"), (4, 12)
+    shape = policy.shape(model.config, [["local", "memory"]] * 2, *size, F, 200 * F)
+    cache = policy.make_cache(shape, torch.float32, "cpu", sdpa)
+    script, held = script_of([0] * 200, Schedule((1.0,), F), embeds(model)), {}
+    for block in rollout(WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))):
+        if block.index in (98, 198):  # by the first, 64 tables of positions are kept
+            held[block.index] = (cache.occupied, tensor_bytes())
+    assert held[98] == held[198]
 
 
 def test_a_video_of_1200_frames_ends_as_it_would_have_without_a_position_limit():

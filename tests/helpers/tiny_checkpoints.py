@@ -9,17 +9,17 @@ from safetensors.torch import save_file
 Weights = dict[str, torch.Tensor]
 
 
-def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0) -> Weights:
-    """A Wan 2.1 T2V state dict with original names; dim // 128 heads, text width 4096, 1x2x2 patches of 16 channels."""
+def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int = 0, channels: int = 16) -> Weights:
+    """A Wan T2V state dict with original names; dim // 128 heads, text width 4096, patches of 16 or 48 channels."""
     make = _Random(seed)
-    make.conv("patch_embedding", dim, 16, 1, 2, 2)
+    make.conv("patch_embedding", dim, channels, 1, 2, 2)
     for name, outs, ins in (
         ("text_embedding.0", dim, 4096),
         ("text_embedding.2", dim, dim),
         ("time_embedding.0", dim, 256),
         ("time_embedding.2", dim, dim),
         ("time_projection.1", 6 * dim, dim),
-        ("head.head", 64, dim),
+        ("head.head", 4 * channels, dim),
     ):
         make.conv(name, outs, ins)
     make.normal("head.modulation", 1, 2, dim, std=dim**-0.5)

@@ -63,7 +63,7 @@ class Render:
             state_seconds=state_seconds,
             about={
                 "prompts": prompts,
-                "pictures": self.plan.video_frames,
+                "video_frames": self.plan.video_frames,
                 "start_frames": self.plan.start_frames,
                 "seeds": [segment.seed for segment in self.plan.timeline.segments],
             },

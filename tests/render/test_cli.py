@@ -76,7 +76,7 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     result = json.loads(done.stdout)
-    assert result["pictures"] == 48
+    assert result["video_frames"] == 48
     video = Path(result["video"])
     with av.open(str(video)) as container:
         video_frames = [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]

@@ -67,7 +67,7 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
     assert [row["entry"]["method"] for row in rows] == METHODS
     for row in rows:
         video = made / f"{row['entry']['method']}-seed3.mp4"
-        assert row["video"] == str(video) and row["pictures"] == 32
+        assert row["video"] == str(video) and row["video_frames"] == 32
         assert row["drift"] == report_video(video).whole
         assert row["seconds_per_block"] > 0 and row["reused_blocks"] == 0
         assert row["cache_bytes"] == row["frame_slots"] * 16 * 32 * 2 * 4  # tokens, head width, key and value, float32
@@ -289,7 +289,7 @@ def test_a_method_of_several_rollouts_is_compared_with_the_others_and_goes_on(tm
     for reused in (0, 9):
         assert compare(tmp_path / "out", *same, methods=["self_forcing_window_21", "causvid"]) == 0
         rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
-        assert [(row["pictures"], row["reused_blocks"]) for row in rows] == [(96, reused)] * 2
+        assert [(row["video_frames"], row["reused_blocks"]) for row in rows] == [(96, reused)] * 2
         assert rows[0]["frame_slots"] == rows[1]["frame_slots"] == 48 * 21
 
 
@@ -319,7 +319,7 @@ def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tm
     command = ["compare", "--methods", "head_forcing", "self_forcing", "--json"]
     assert main([*command, *(str(part) for pair in options.items() for part in pair)]) == 0
     rows = json.loads((tmp_path / "out" / "comparison.json").read_text("utf-8"))["rows"]
-    assert [row["pictures"] for row in rows] == [16, 16]
+    assert [row["video_frames"] for row in rows] == [16, 16]
     assert rows[0]["frame_slots"] == 4 * (4 + 6 + 6 + 6) and rows[1]["frame_slots"] == 4 * 4 * 6
     grid = decoded(tmp_path / "out" / "grid.mp4")
     assert grid.shape == (16, 192 + STRIP, 2 * 288, 3), "tiles have the shape of the videos"

@@ -265,7 +265,9 @@ def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, 
         path = tmp_path / f"{path}.mp4"
         mp4 = VideoFile(path, made.plan, made.codec.decoder, file_tags(made.about))
         latents, result = render(backbone, made if story else replace(made, runs=None), story, [mp4])
-        files.append((latents, result.plan, result.about["pictures"], path.read_bytes()[-4000:], mp4.info.video_frames))
+        files.append(
+            (latents, result.plan, result.about["video_frames"], path.read_bytes()[-4000:], mp4.info.video_frames)
+        )
         assert story is None or story.refusals == [] and len(story.changes) == 1
     told, straight = files
     assert torch.equal(told[0], straight[0]) and told[1] == straight[1] and told[2] == straight[2]

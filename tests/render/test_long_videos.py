@@ -42,7 +42,7 @@ def test_five_minutes_take_no_more_memory_than_thirty_seconds(tmp_path: Path):
     The latter is measured inside one process: where two put their first allocations differs by megabytes.
     """
     (short, short_peaks), (long, long_peaks) = (demo(tmp_path / str(seconds), seconds) for seconds in (30, 300))
-    assert (short["pictures"], long["pictures"]) == (480, 4800)
+    assert (short["video_frames"], long["video_frames"]) == (480, 4800)
     assert long["cache_bytes"] == short["cache_bytes"]
     assert long_peaks[-1] < 1.05 * short_peaks[-1]
     early, late = (long_peaks[int(part * len(long_peaks))] for part in (0.3, 0.9))

@@ -8,9 +8,12 @@ import checkpoint_files as files
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.cache.method import VideoFacts
+from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.start import Start
-from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
@@ -71,7 +74,7 @@ def latents_of(path: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
-def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, tmp_path, method):
+def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path, method):
     video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
     made = generate("--method", method, "--out", video, "--latents", latents)
     assert "longlive2" in json.dumps(made)
@@ -79,11 +82,16 @@ def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, tmp_pa
         stream = container.streams.video[0]
         assert stream.average_rate == 24 and (stream.width, stream.height) == (64, 96)
         frames = sum(1 for _ in container.decode(video=0))
+    assert frames == 24 * 16.5, "the story ends ten seconds after its last prompt begins"
+    again = tmp_path / "again.mp4"
+    assert main(["decode", str(latents), str(again), "--vae", str(folder / "vae.safetensors"), "--device", "cpu"]) == 0
+    with av.open(str(again)) as container:
+        assert container.streams.video[0].average_rate == 24
+        assert sum(1 for _ in container.decode(video=0)) == frames
     found = latents_of(latents)
     assert found.shape[1:] == (48, 6, 4) and len(found) % 8 == 0
-    assert frames == 24 * 16.5, "the story ends ten seconds after its last prompt begins"
     with safe_open(latents, "pt") as file:
-        assert json.loads(file.metadata()["head_forcing"])["pictures"] == frames
+        assert json.loads(file.metadata()["head_forcing"])["video_frames"] == frames
 
 
 def test_a_finished_part_is_taken_over_and_a_later_prompt_changes_only_what_follows(generate, tmp_path):
@@ -124,6 +132,32 @@ def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it
     assert torch.allclose(part[:1], image, atol=1e-6) and not torch.allclose(plain[:1], image, atol=0.1)
     stored = stored_videos(tmp_path / "runs")[0]
     assert torch.equal(stored.latents(), again)
+
+
+@pytest.mark.parametrize(("size", "card", "besides"), [("1280x704", 16, 13.46e9), ("832x480", 10, 6.73e9)])
+def test_a_minute_fits_on_the_cards_that_the_page_names(capsys, size, card, besides):
+    assert main(["memory", "--model-family", "longlive2", "--sizes", size, "--cards", str(card), "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)
+    needs, (fit,) = row["needs"], row["cards"]
+    assert needs["weights"] == 2 * 4_999_787_712
+    assert fit["comfyui"]["how"] == "" and fit["comfyui"]["bytes"] == pytest.approx(besides, rel=1e-3)
+    assert main(["budget", "--model-family", "longlive2", "--size", size, "--seconds", "60", "--json"]) == 0
+    found = {row["cache"]: row["frame_slots"] for row in json.loads(capsys.readouterr().out)}
+    assert found["longlive2"] == 720 * 32 and found["Head Forcing, the paper's shares of heads"] == 12_672
+    assert "rolling_forcing" not in found, "it has another sampler"
+
+
+def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
+    facts = VideoFacts(LONGLIVE2, 9)
+    policy = method_policy("head_forcing").for_video(facts)
+    assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (RolePolicy(recent_frames=1), 8, 1)
+    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5)
+    assert policy.for_video(facts) == policy
+    uniform = method_policy("uniform_memory").for_video(facts)
+    assert uniform.local == uniform.anchor == uniform.memory == RolePolicy(recent_frames=8, episodic_frames=3)
+    for family in ("self_forcing", "causal_forcing_framewise"):
+        chosen = method_policy("head_forcing")
+        assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
 
 
 @pytest.mark.parametrize(

@@ -164,7 +164,7 @@ def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(gen
     assert generate("--seconds", "7", "--vae", vae, "--out", video, "--latents", latents) == 0
     with safe_open(latents, "pt") as file:
         made, about = file.get_tensor("latents"), json.loads(file.metadata()["head_forcing"])
-    assert len(made) == 30 and about == {"pictures": 112, "restart_frames": [18]}
+    assert len(made) == 30 and about == {"video_frames": 112, "restart_frames": [18]}
     codec = load_codec(vae, "cpu", torch.float32)
     expected, through = assembled(codec, made, Overlap())[:112], codec.new_decoder().decode(made)[:112]
     found = torch.from_numpy(decoded(video)).float() / 255

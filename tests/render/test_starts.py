@@ -66,7 +66,7 @@ def refused(said: object) -> str:
 
 def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, files, tmp_path):
     result, latents = generate(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
-    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["pictures"] == 1 + 24
+    assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["video_frames"] == 1 + 24
     codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
     first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
     assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
@@ -122,7 +122,7 @@ def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
     command = ["demo", "--seconds", "1.5", "--scale", "1", "--out", str(tmp_path), "--device", "cpu", "--json"]
     command += ["--start-video", str(files / "clip.mp4"), "--start-seconds", "1.4"]
     assert main(command) == 0, capsys.readouterr().err
-    assert json.loads(capsys.readouterr().out)["pictures"] == 21 + 24
+    assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 24
 
 
 MISTAKES = {

@@ -31,7 +31,7 @@ def test_a_video_is_made_without_a_place_to_talk_to(streams: str, printed: bool,
     done = shell(f"{SHORT} --json {streams}", tmp_path)
     assert done.returncode == 0 and frames(tmp_path / "output" / "demo.mp4") == 16
     assert bool(done.stdout) == printed and done.stderr == ""
-    assert not printed or json.loads(done.stdout)["pictures"] == 16
+    assert not printed or json.loads(done.stdout)["video_frames"] == 16
 
 
 def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:

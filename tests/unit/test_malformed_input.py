@@ -101,7 +101,8 @@ LONG = "9" * 5000
 
 
 @pytest.mark.parametrize("about", [
-    '{"pictures": 1e999}', f'{{"pictures": {LONG}}}', '{"pictures": 10}', '{"pictures": 0}', '{"restart_frames": [3]}',
+    '{"video_frames": 1e999}', f'{{"video_frames": {LONG}}}', '{"video_frames": 10}', '{"video_frames": 0}',
+    '{"restart_frames": [3]}',
 ])  # fmt: skip
 def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(about: str, tmp_path: Path) -> None:
     file = tmp_path / "latents.safetensors"

@@ -87,9 +87,9 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Source, "load", taken)
-    monkeypatch.setattr(Measurement, "_here", taken)
+    monkeypatch.setattr(Measurement, "_measure_here", taken)
     save_embeddings(Path("texts.safetensors"), {"a": torch.randn(12, 48)})
-    about = json.dumps({"pictures": 9, "restart_frames": []})
+    about = json.dumps({"video_frames": 9, "restart_frames": []})
     save_file({"latents": torch.zeros(3, 16, 8, 8)}, "latents.safetensors", {"head_forcing": about})
     Path("jobs.jsonl").write_text(json.dumps({"demo": True, "seconds": 0.5, "device": "cpu"}), encoding="utf-8")
     with VideoWriter("video.mp4", 16, 16) as writer:

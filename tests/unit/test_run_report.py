@@ -147,7 +147,7 @@ def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
         WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32), torch.float32
     )
     embeds = {text: word_hash.encode(text) for text in timeline.texts}
-    about = {"prompts": [], "pictures": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
+    about = {"prompts": [], "video_frames": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
     job = RenderJob(plan, embeds, info.fingerprint, start_latents=start, runs=tmp_path, about=about)
 
     def render(state_seconds: float, stop_after: int | None = None):
