@@ -65,6 +65,7 @@ def test_fifo_holds_the_frames_admitted_last_and_those_pinned(model, pinned):
     assert len(admitted) > CAPACITY + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(3))
 def test_a_stored_cache_goes_on_with_the_same_merges_wherever_it_was_stored(model, seed):
     cache = partial(new_cache, model, mixed(model, seed), SMALL, BLOCKS)
