@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -77,7 +77,7 @@ def shard(model: WanModel, device: torch.device) -> ShardedModel:
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in model.blocks:
         # read for all layers at once, and small: a buffer is not divided
-        modulation = layer.get_parameter("modulation").data.to(device)
+        modulation = cast(torch.Tensor, layer.modulation).to(device)
         del layer.modulation
         layer.register_buffer("modulation", modulation)
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
