@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
 
-    Use as a context manager: a thread stores what is new (`storing.py`), and leaving waits for it.
-
     Args:
         folder: None stores nothing.
         keys: of every block that is made, see `block_keys.video_keys`.
@@ -42,6 +40,7 @@ class Run:
         start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
+        storing: puts what is new into the folder; None without one.
         cache: of the render, with the blocks that a stored state holds.
         events: decisions of episodic memory so far, those of earlier renders included.
         found_profile: the roles that were found while sampling, or None.
@@ -59,7 +58,7 @@ class Run:
     ):
         self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
         self.first_made = plan.start_blocks
-        self.storing = Storing(folder, state_seconds)
+        self.storing = None if folder is None else Storing(folder, state_seconds)
         self.known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
@@ -71,13 +70,6 @@ class Run:
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self.meter = RunMeter()
         self._block_seconds: list[float] = []
-
-    def __enter__(self) -> Run:
-        self.storing.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.storing.__exit__(*error)
 
     # ------------------------------------------------------------------------------------------------ resuming
 
@@ -147,7 +139,7 @@ class Run:
 
     def _restore(self, script: Script) -> None:
         """Set the cache to the latest stored state."""
-        if self.folder is None or not self.stored or not self.storing.state_seconds:
+        if self.folder is None or self.storing is None or not self.stored or not self.storing.state_seconds:
             return
         state = self.folder.load_state(self.keys[: len(self.stored)])
         if state is None:
@@ -212,8 +204,9 @@ class Run:
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store_profile(place)
-            self.storing.block(place, self.keys, block)
-            self.storing.state(place, self.keys[place], self.cache)
+            if self.storing is not None:
+                self.storing.block(place, self.keys, block)
+                self.storing.state(place, self.keys[place], self.cache)
         if block.event is not None:
             self.events.append(block.event)
 
@@ -223,7 +216,8 @@ class Run:
 
     def finish(self) -> None:
         """Wait until all is stored, and note what a report says of the finished video, with its last block."""
-        self.storing.finish()
+        if self.storing is not None:
+            self.storing.finish()
         if self.folder is not None and self.ended is None:
             occupied = self.meter.occupied[-self.plan.new_blocks :]
             end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
@@ -241,7 +235,7 @@ class Run:
 
     def _store_opening(self) -> None:
         """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
-        if self._opening:
+        if self.storing is not None and self._opening:
             events = [event.to_dict() for event in self._opening]
             self.storing.note(OPENING, self.keys[0], {"events": events})
 
@@ -251,8 +245,9 @@ class Run:
             return
         self.found_profile, self.found_now = self.cache.profile, True
         self.events += self.cache.earlier_events
-        events = [event.to_dict() for event in self.events]
-        self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
+        if self.storing is not None:
+            events = [event.to_dict() for event in self.events]
+            self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
 
     # ------------------------------------------------------------------------------------------------ reports
 
