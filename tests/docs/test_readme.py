@@ -4,6 +4,7 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
 import torch
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.methods import registry
@@ -41,6 +42,7 @@ def test_the_python_example_makes_a_video(tmp_path: Path):
     assert names["plan"].video_frames == 96
 
 
+@pytest.mark.slow
 def test_the_example_of_a_changed_story_tells_it(tmp_path: Path):
     video, story, _ = examples()
     (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
@@ -49,6 +51,7 @@ def test_the_example_of_a_changed_story_tells_it(tmp_path: Path):
     assert texts == ["a red ball bouncing in the teal plain room", "a blue star circling in the navy checkerboard room"]
 
 
+@pytest.mark.slow
 def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
     _, _, code = examples()
     assert len(code.splitlines()) <= 40

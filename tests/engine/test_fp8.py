@@ -151,6 +151,7 @@ def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
         fp8.use_fp8_linears(odd)
 
 
+@pytest.mark.slow
 def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_other_blocks(tmp_path: Path, capsys):
     runs = tmp_path / "runs"
 

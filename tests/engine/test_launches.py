@@ -6,6 +6,7 @@ The sizes are those of the 1.3B model; nothing is computed. Bounds are what was 
 from collections.abc import Callable
 from functools import partial
 
+import pytest
 import torch
 from counted_launches import Launches, counted_launches
 from headforcing.headforcing_core.cache.head_cache import HeadCache
@@ -54,6 +55,7 @@ def launches(backbone: WanModel, forward: Callable = forward_block) -> Launches:
     return found
 
 
+@pytest.mark.slow
 def test_a_block_launches_no_more_than_it_needs():
     """8 products, 4 norms, 2 attentions, a write, GELU and the order of heads, in each layer and pass."""
     found = launches(model())
@@ -62,12 +64,14 @@ def test_a_block_launches_no_more_than_it_needs():
     assert 2600 < found.names.total() <= 2640, found.names.most_common()
 
 
+@pytest.mark.slow
 def test_gelu_in_the_launch_of_its_linear_layer_saves_one_launch_a_layer():
     plain, fused = (launches(model(2), f) for f in (forward_block, partial(forward_block, finish=finish_with_epilogue)))
     assert plain.names.total() - fused.names.total() == 2 * 5 - 1 == fused.names["_addmm_activation"]
     assert fused.names["gelu"] == 0
 
 
+@pytest.mark.slow
 def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
     """Queries, keys and values are rounded once, biases added by the product, GELU applied by the rounding."""
     eight = model(2)

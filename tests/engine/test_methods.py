@@ -190,6 +190,7 @@ def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(b
     assert rendered(video, model).run.meter.occupied == [9 * frames for frames in frames_per_head]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_method_renders_in_bfloat16(backbone, name):
     made = plan(name, TWO)
@@ -200,12 +201,14 @@ def test_a_method_renders_in_bfloat16(backbone, name):
     assert tensors_in(run.cache, set()) <= made.cache_bytes(torch.bfloat16)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("forcing_kv", "echo_forcing")])
 def test_a_method_works_one_frame_at_a_time(backbone, name):
     made = plan(name, TWO, seconds=5.5, family="causal_forcing_framewise_2_steps")
     assert latents_of(made, backbone).isfinite().all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in OWN_CACHE if name not in ("rolling_forcing", "causvid")])
 def test_a_method_goes_on_from_start_frames(backbone, name):
     start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
@@ -264,6 +267,7 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
     assert torch.equal(torch.cat(latents), straight)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rolling_forcing", "causvid", "dummy_forcing", "memflow"])
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
     straight, take = plan(name, TWO, seed=3), plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), seed=3)
@@ -594,6 +598,7 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
     assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "arxiv"), [("infinity_rope", "2511.20649"), ("rolling_forcing", "2509.25161")])
 def test_the_command_line_renders_with_a_method_and_names_it(tmp_path, capsys, name, arxiv):
     arguments = ["demo", "--out", str(tmp_path), "--method", name, "--seconds", "4", "--device", "cpu"]

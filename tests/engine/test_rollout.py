@@ -213,6 +213,7 @@ def tensor_bytes() -> int:
     return sum(storages.values())
 
 
+@pytest.mark.slow
 def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
     model = wan(layers=1, heads=3, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
     size = (2, 4)
@@ -241,6 +242,7 @@ def test_what_forcing_kv_holds_does_not_grow():
     assert held[98] == held[198]
 
 
+@pytest.mark.slow
 def test_a_video_of_1200_frames_ends_as_it_would_have_without_a_position_limit():
     """Contiguous contexts of a window without sink are the absolute ones shifted, also beyond index 1024."""
     model = wan(layers=1, heads=2, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)

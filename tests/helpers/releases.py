@@ -184,7 +184,7 @@ RELEASES: tuple[Release, ...] = (
         "see its card",
         "generator",
         "model.",
-        note="its context of frames of earlier shots is not built (`--method shotstream` is refused); trained at "
+        note="its frames of earlier shots (`--method shotstream`) are not built; trained at "
         "`--sigmas '1, 0.9579, 0.8889, 0.7376'`",
     ),
     Release(
@@ -195,8 +195,7 @@ RELEASES: tuple[Release, ...] = (
         family="krea_14b",
         methods=("head_forcing", "forcing_kv"),
         tested=("layout", "size"),
-        note="with rolling caches, as in Forcing-KV; its authors recompute the cache before each block, in part from "
-        "an encoded video frame, which is not built (`--method krea_realtime` is refused)",
+        note="with rolling caches; its authors' recomputed cache (`--method krea_realtime`) is not built",
     ),
     Release(
         "LongLive 2.0 5B",

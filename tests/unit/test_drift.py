@@ -173,6 +173,7 @@ def test_a_slope_needs_two_seconds_and_weighs_a_short_last_one():
 # --- sharpness -------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_blurred_second_half_is_less_sharp_and_has_less_detail():
     sharp = grey(noise(0)[..., 0].astype(float))
     luma = sharp[..., 0].astype(float)
@@ -252,6 +253,7 @@ def test_a_loop_of_4_seconds_is_found_at_4_seconds():
     assert found["repetition_lag_seconds"] == 4.0 and found["repetition"] == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_a_long_loop_is_found_after_thumbnails_were_thinned_out():
     loop = [flat(level, (8, 8)) for level in 128 + 100 * np.sin(np.arange(320) * 2 * np.pi / 320)]  # 20 s
     found = numbers(lambda i: loop[i % 320], 90 * FPS)  # 1440 pictures: every fourth is kept

@@ -227,6 +227,7 @@ def prepared(video: np.ndarray, side: int, mode: str, statistics) -> torch.Tenso
     return (pixels - mean) / deviation
 
 
+@pytest.mark.slow
 def test_subject_consistency_is_that_of_dinos_class_token(folder, panel):
     from transformers import ViTModel
 
@@ -249,6 +250,7 @@ def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
         return functional.normalize(model(pixels[..., left : left + 32]).image_embeds, dim=-1)
 
 
+@pytest.mark.slow
 def test_background_aesthetics_and_text_are_those_of_clip(folder, panel):
     from transformers import CLIPTextModelWithProjection, CLIPTokenizer
 
@@ -274,6 +276,7 @@ def test_background_aesthetics_and_text_are_those_of_clip(folder, panel):
     assert found["text_score_3"] is None
 
 
+@pytest.mark.slow
 def test_a_long_prompt_is_cut_and_a_video_without_prompts_has_no_text_score(panel):
     found = numbers_of(panel, frames(2), [(0.0, "owl " * 200)])
     assert found["text_score"] is not None and "text_score_1" not in found
@@ -304,6 +307,7 @@ def test_a_measurement_holds_no_more_for_a_longer_video():
 # --- reports ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_report_has_the_metrics_of_the_video_and_of_its_first_5_seconds(panel):
     video = frames(30)
     report = report_frames([video], 4, [(0.0, "a red ball"), (4.0, "an owl")], panel=panel)
@@ -320,6 +324,7 @@ def test_a_report_has_the_metrics_of_the_video_and_of_its_first_5_seconds(panel)
     assert not set(COLUMNS) & set(report_frames([video], 4).whole)
 
 
+@pytest.mark.slow
 def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
     with VideoWriter(tmp_path / "v.mp4", WIDTH, HEIGHT, 16, crf=10, preset="ultrafast") as writer:
         writer.write(torch.from_numpy(frames(9)))
@@ -336,6 +341,7 @@ def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
     with pytest.raises(HeadForcingError, match=r"no metric has its files in .*dino-vitb16/config.json is not in .*hug"):
         load_panel(tmp_path)
@@ -345,6 +351,7 @@ def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
     assert len(load_panel(folder).left_out) == 2 and load_panel(folder, ["subject"]).left_out == ()
 
 
+@pytest.mark.slow
 def test_the_head_may_lie_elsewhere(folder, tmp_path):
     moved = tmp_path / "head.pth"
     moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
@@ -354,6 +361,7 @@ def test_the_head_may_lie_elsewhere(folder, tmp_path):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
 
 
+@pytest.mark.slow
 def test_weights_may_be_a_pytorch_file_as_some_are_published(folder, panel, tmp_path):
     from safetensors.torch import load_file
 
@@ -366,6 +374,7 @@ def test_weights_may_be_a_pytorch_file_as_some_are_published(folder, panel, tmp_
     assert found["subject_consistency"] == numbers_of(panel, video)["subject_consistency"]
 
 
+@pytest.mark.slow
 def test_damaged_and_wrong_files_are_named(folder, tmp_path):
     pytest.importorskip("transformers")
     place = tmp_path / "dino-vitb16"
@@ -389,6 +398,7 @@ def test_damaged_and_wrong_files_are_named(folder, tmp_path):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "head.pth")
 
 
+@pytest.mark.slow
 def test_one_damaged_file_takes_only_its_own_metric_away(folder, tmp_path):
     place = tmp_path / "models"
     shutil.copytree(folder, place)
@@ -403,6 +413,7 @@ def test_one_damaged_file_takes_only_its_own_metric_away(folder, tmp_path):
         load_panel(place)
 
 
+@pytest.mark.slow
 def test_a_metric_is_stamped_with_its_files(folder, tmp_path):
     moved = tmp_path / "head.pth"
     moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
@@ -414,6 +425,7 @@ def test_a_metric_is_stamped_with_its_files(folder, tmp_path):
     assert after["subject"] == before["subject"] and after["aesthetic"] != before["aesthetic"]
 
 
+@pytest.mark.slow
 def test_nothing_is_asked_of_the_network(folder, monkeypatch):
     import socket
 
@@ -424,6 +436,7 @@ def test_nothing_is_asked_of_the_network(folder, monkeypatch):
     numbers_of(load_panel(folder), frames(2), [(0.0, "a red ball")])
 
 
+@pytest.mark.slow
 def test_a_missing_package_is_named(folder, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):

@@ -45,6 +45,7 @@ def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("size", "dtype", "kernels"), [((832, 480), torch.bfloat16, "triton"), ((480, 832), torch.float32, "reference")]
 )

@@ -96,7 +96,6 @@ def drawn():
     }
 
 
-@pytest.mark.slow
 def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(drawn):
     for (name, theme), picture in drawn.items():
         assert picture.mode == "RGB" and picture.width == 900 and 120 <= picture.height < 2200, name
@@ -108,7 +107,6 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(dr
         )
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["profile", "comparison"])
 def test_the_same_input_gives_the_same_picture(name, drawn):
     assert PICTURES[name]("dark").tobytes() == drawn[name, "dark"].tobytes()
@@ -124,7 +122,6 @@ def test_the_area_of_a_role_follows_its_count(draw, size):
         assert areas[role] / sum(areas.values()) == pytest.approx(share, abs=0.04)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1)])
 def test_profiles_of_any_shape_can_be_drawn(size):
     profile = a_profile(*size)

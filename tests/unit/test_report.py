@@ -234,6 +234,7 @@ def test_videos_of_any_length_can_be_measured_and_drawn(count: int):
     assert drift_picture(found).width == 900
 
 
+@pytest.mark.slow
 def test_a_still_black_video_can_be_measured_and_drawn():
     pytest.importorskip("matplotlib")
     found = report_frames([np.zeros((100, 8, 8, 3), np.uint8)], fps=24)
@@ -244,6 +245,7 @@ def test_a_still_black_video_can_be_measured_and_drawn():
 # --- the command -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_text_and_draws(story: Path, tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
     picture = tmp_path / "made" / "drift.png"

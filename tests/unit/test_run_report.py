@@ -104,6 +104,7 @@ def test_blocks_may_lie_on_another_device_than_the_first():
     assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
 
 
+@pytest.mark.slow
 def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
     report = metered(wandering()).report(EVENTS)
     first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)

@@ -531,6 +531,7 @@ def test_1_mb_of_text_is_one_prompt():
     assert time.process_time() - start < 2
 
 
+@pytest.mark.slow
 def test_the_time_for_awkward_text_goes_with_its_length():
     """Eight times the text takes about eight times as long, and would take 64 times if time went with its square."""
     pieces = (
