@@ -76,7 +76,8 @@ def shard(model: WanModel, device: torch.device) -> ShardedModel:
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in model.blocks:
-        modulation = cast(torch.Tensor, layer.modulation).to(device)  # read for all layers at once, and small: a buffer is not divided
+        # read for all layers at once, and small: a buffer is not divided
+        modulation = cast(torch.Tensor, layer.modulation).to(device)
         del layer.modulation
         layer.register_buffer("modulation", modulation)
         fully_shard(layer, mesh=mesh, reshard_after_forward=True)
