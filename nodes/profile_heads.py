@@ -19,7 +19,7 @@ from ..headforcing_core.render.plan import check_size
 from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
-from ..headforcing_core.timeline.grammar import split_lines
+from ..headforcing_core.timeline.grammar import split_prompts
 from .host import bridge, checks, folders, helpers, toy_world
 from .host.helpers import HeadProfileType
 from .host.progress import say
@@ -100,7 +100,7 @@ class ProfileHeads(io.ComfyNode):
         check_size("height", height)
         config, family = bridge.wan_config(model), schedule(model_family)
         count, seconds = BUDGETS[preset]
-        texts = tuple(line.strip() for line in split_lines(prompts) if line.strip())
+        texts = split_prompts(prompts)
         if not texts:
             texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
         blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}

@@ -6,7 +6,7 @@ import json
 
 from ..headforcing_core.commands.arguments import read_text
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.timeline.grammar import split_lines
+from ..headforcing_core.timeline.grammar import split_prompts
 
 RESERVED_PROMPTS = (
     "A lighthouse keeper in a blue coat climbs a spiral staircase with a lantern, shadows turning on the stone wall",
@@ -46,7 +46,7 @@ RESERVED_PROMPTS = (
 
 def prompts_of(given: str | None, count: int) -> list[str]:
     """A prompt for each video: the lines of a text or of @FILE, or `RESERVED_PROMPTS`."""
-    lines = list(RESERVED_PROMPTS) if given is None else _lines(given)
+    lines = RESERVED_PROMPTS if given is None else split_prompts(read_text(given))
     if len(lines) < count:
         raise HeadForcingError(f"--videos asks for {count} videos, but there are prompts for {len(lines)}")
     return [f"\n{line}" if line.startswith("@") else line for line in lines[:count]]  # a line never names a file
@@ -54,7 +54,7 @@ def prompts_of(given: str | None, count: int) -> list[str]:
 
 def stories_of(given: str, count: int, option: str, texts: int | None = None) -> list[str]:
     """A story for each video, a line of JSON with so many `texts` or at least two: `{"prompts": ["...", "..."]}`."""
-    lines = _lines(given)
+    lines = split_prompts(read_text(given))
     if len(lines) < count:
         raise HeadForcingError(f"{option} must have a line for each of {count} videos, but there are {len(lines)}")
     for number, line in enumerate(lines[:count], 1):
@@ -68,8 +68,4 @@ def stories_of(given: str, count: int, option: str, texts: int | None = None) ->
                 f'{option} must have {texts or "two or more"} texts in each line, as {{"prompts": ["...", "..."]}}; '
                 f"line {number} is {line[:60]!r}"
             )
-    return lines[:count]
-
-
-def _lines(given: str) -> list[str]:
-    return [line.strip() for line in split_lines(read_text(given)) if line.strip()]
+    return list(lines[:count])

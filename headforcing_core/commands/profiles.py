@@ -24,7 +24,7 @@ from ..model.wan import WanModel
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
-from ..timeline.grammar import split_lines
+from ..timeline.grammar import split_prompts
 from .arguments import (
     DTYPES,
     Result,
@@ -93,8 +93,7 @@ def profile(args: argparse.Namespace) -> Result:
     else:
         files, size = ModelFiles.of(args), parse_size(args.size)
         default, dtype = PROFILING_PROMPTS[:count], DTYPES[args.dtype]
-    given = "" if args.prompts is None else read_text(args.prompts)
-    prompts = default if args.prompts is None else tuple(filter(None, map(str.strip, split_lines(given))))
+    prompts = default if args.prompts is None else split_prompts(read_text(args.prompts))
     setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
     made_for = "toy_world" if args.demo else args.model_family
     where = farm_of(args), args.device, dtype

@@ -90,8 +90,8 @@ class RenderPlan:
             roles, shuffle: an arrangement of head roles, see `cache.roles.arrange_roles`.
         """
         _check_family(config, schedule, family)
-        check_size("width", width, config.latents.side_multiple)
-        check_size("height", height, config.latents.side_multiple)
+        for name, side, patch in zip(("height", "width"), (height, width), config.patch_size[1:], strict=True):
+            check_size(name, side, schedule.latents.stride * patch)
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
@@ -100,7 +100,7 @@ class RenderPlan:
         blocks = start_frames // frames_per_block + timeline.blocks
 
         name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
-        stride = config.latents.stride
+        stride = schedule.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
         story = policy.with_scenes(timeline)
         facts = VideoFacts(schedule, blocks, start_frames, len(story.segments), story.recalls)
@@ -256,7 +256,7 @@ class RenderPlan:
     @property
     def block_shape(self) -> tuple[int, int, int, int]:
         """Shape of one block's latents, `(frames, channels, h, w)`."""
-        stride = self.config.latents.stride
+        stride = self.schedule.latents.stride
         return (self.schedule.frames_per_block, self.config.in_dim, self.height // stride, self.width // stride)
 
     def make_cache(

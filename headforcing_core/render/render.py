@@ -144,7 +144,7 @@ class Render:
             SeededNoise(job.plan.block_shape, job.video),
             job.plan.schedule.frames_per_block,
             given,
-            held=run.held,
+            held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),
             reencode=None if job.codec is None else job.codec.reencode,
             on_step=step,

@@ -183,17 +183,9 @@ class Run:
 
     def given(self) -> list[Tensor]:
         """The blocks that are not made: start blocks, then stored ones, in the host's memory where they are many."""
-        start = split_start_latents(self._start_blocks, self.plan.schedule.frames_per_block)
+        held = self.plan.held_frames > 0  # then the start is a part of the first block
+        start = split_start_latents(None if held else self.start, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]
-
-    @property
-    def held(self) -> Tensor | None:
-        """The given first frames of the first block, None for none."""
-        return self.start if self.plan.held_frames else None
-
-    @property
-    def _start_blocks(self) -> Tensor | None:
-        return None if self.plan.held_frames else self.start
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""

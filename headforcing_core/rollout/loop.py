@@ -19,10 +19,10 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import SWITCHES, Switch
+from . import unipc
 from .events import MemoryEvent
 from .noise import NoiseSource
 from .rows import BlockRow, Script
-from .solvers import SOLVERS, Denoiser
 
 
 def make_block(
@@ -39,7 +39,7 @@ def make_block(
     Args:
         block: its number in the video, from 0; seeds the noise together with the row's seed.
         on_step: as for `rollout`.
-        held: first frames of the block that are given, clean, `[frames, channels, h, w]`; they stay as they are.
+        held: with UniPC, first frames of the block that are given, clean, `[frames, channels, h, w]`.
 
     Returns:
         the block's clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
@@ -47,15 +47,16 @@ def make_block(
     cache.begin_block()
     on_step(block, 0, None)
     x = upload(noise.initial(block, row.seed), cache.device)
-    solver = SOLVERS[row.solver](row.sigmas, partial(noise.renoise, block, row.seed))
-    denoiser: Denoiser = model if held is None else HeldFrames(model, len(held))
-    for step in range(len(row.sigmas)):
-        if held is not None:
-            x = torch.cat((held.to(x), x[len(held) :]))
-        x0 = solver.predict(denoiser, x, step, cache)
-        on_step(block, step + 1, x0)
-        if step + 1 < len(row.sigmas):
-            x = solver.advance(step, x, x0)
+    if row.solver == "unipc":
+        x0 = unipc.denoise(model, x, row.sigmas, cache, partial(on_step, block), held)
+    else:
+        for step, sigma in enumerate(row.sigmas):
+            x0 = model.denoise(x, sigma, cache)
+            on_step(block, step + 1, x0)
+            if step + 1 < len(row.sigmas):
+                sigma = row.sigmas[step + 1]
+                fresh = upload(noise.renoise(block, row.seed, step).to(x0.dtype), x0.device)
+                x = (1 - sigma) * x0 + sigma * fresh
     _clean_pass(model, cache, x0)
     return x0, cache.commit(model.prompt)
 
@@ -145,19 +146,6 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
             f"drop {len(latents) % frames_per_block} from the end"
         )
     return latents.split(frames_per_block)
-
-
-@dataclass(frozen=True)
-class HeldFrames:
-    """A model that is asked at timestep 0 for the first `count` frames of a block, and returns them unchanged."""
-
-    model: Any
-    count: int
-
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        sigmas = torch.full((len(latents),), sigma, dtype=torch.float64)
-        sigmas[: self.count] = 0
-        return self.model.denoise_jointly(latents, sigmas, cache)
 
 
 # ----------------------------------------------------------------- outputs and inputs of the loop

@@ -76,6 +76,11 @@ def split_lines(text: str) -> list[str]:
     return text.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
+def split_prompts(text: str) -> tuple[str, ...]:
+    """The prompts of a text with one on each line; empty lines are left out."""
+    return tuple(filter(None, map(str.strip, split_lines(text))))
+
+
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     """Choose the grammar by the beginning of the text and parse all prompts.
 

@@ -41,7 +41,7 @@ def test_the_first_merge_after_a_recall_is_that_of_the_nearest_entries_since_non
             model, new_cache(model, mixed(model, seed), SMALL, BLOCKS), seed=seed, switches=BACK
         )
         merges = [block.event for block in made if block.event is not None and block.event.merged]
-        assert merges[0].after_block < 8 and len(held[8]) == 2, "there was a summary before the recall"
+        assert merges[0].after_block < 8 and len(held[8]) == CAPACITY, "there was a summary before the recall"
         first = next(event for event in merges if event.after_block >= 8)
         sources, pooled = zip(*held[first.after_block], strict=True)
         pair = nearest_two(list(pooled))
@@ -84,14 +84,14 @@ def test_a_stored_cache_goes_on_with_the_same_merges_wherever_it_was_stored(mode
 # ------------------------------------------------------------------------------------------- what is kept of a scene
 
 
-def test_a_scenes_last_frame_comes_back_once_also_where_it_is_its_latest_entry(model):
+def test_frames_of_a_scene_come_back_once_also_where_they_are_entries_already(model):
     """Without recent frames a block of one frame is considered as soon as it is made."""
     memory = replace(BUSY.memory, recent_frames=0, episodic_frames=7)
     cache = new_cache(model, mixed(model), replace(SMALL, memory=memory), BLOCKS, f=1)
     _, held = film_and_entries(model, cache, switches=BACK, schedule=replace(TWO_STEPS, frames_per_block=1))
     assert [sources for sources, _ in held[5]] == [[0], [1], [2], [3], [4]]
-    assert cache.recalls[0].frames == (3, 4)
-    assert [sources for sources, _ in held[8]] == [[3], [4]]
+    assert cache.recalls[0].frames == (0, 1, 2, 3, 4)
+    assert [sources for sources, _ in held[8]] == [[0], [1], [2], [3], [4]]
 
 
 def test_the_most_alike_scene_is_one_of_the_last_eight_of_which_frames_are_kept(tmp_path):

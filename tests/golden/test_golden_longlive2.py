@@ -12,7 +12,7 @@ from headforcing.headforcing_core.recorded.replay import Case, read_run, replay
 from headforcing.headforcing_core.render.family import family_of_file, with_family
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.rollout.solvers import whole_timestep
+from headforcing.headforcing_core.rollout.unipc import whole_timestep
 from headforcing.headforcing_core.weights.checkpoint import convert, load_state_dict
 
 TOLERANCE = 1e-5  # of the latents' standard deviation

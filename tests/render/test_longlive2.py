@@ -1,6 +1,7 @@
 """LongLive 2.0 from the command line, on small random weights of Wan 2.2: shots, sizes, frame rate and resume."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import av
@@ -11,9 +12,18 @@ import torch
 from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.live_story import LiveEdits, Story
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.render.start import Start
+from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
@@ -67,6 +77,19 @@ def generate(folder: Path, tmp_path: Path, capsys):
         return json.loads(out.out)
 
     return run
+
+
+class StopsAt(KeptLatents):
+    """Keeps latents, and stops the render after a block."""
+
+    def __init__(self, block: int):
+        super().__init__()
+        self.last = block
+
+    def add(self, block) -> None:
+        super().add(block)
+        if block.index == self.last:
+            raise InterruptedError
 
 
 def latents_of(path: Path) -> torch.Tensor:
@@ -132,6 +155,57 @@ def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it
     assert torch.allclose(part[:1], image, atol=1e-6) and not torch.allclose(plain[:1], image, atol=0.1)
     stored = stored_videos(tmp_path / "runs")[0]
     assert torch.equal(stored.latents(), again)
+
+
+class Told(Story):
+    """Tells another story before the second block."""
+
+    def __init__(self, timeline, embeds):
+        self.told, self.embeds, self.asked, self.refusals = timeline, embeds, 0, []
+
+    def ask(self):
+        self.asked += 1
+        return self.told if self.asked == 2 else None
+
+    def encode(self, texts):
+        return [self.embeds[text] for text in texts]
+
+    def refused(self, error):
+        self.refusals.append(str(error))
+
+
+@pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
+def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_was_told(tmp_path, method):
+    weights = files.wan_weights(channels=48, out=48)
+    config = WanConfig(
+        dim=128, ffn_dim=192, num_layers=files.LAYERS, num_heads=1, in_dim=48, out_dim=48, freq_dim=32, text_dim=24
+    )
+    model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float32), torch.float32)
+    roles = HeadProfile("tiny", files.LAYERS, 1, tuple(("memory",) for _ in range(files.LAYERS)))
+    options = RenderOptions(method=method, model_family="longlive2", width=64, height=96, seconds=6.0, profile=roles)
+    generator = torch.Generator().manual_seed(2)
+    texts = [prefix + text for text in "abc" for prefix in ("", LONGLIVE2.shot_prefix)]
+    embeds = {text: torch.randn(5, 24, generator=generator) for text in texts}
+
+    def rendered(text: str, runs: Path | None, story: Story | None = None, stop: int | None = None) -> torch.Tensor:
+        plan = options.plan(config, options.parse(text))
+        known = {text: embeds[text] for text in plan.timeline.texts}
+        kept = KeptLatents() if stop is None else StopsAt(stop)
+        edits = [] if story is None else [LiveEdits(story)]
+        with suppress(InterruptedError):
+            make_video(RenderJob(plan, known, "tiny", runs=runs), model, Place(), [kept, *edits])
+        return torch.cat(kept.blocks)
+
+    first, other = "a | b | [reset] c", "a | b | [seed 7] c"
+    straight, changed = rendered(first, None), rendered(other, None)
+    same = sum(torch.equal(a, b) for a, b in zip(straight.split(8), changed.split(8), strict=True))
+    assert same == 3 and len(straight) == 40, "the third prompt begins with the fourth block"
+    runs = tmp_path / "runs"
+    rendered(first, runs, stop=1)
+    assert torch.equal(rendered(first, runs), straight), "a stopped render goes on"
+    assert torch.equal(rendered(other, runs), changed), "a take"
+    story = Told(options.parse(other), embeds)
+    assert torch.equal(rendered(first, None, story), changed) and not story.refusals, "a live edit"
 
 
 @pytest.mark.parametrize(("size", "card", "besides"), [("1280x704", 16, 13.46e9), ("832x480", 10, 6.73e9)])

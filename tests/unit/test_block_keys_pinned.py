@@ -23,7 +23,7 @@ PINNED = [
     ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "6c8cab1e04ba2427"),
     ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "bc20518854feda09"),
     ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "afecddaaedea7916"),
-    ("head_forcing", ONE, {"profile": AutoProfile()}, "d2eeb75774b1a0af"),
+    ("head_forcing", ONE, {"profile": AutoProfile()}, "f71301a6e3ad9d6e"),
     ("head_forcing", TWO, {"start_frames": 6}, "9ac05e9f0282795d"),
     ("no_episodic_memory", ONE, {"roles": "shuffled"}, "d1899e2c6a3e4d04"),
     ("self_forcing_window_21", TWO, {}, "d0a8adde5d2a2756"), ("longlive", TWO, {"start_frames": 6}, "a604aae95d0e7be5"),

@@ -5,9 +5,8 @@ import re
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands import cli, profiles
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
-from headforcing.headforcing_core.timeline.grammar import split_lines
+from headforcing.headforcing_core.timeline.grammar import split_lines, split_prompts
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -16,11 +15,8 @@ TEXTS = [f"a cat{other}a dog" for other in NOT_NEWLINES]
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_prompts_of_a_profile_are_one_a_line(newline: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[profiles.Measurement] = []
-    monkeypatch.setattr(profiles.Measurement, "run", lambda self: seen.append(self) or {"text": "", "json": {}})
-    assert cli.main(["profile", str(tmp_path / "x.json"), "--demo", "--prompts", newline.join(TEXTS)]) == 0
-    assert list(seen[0].setup.prompts) == TEXTS
+def test_prompts_of_a_profile_are_one_a_line(newline: str) -> None:
+    assert list(split_prompts(newline.join(TEXTS) + newline)) == TEXTS
 
 
 def test_a_batch_takes_a_line_with_any_character_in_its_prompt(tmp_path: Path) -> None:

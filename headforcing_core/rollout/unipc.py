@@ -1,41 +1,40 @@
-"""Steps of a block from one noise level to the next: with fresh noise, or by the multistep solver UniPC."""
+"""UniPC, the multistep solver that leads from one noise level to the next without fresh noise."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from ..devices import upload
 
-
-class Denoiser(Protocol):
-    """The part of a `loop.VideoModel` that a solver uses."""
-
-    def denoise(self, latents: Tensor, sigma: float, cache: Any) -> Tensor: ...
-
-
-class Renoise:
-    """Adds fresh noise of the next level to the predicted clean latents, as few-step distillation trains it.
+def denoise(
+    model: Any,
+    x: Tensor,
+    sigmas: Sequence[float],
+    cache: Any,
+    on_step: Callable[[int, Tensor], None],
+    held: Tensor | None = None,
+) -> Tensor:
+    """The clean latents of a block, from noise `x [frames, channels, h, w]` over all noise levels.
 
     Args:
-        sigmas: the noise levels of the block, highest first.
-        fresh: draws the noise that is added after a step.
+        model: a `loop.JointModel`.
+        on_step: called as `(step, predicted clean latents)` after each step, from 1.
+        held: first frames of the block that are given, clean: they stay as they are, and the model is asked for them at
+            timestep 0.
     """
-
-    def __init__(self, sigmas: Sequence[float], fresh: Callable[[int], Tensor]):
-        self.sigmas, self.fresh = sigmas, fresh
-
-    def predict(self, model: Denoiser, x: Tensor, step: int, cache: Any) -> Tensor:
-        """The clean latents that the model predicts from `x` at the noise level of a step."""
-        return model.denoise(x, self.sigmas[step], cache)
-
-    def advance(self, step: int, x: Tensor, x0: Tensor) -> Tensor:
-        """The latents at the next noise level, from those of the step and their prediction."""
-        sigma = self.sigmas[step + 1]
-        return (1 - sigma) * x0 + sigma * upload(self.fresh(step).to(x0.dtype), x0.device)
+    solver = UniPC(sigmas)
+    for step in range(len(sigmas)):
+        if held is not None:
+            x = torch.cat((held.to(x), x[len(held) :]))
+        x0 = solver.predict(model, x, step, cache, 0 if held is None else len(held))
+        on_step(step + 1, x0)
+        if step + 1 < len(sigmas):
+            x = solver.advance(step, x, x0)
+    return x0
 
 
 class UniPC:
@@ -43,20 +42,25 @@ class UniPC:
     trained; it draws no noise. The last step has order 1 and gives the last prediction itself.
 
     The model is asked at the whole timestep below `1000 sigma`, and the flow it predicts counts at sigma itself
-    (arXiv 2302.04867; LongLive 2.0, `causal_diffusion_inference.py`). Arguments as for `Renoise`.
+    (arXiv 2302.04867; LongLive 2.0, `causal_diffusion_inference.py`).
     """
 
-    def __init__(self, sigmas: Sequence[float], fresh: Callable[[int], Tensor]):
+    def __init__(self, sigmas: Sequence[float]):
         self.sigmas = [*sigmas, 0.0]
         # half the logarithm of the signal-to-noise ratio, with sigma the share of noise
         self.lam = [math.log1p(-sigma) - math.log(sigma) for sigma in sigmas]
         self.predictions: list[Tensor] = []
         self.before: Tensor  # the corrected latents of the step before
 
-    def predict(self, model: Denoiser, x: Tensor, step: int, cache: Any) -> Tensor:
-        """Predict as `Renoise.predict` does."""
+    def predict(self, model: Any, x: Tensor, step: int, cache: Any, held: int = 0) -> Tensor:
+        """The clean latents that the model predicts from `x` at the noise level of a step; `held` frames are clean."""
         level = whole_timestep(self.sigmas[step]) / 1000
-        x0 = model.denoise(x, level, cache)
+        if held:
+            levels = torch.full((len(x),), level, dtype=torch.float64)
+            levels[:held] = 0
+            x0 = model.denoise_jointly(x, levels, cache)
+        else:
+            x0 = model.denoise(x, level, cache)
         x = x.to(x0.device)
         return x + (x0 - x) * (self.sigmas[step] / level)
 
@@ -102,6 +106,3 @@ class UniPC:
 def whole_timestep(sigma: float) -> int:
     """The timestep, 0 to 1000, at which UniPC asks the model for latents of noise level sigma."""
     return math.floor(1000 * sigma)
-
-
-SOLVERS: dict[str, type[Renoise] | type[UniPC]] = {"renoise": Renoise, "unipc": UniPC}
