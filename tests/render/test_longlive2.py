@@ -208,6 +208,16 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     assert torch.equal(rendered(first, None, story), changed) and not story.refusals, "a live edit"
 
 
+@pytest.mark.slow
+def test_two_ranks_make_the_video_of_one(generate, folder, tmp_path):
+    save_file(files.wan_weights(dim=256, channels=48, out=48), folder / "two_heads.safetensors")
+    common = ("--weights", folder / "two_heads.safetensors", "--method", "uniform_memory", "--seconds", 4)
+    for ranks in (1, 2):
+        story = "a green apple | a red apple"
+        generate(*common, "--gpus", ranks, "--latents", tmp_path / f"{ranks}.safetensors", prompts=story)
+    assert torch.equal(latents_of(tmp_path / "1.safetensors"), latents_of(tmp_path / "2.safetensors"))
+
+
 @pytest.mark.parametrize(("size", "card", "besides"), [("1280x704", 16, 13.46e9), ("832x480", 10, 6.73e9)])
 def test_a_minute_fits_on_the_cards_that_the_page_names(capsys, size, card, besides):
     assert main(["memory", "--model-family", "longlive2", "--sizes", size, "--cards", str(card), "--json"]) == 0
