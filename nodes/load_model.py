@@ -1,14 +1,11 @@
 """Load Self Forcing: a checkpoint of the family as a native MODEL."""
 
-import os
 from typing import Any
 
 import folder_paths
 import torch
 from comfy_api.latest import io
 
-from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.model.latents import WAN22
 from ..headforcing_core.weights.checkpoint import load_state_dict
 from .host import helpers, native_model
 
@@ -64,8 +61,4 @@ class LoadSelfForcing(io.ComfyNode):
 def load_model(path: str, weights: str, dtype: torch.dtype | None, disable_dynamic: bool = False) -> Any:
     """The MODEL of a checkpoint file, see `native_model.native_model`."""
     state_dict, _ = load_state_dict(path, weights=weights)
-    if state_dict["patch_embedding.weight"].shape[1] == WAN22.channels:
-        raise HeadForcingError(
-            f"{os.path.basename(path)} is {native_model.WAN22_5B}: choose a Self Forcing (Wan2.1) checkpoint"
-        )
     return native_model.native_model(state_dict, dtype, disable_dynamic)

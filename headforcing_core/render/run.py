@@ -29,8 +29,6 @@ log = logging.getLogger(__name__)
 class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
 
-    Use as a context manager: a thread stores what is new (`storing.py`), and leaving waits for it.
-
     Args:
         folder: None stores nothing.
         keys: of every block that is made, see `block_keys.video_keys`.
@@ -40,7 +38,9 @@ class Run:
     Attributes:
         known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
+        first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
+        storing: puts what is new into the folder; None without one.
         cache: of the render, with the blocks that a stored state holds.
         events: decisions of episodic memory so far, those of earlier renders included.
         found_profile: the roles that were found while sampling, or None.
@@ -57,7 +57,8 @@ class Run:
         share: Callable[[Any], Any] = lambda read: read,
     ):
         self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
-        self.storing = Storing(folder, state_seconds)
+        self.first_made = plan.start_blocks
+        self.storing = None if folder is None else Storing(folder, state_seconds)
         self.known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
@@ -69,13 +70,6 @@ class Run:
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self.meter = RunMeter()
         self._block_seconds: list[float] = []
-
-    def __enter__(self) -> Run:
-        self.storing.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.storing.__exit__(*error)
 
     # ------------------------------------------------------------------------------------------------ resuming
 
@@ -104,7 +98,7 @@ class Run:
                 self.cache = make_cache(self.found_profile)
         self._drop_what_cannot_go_on()
         if self.stored:
-            begun = self.plan.start_blocks + len(self.stored) + self.plan.blocks_per_pass - 1
+            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
     def _read_start(self, start: Tensor | None) -> Tensor | None:
@@ -145,7 +139,7 @@ class Run:
 
     def _restore(self, script: Script) -> None:
         """Set the cache to the latest stored state."""
-        if self.folder is None or not self.stored or not self.storing.state_seconds:
+        if self.folder is None or self.storing is None or not self.stored or not self.storing.state_seconds:
             return
         state = self.folder.load_state(self.keys[: len(self.stored)])
         if state is None:
@@ -169,7 +163,7 @@ class Run:
 
     def _drop_what_cannot_go_on(self) -> None:
         """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
-        held = max(0, self.cache.block - self.plan.start_blocks)
+        held = max(0, self.cache.block - self.first_made)
         if "blocks" not in self.plan.policy.resumes_from and held < len(self.stored) < self.plan.new_blocks:
             log.warning(
                 "Head Forcing: of %d finished blocks all after the first %d are made again; this cache cannot be "
@@ -189,18 +183,18 @@ class Run:
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""
-        return index >= self.plan.start_blocks + len(self.stored)
+        return index >= self.first_made + len(self.stored)
 
     def complete(self, block: Block) -> Block:
         """The block with the decision of episodic memory that was stored with it."""
-        place = block.index - self.plan.start_blocks
+        place = block.index - self.first_made
         if not 0 <= place < len(self.stored):
             return block
         return Block(block.index, block.latents, self.stored[place].event, block.unfinished)
 
     def add(self, block: Block, seconds: float) -> None:
         """Take the next block, which took so long; a new one is stored."""
-        place = block.index - self.plan.start_blocks
+        place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
                 self._add_opening(block.event)
@@ -210,18 +204,20 @@ class Run:
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store_profile(place)
-            self.storing.block(place, self.keys, block)
-            self.storing.state(place, self.keys[place], self.cache)
+            if self.storing is not None:
+                self.storing.block(place, self.keys, block)
+                self.storing.state(place, self.keys[place], self.cache)
         if block.event is not None:
             self.events.append(block.event)
 
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
-        self.meter.add(block.latents, self._occupied(block.index, block.index - self.plan.start_blocks))
+        self.meter.add(block.latents, self._occupied(block.index, block.index - self.first_made))
 
     def finish(self) -> None:
         """Wait until all is stored, and note what a report says of the finished video, with its last block."""
-        self.storing.finish()
+        if self.storing is not None:
+            self.storing.finish()
         if self.folder is not None and self.ended is None:
             occupied = self.meter.occupied[-self.plan.new_blocks :]
             end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
@@ -239,7 +235,7 @@ class Run:
 
     def _store_opening(self) -> None:
         """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
-        if self._opening:
+        if self.storing is not None and self._opening:
             events = [event.to_dict() for event in self._opening]
             self.storing.note(OPENING, self.keys[0], {"events": events})
 
@@ -249,8 +245,9 @@ class Run:
             return
         self.found_profile, self.found_now = self.cache.profile, True
         self.events += self.cache.earlier_events
-        events = [event.to_dict() for event in self.events]
-        self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
+        if self.storing is not None:
+            events = [event.to_dict() for event in self.events]
+            self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -283,7 +280,7 @@ class Run:
     @property
     def stored_steps(self) -> int:
         """Denoising steps of stored blocks, those of unfinished ones included."""
-        window, start = self.plan.blocks_per_pass, self.plan.start_blocks
+        window, start = self.plan.blocks_per_pass, self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, begun + 1))

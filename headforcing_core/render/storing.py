@@ -26,18 +26,16 @@ class Storing:
     Leaving its `with` block waits until everything is stored.
 
     Args:
-        folder: None stores nothing.
         state_seconds: how often the cache is stored; 0: never, it is rebuilt from the blocks.
     """
 
-    def __init__(self, folder: RunFolder | None, state_seconds: float):
+    def __init__(self, folder: RunFolder, state_seconds: float):
         self.folder, self.state_seconds = folder, state_seconds
         self._state_stored = time.monotonic()
         self._thread: QueueThread[Task] = QueueThread("storing", _carry_out, WAITING_TASKS)
 
     def __enter__(self) -> Storing:
-        if self.folder is not None:
-            self._thread.__enter__()
+        self._thread.__enter__()
         return self
 
     def __exit__(self, *error: Any) -> None:
@@ -45,21 +43,18 @@ class Storing:
 
     def note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
         """Store fields that belong to a block."""
-        if self.folder is not None:
-            self._thread.put(partial(self.folder.save_note, kind, key, fields))
+        self._thread.put(partial(self.folder.save_note, kind, key, fields))
 
     def block(self, place: int, keys: Sequence[str], block: Block) -> None:
         """Store the video's new block number `place`, whose latents are known to be there."""
-        if self.folder is not None:
-            previous = keys[place - 1] if place else None
-            latents, unfinished = block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
-            stored = (place, keys[place], latents, block.event, unfinished, previous)
-            self._thread.put(partial(self.folder.save_block, *stored))
+        previous = keys[place - 1] if place else None
+        latents, unfinished = block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
+        stored = (place, keys[place], latents, block.event, unfinished, previous)
+        self._thread.put(partial(self.folder.save_block, *stored))
 
     def state(self, place: int, key: str, cache: Cache) -> None:
         """Store a copy of the cache after a block, if it is time: the next block changes the cache meanwhile."""
-        due = self.state_seconds and time.monotonic() - self._state_stored > self.state_seconds
-        if self.folder is None or not due:
+        if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
             return
         self._thread.settle()  # one copy at a time
         if (state := cache.state()) is not None:

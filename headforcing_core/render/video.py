@@ -67,8 +67,10 @@ def begin_render(
                 log.warning(_EARLIER, earlier.name, job.runs)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             state_seconds = 0.0
-        run = stack.enter_context(Run(job.plan, folder, job.keys, state_seconds, place.share))
+        run = Run(job.plan, folder, job.keys, state_seconds, place.share)
         run.known = known
+        if run.storing is not None:
+            stack.enter_context(run.storing)
         render = Render(job, model, place, run, FiniteCheck(job.dtype), listeners)
         try:
             yield render

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
-from ..model.latents import WAN21, LatentFormat
+from ..model.latents import WAN22, LatentFormat
 from ..weights.containers import read_tensors
 from . import tiny_decoder, wan_vae
 from .memory import DecoderMemory
@@ -39,8 +39,9 @@ def load_codec(
     if name == "wan":
         return wan_vae.load_codec(path, device, dtype, encodes, park)
     with torch.device("meta"):
-        network = TinyDecoder(tiny_decoder.tiny_widths(tensors) or tiny_decoder.WIDTHS)
-    wan_vae.fill(network, tensors, path, device, dtype, "a complete tiny decoder", "taew2_1 or lighttaew2_1")
+        widths, latents = tiny_decoder.tiny_widths(tensors), tiny_decoder.tiny_latents(tensors)
+        network = TinyDecoder(widths or tiny_decoder.WIDTHS, latents)
+    wan_vae.fill(network, tensors, path, device, dtype, "a complete tiny decoder", " or ".join(NORMALISED))
     return FrameCodec(partial(TinyVideoDecoder, network.prepare(), name), nn.ModuleList([network]))
 
 
@@ -60,14 +61,15 @@ def decoder_memory(
     tensors = read_tensors(path) if path.is_file() else None
     if tensors is None or decoder_name(tensors, path.name, decoder, encodes) == "wan":
         return wan_vae.decoder_memory(path, size, dtype, encodes, latents)
-    check_fits(path, WAN21, latents)
-    return tiny_decoder.decoder_memory(size, dtype, tiny_decoder.tiny_widths(tensors) or tiny_decoder.WIDTHS)
+    check_fits(path, found := tiny_decoder.tiny_latents(tensors), latents)
+    widths = tiny_decoder.tiny_widths(tensors) or tiny_decoder.WIDTHS
+    return tiny_decoder.decoder_memory(size, dtype, widths, found)
 
 
 def decoder_name(tensors: Mapping[str, Tensor], file: str, decoder: str, encodes: bool) -> str:
     """The name in `DECODERS`, other than `auto`, of the decoder that a file with these tensors is read as.
 
-    Tiny decoders have the same tensors; taew2_1 is published in float16, lighttaew2_1 is not.
+    Tiny decoders of Wan 2.1 have the same tensors; taew2_1 is published in float16, lighttaew2_1 is not.
     """
     tiny = tiny_decoder.tiny_widths(tensors) is not None
     if tiny and decoder == "wan":
@@ -78,6 +80,10 @@ def decoder_name(tensors: Mapping[str, Tensor], file: str, decoder: str, encodes
         raise HeadForcingError(
             f"{file} is a tiny decoder, which cannot encode video frames as this render needs: use {wan_vae.WANTED}."
         )
-    if not tiny or decoder != "auto":
-        return decoder if tiny else "wan"
+    if not tiny:
+        return "wan"
+    if tiny_decoder.tiny_latents(tensors) is WAN22:
+        return "taew2_2"
+    if decoder != "auto":
+        return decoder
     return "taew2_1" if tensors["decoder.1.weight"].dtype == torch.float16 else "lighttaew2_1"

@@ -1,4 +1,4 @@
-"""Tiny decoders for Wan 2.1's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
+"""Tiny decoders for Wan's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
 
 The layers and their names are those of the published files taew2_1 and lighttaew2_1, which differ in the latents that
 they take. A layer with memory reads its own input of the frame before, so a video is decoded latent frame by latent
@@ -14,11 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..model.latents import WAN21, LatentFormat, latent_format
 from .memory import DecoderMemory
-from .wan_decoder import CHUNK_FRAMES, LATENT_CHANNELS, doubled, spread_weight
+from .wan_decoder import CHUNK_FRAMES, LONG_CHUNK_FRAMES, doubled, spread_weight
 from .wan_vae import LATENTS_MEAN, LATENTS_STD, check_latents
 
-NORMALISED = {"taew2_1": True, "lighttaew2_1": False}  # whether it takes latents as the transformer sees them
+# whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of 2x2 pixels
+NORMALISED = {"taew2_1": True, "lighttaew2_1": False, "taew2_2": True}
 WIDTHS = (256, 128, 64, 64)
 _LAYERS = (3, 9, 15)  # place of the first layer of a level, which has three with memory, then one that makes frames
 _FRAMES = (1, 2, 2)  # that the last layer of a level makes of one
@@ -57,14 +59,15 @@ class Grow(nn.Module):
 class TinyDecoder(nn.Module):
     """The decoder's weights."""
 
-    def __init__(self, widths: tuple[int, ...] = WIDTHS):
+    def __init__(self, widths: tuple[int, ...] = WIDTHS, latents: LatentFormat = WAN21):
         super().__init__()
-        layers: dict[str, nn.Module] = {"1": nn.Conv2d(LATENT_CHANNELS, widths[0], 3, padding=1)}
+        self.latents, self.cell = latents, latents.stride // WAN21.stride
+        layers: dict[str, nn.Module] = {"1": nn.Conv2d(latents.channels, widths[0], 3, padding=1)}
         for start, frames, width, after in zip(_LAYERS, _FRAMES, widths, widths[1:], strict=False):
             layers |= {str(start + i): MemoryBlock(width) for i in range(3)}
             layers |= {str(start + 4): Grow(width, frames)}
             layers |= {str(start + 5): nn.Conv2d(width, after, 3, padding=1, bias=False)}
-        layers["22"] = nn.Conv2d(widths[-1], 3, 3, padding=1)
+        layers["22"] = nn.Conv2d(widths[-1], 3 * self.cell**2, 3, padding=1)
         self.decoder = nn.ModuleDict(layers)
         self._spread: list[Tensor] = []
 
@@ -78,7 +81,7 @@ class TinyDecoder(nn.Module):
         return self.requires_grad_(False).eval()
 
     def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
-        """Decode a latent frame `[1, 16, h, w]` to `[4, 3, 8h, 8w]` in about 0..1; `past` belongs to the video."""
+        """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past` belongs to the video."""
         layers: Any = self.decoder
         x = F.relu_(layers["1"](torch.tanh(z / _LIMIT) * _LIMIT))
         for start, spread in zip(_LAYERS, self._spread, strict=True):
@@ -86,7 +89,8 @@ class TinyDecoder(nn.Module):
                 x = layers[str(start + i)](x, past)
             # frames are made before the image is enlarged, which gives the same and is a quarter of the work
             x = doubled(layers[str(start + 4)](x), spread)
-        return layers["22"](F.relu_(x))
+        x = layers["22"](F.relu_(x))
+        return x if self.cell == 1 else F.pixel_shuffle(x, self.cell)
 
 
 class TinyVideoDecoder:
@@ -101,6 +105,7 @@ class TinyVideoDecoder:
         self._network = network
         weight = next(network.parameters())
         self._device, self._dtype = weight.device, weight.dtype
+        self.latents = network.latents
         rows = ((0.0,), (1.0,)) if NORMALISED[name] else (LATENTS_MEAN, LATENTS_STD)
         self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
         self.reset()
@@ -111,11 +116,11 @@ class TinyVideoDecoder:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next normalised `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]`, float32 in 0..1.
+        """Decode the next normalised `[frames, channels, h, w]` to `[video frames, H, W, 3]`, float32 in 0..1.
 
         Raises HeadForcingError for a wrong shape.
         """
-        check_latents(latents)
+        check_latents(latents, self.latents)
         return torch.cat([self._decode_frame(frame) for frame in latents])
 
     def _decode_frame(self, frame: Tensor) -> Tensor:
@@ -130,20 +135,28 @@ def tiny_widths(weights: Mapping[str, Tensor]) -> tuple[int, ...] | None:
     """The widths of a tiny decoder with these tensors; None if they are of something else."""
     names = [f"decoder.{place}.weight" for place in (1, 8, 14, 20)]
     convs = [weights[name] for name in names if name in weights and weights[name].ndim == 4]
-    if len(convs) < len(names) or convs[0].shape[1] != LATENT_CHANNELS:
+    if len(convs) < len(names) or convs[0].shape[1] != tiny_latents(weights).channels:
         return None
     return tuple(map(len, convs)) if all(map(len, convs)) else None
 
 
-def decoder_memory(size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS) -> DecoderMemory:
+def tiny_latents(weights: Mapping[str, Tensor]) -> LatentFormat:
+    """The latents that a tiny decoder with these tensors takes."""
+    return latent_format(weights["decoder.1.weight"].shape[1])
+
+
+def decoder_memory(
+    size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS, latents: LatentFormat = WAN21
+) -> DecoderMemory:
     """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels.
 
     The peak is reached in the last level: the frames made, and enlarged, or their input with the frame before.
     """
     with torch.device("meta"):
-        weights = sum(weight.numel() for weight in TinyDecoder(widths).parameters()) * dtype.itemsize
-    pixels = (size[0] // 8) * (size[1] // 8)  # of the latents
+        weights = sum(weight.numel() for weight in TinyDecoder(widths, latents).parameters()) * dtype.itemsize
+    pixels = (size[0] // latents.stride) * (size[1] // latents.stride)  # of the latents
     held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
     last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
-    made = pixels * 4 * CHUNK_FRAMES * 3 * 64 * torch.float32.itemsize
+    frames = CHUNK_FRAMES if latents is WAN21 else LONG_CHUNK_FRAMES
+    made = pixels * 4 * frames * 3 * latents.stride**2 * torch.float32.itemsize
     return DecoderMemory(weights, held, held + last + made)

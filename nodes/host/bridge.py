@@ -26,7 +26,6 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profiler import profile_heads
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
-from ...headforcing_core.model.latents import WAN22
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
 from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback
@@ -34,7 +33,6 @@ from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .loaded_model import fingerprint as fingerprint
 from .loaded_model import ignored, uncompiled
-from .native_model import WAN22_5B
 from .native_model import native_model as native_model
 
 _KEY = "head_forcing"
@@ -57,8 +55,6 @@ def wan_config(model: Any) -> WanConfig:
     images = getattr(net, "img_emb", None) is not None
     if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or hasattr(net, "vace_blocks"):
         found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
-        if net.in_dim == WAN22.channels and found != "VACE":
-            found = WAN22_5B
         raise HeadForcingError(
             f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"

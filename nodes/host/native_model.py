@@ -19,8 +19,6 @@ from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.model.wan import WanConfig
 from .loaded_model import computed_dtype
 
-WAN22_5B = "Wan2.2 TI2V 5B or made from it, such as LongLive 2.0, which only the command line renders"
-
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
     """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""

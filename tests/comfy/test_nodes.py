@@ -572,9 +572,9 @@ def test_image_to_video_model_is_named(tiny: ComfyServer):
     ("name", "dimensions", "told"),
     [
         (
-            "hf_5b.safetensors",
-            {"dim": 3072, "ffn": 14336, "layers": 30, "channels": 48, "out": 48},
-            "is Wan2.2 TI2V 5B",
+            "hf_fun.safetensors",
+            {"dim": 3072, "ffn": 14336, "layers": 30, "channels": 48},
+            "is a Wan model with 48 input",
         ),
         ("hf_low_noise.safetensors", {"dim": 5120, "ffn": 13824, "layers": 40}, "one expert of Wan2.2 A14B"),
     ],

@@ -21,7 +21,7 @@ PROGRAM = Path(__file__).parent / "programs" / "faults.py"
 @pytest.fixture(scope="module", params=[NEWEST, FLOOR])
 def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     kinds = ["cancel"] if request.param == FLOOR and not os.environ.get("HEADFORCING_EVERYTHING") else []  # its class
-    out = run_in_comfy(installed(request.param), PROGRAM, *kinds, timeout=400)
+    out = run_in_comfy(installed(request.param), PROGRAM, *kinds, timeout=900)
     found = json.loads(out.strip().splitlines()[-1])
     assert found["base"] == (request.param == FLOOR), "both classes of a cancel are tested"
     return found["results"]

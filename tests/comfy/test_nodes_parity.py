@@ -45,7 +45,7 @@ def run_probes(tmp_path_factory: pytest.TempPathFactory, repo_root: Path) -> Cal
     @cache
     def run(version: str) -> dict[str, str | None]:
         some = SMOKE if version == FLOOR else []
-        told = run_in_comfy(installed(version), PROGRAM, folder, repo_root, *some, timeout=400)
+        told = run_in_comfy(installed(version), PROGRAM, folder, repo_root, *some, timeout=900)
         return json.loads(told.rsplit("RESULTS", 1)[1])
 
     return run

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.latents import WAN21, WAN22, LatentFormat
 from headforcing.headforcing_core.video import tiny_decoder, wan_vae
 from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
 from safetensors.torch import save_file
@@ -17,9 +18,9 @@ from torch.nn import functional as F
 CPU, FRAMES, WIDTHS = torch.device("cpu"), 5, (12, 10, 8, 6)
 
 
-def random_weights(dtype: torch.dtype) -> dict[str, Tensor]:
+def random_weights(dtype: torch.dtype, latents: LatentFormat = WAN21) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(0)
-    empty = tiny_decoder.TinyDecoder(WIDTHS).state_dict()
+    empty = tiny_decoder.TinyDecoder(WIDTHS, latents).state_dict()
     return {
         name: (torch.randn(t.shape, generator=generator) * (t[0].numel() ** -0.5 if t.ndim > 1 else 0.3)).to(dtype)
         for name, t in empty.items()
@@ -76,6 +77,19 @@ def test_every_chunking_is_the_published_network_on_the_latents_it_takes(tmp_pat
     assert torch.equal(videos[0], videos[1]) and torch.equal(videos[0], videos[2])
     stream.reset()
     assert torch.equal(stream.decode(latents), videos[0])
+
+
+def test_the_decoder_of_wan_22_is_the_published_network_with_cells_of_2x2_pixels(tmp_path):
+    weights = random_weights(torch.float32, WAN22)
+    save_file(weights, tmp_path / "taew2_2.safetensors")
+    z = torch.randn(FRAMES, 48, 3, 4, generator=torch.Generator().manual_seed(1))
+    codec = load_codec(tmp_path / "taew2_2.safetensors", CPU, torch.float32, encodes=False)
+    made = torch.cat([codec.decoder().decode(z)])
+    assert made.shape == (17, 48, 64, 3)
+    cells = made.unflatten(2, (32, 2)).unflatten(1, (24, 2)).permute(0, 1, 3, 5, 2, 4).flatten(3)  # colour, row, column
+    torch.testing.assert_close(cells, whole_video(weights, z), atol=1e-5, rtol=0)
+    with pytest.raises(HeadForcingError, match="for 48 latent channels, the model has 16"):
+        decoder_memory(tmp_path / "taew2_2.safetensors", (96, 64), torch.float32, latents=WAN21)
 
 
 def test_a_name_decides_between_decoders_with_the_same_tensors(tmp_path, latents):

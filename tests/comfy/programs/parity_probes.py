@@ -469,7 +469,7 @@ def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
 
 @probe
 def models_of_wan_2_2_from_any_loader_are_refused_by_name():
-    """What is said of MODELs with the dimensions of A14B and of 5B, by the file that one was loaded from."""
+    """What is said of MODELs with the dimensions of A14B and of Fun Control, by the file that one was loaded from."""
     sizes = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
     block = torch.nn.Module()
     block.cross_attn = None
@@ -478,6 +478,7 @@ def models_of_wan_2_2_from_any_loader_are_refused_by_name():
         blocks=torch.nn.ModuleList([block] * 40),
         patch_embedding=None,
         in_dim=16,
+        out_dim=16,
         img_emb=None,
         patch_size=(1, 2, 2),
     )
@@ -490,12 +491,12 @@ def models_of_wan_2_2_from_any_loader_are_refused_by_name():
         except core.errors.HeadForcingError as error:
             return str(error)
 
-    five = types.SimpleNamespace(**{**vars(net), "dim": 3072, "in_dim": 48})
+    fun = types.SimpleNamespace(**{**vars(net), "dim": 3072, "in_dim": 48})
     assert told(net, "/models/wan2.2_t2v_low_noise_14B.safetensors", {}).startswith(
         "wan2.2_t2v_low_noise_14B.safetensors is one expert of Wan2.2 A14B"
     )
     assert [told(net, "/models/krea.safetensors", {}), told(net)] == [40, 40]
-    assert "got 48: Wan2.2 TI2V 5B" in told(five)
+    assert "got 48: a Wan model with 48 input channels (Fun Control" in told(fun)
 
 
 @torch.inference_mode()
