@@ -52,8 +52,10 @@ def environment(*extras: str) -> Path:
 
 
 def demo(arguments: list[str]) -> None:
-    """The embedded model's video; more arguments go to `headforcing demo`."""
+    """The embedded model's video, with scenes that come back; more arguments go to `headforcing demo`."""
     python = environment()
+    if not any(argument.startswith(("--method", "--set", "--profile", "--rule")) for argument in arguments):
+        arguments = ["--method", "head_forcing_scenes", "--profile", "toy_world", "--rule", "function", *arguments]
     run(python, "-m", "headforcing.headforcing_core", "demo", *arguments, cwd=Path.cwd(), OMP_NUM_THREADS="1")
 
 
