@@ -81,7 +81,7 @@ def list_takes(parent: Path) -> tuple[list[Entry], list[str]]:
     """All takes in a folder of runs, the last begun first, and the problems of unreadable ones as in `survey`."""
     videos, problems = survey(parent)
     stored = {folder: files_of(folder, "block") for folder in {video.folder for video in videos}}
-    videos.sort(key=lambda video: video.take.begun, reverse=True)
+    videos.sort(key=lambda video: (video.take.begun, video.take.number), reverse=True)
     return [Entry(video, count_stored(stored[video.folder], video.keys)) for video in videos], problems
 
 

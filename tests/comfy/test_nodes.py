@@ -542,7 +542,7 @@ def test_latents_of_another_kind(comfy_server: ComfyServer):
         "image": image,
         "video": node("HeadForcingDecodeVideo", samples=["image", 0], vae=["demo", 2], filename_prefix="x", fps=16.0),
     }
-    failed(comfy_server, decode, "samples", "Wan 2.1 video latents", "[1, 4, 8, 8]")
+    failed(comfy_server, decode, "samples", "Wan video latents", "[1, 4, 8, 8]")
     failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": image}, "start_frames", "[1, 4, 8, 8]")
     short = node("EmptyHunyuanLatentVideo", width=64, height=64, length=5, batch_size=1)
     failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": short}, "start_frames", "at least 3")

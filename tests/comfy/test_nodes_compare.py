@@ -131,7 +131,7 @@ def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer
     assert [row[0] for row in cells(text)] == METHODS and all(float(row[4]) > 0 for row in cells(text))
 
 
-@pytest.mark.parametrize("names", ["no_such_method", "", "head_forcing, ../../etc", "head_forcing; longlive"])
+@pytest.mark.parametrize("names", ["no_such_method", "", "head_forcing, ../../etc", "head_forcing; causvid; longlive"])
 def test_a_wrong_name_is_refused_when_the_graph_is_queued(comfy_server: ComfyServer, names: str):
     result = comfy_server.queue(compare_graph(methods=names))
     assert result.outcome == "invalid"

@@ -18,6 +18,7 @@ from headforcing.headforcing_core.commands import render as _imported_before_it_
 from headforcing.headforcing_core.commands.cli import main
 
 ROOT = str(Path(core.__file__).resolve().parents[1]) + os.sep
+FOLDERS = ("headforcing_core", "kernels")
 TRANSFORMER = ("model/", "kernels/")
 
 calls: list[tuple[str, str]] = []  # file and function
@@ -27,7 +28,7 @@ calls: list[tuple[str, str]] = []  # file and function
 def name_of(path: str) -> str | None:
     """A file of the pack as it is named below `headforcing_core`; None for another one."""
     path = os.path.realpath(path) if os.path.isabs(path) else ""
-    ours = path.startswith(ROOT) and f"{os.sep}tests{os.sep}" not in path
+    ours = path.startswith(ROOT) and path.removeprefix(ROOT).partition(os.sep)[0] in FOLDERS
     return path.removeprefix(ROOT).replace(os.sep, "/").removeprefix("headforcing_core/") if ours else None
 
 

@@ -157,7 +157,7 @@ WORKFLOWS: dict[str, Workflow] = {
         | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/takes")
         | {
             "report": _report(["sampler", 1]),
-            "run": Node("HeadForcingLoadRun", {}, muted=True),
+            "run": Node("HeadForcingLoadRun", {}, muted=True, room=0.8),
             "take": Node(
                 "HeadForcingDecodeVideo",
                 {
