@@ -35,9 +35,10 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    _interrupted_once()
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
-    with _interrupted_once(), tempfile.TemporaryDirectory(prefix="headforcing-") as folder, running(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, running(Path(folder)):
         os.environ[FOLDER] = folder
         config = LaunchConfig(
             min_nodes=1,
@@ -67,8 +68,7 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
         return said(Path(folder)) or ended
 
 
-@contextmanager
-def _interrupted_once() -> Iterator[None]:
+def _interrupted_once() -> None:
     """Take the first Ctrl-C only: another one would cut off how torchrun ends the ranks, and what they say."""
     from torch.distributed.elastic.multiprocessing import api
 
@@ -76,16 +76,9 @@ def _interrupted_once() -> Iterator[None]:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise api.SignalException(f"signal {signum}", signal.Signals(signum))
 
-    if threading.current_thread() is not threading.main_thread():  # which alone gets signals
-        yield
-        return
-    torchruns, api._terminate_process_handler = api._terminate_process_handler, stop  # it registers this one for ranks
-    before = signal.signal(signal.SIGINT, stop)
-    try:
-        yield
-    finally:
-        api._terminate_process_handler = torchruns
-        signal.signal(signal.SIGINT, before)
+    if threading.current_thread() is threading.main_thread():  # which alone gets signals
+        api._terminate_process_handler = stop  # registered by torchrun whenever it starts the ranks
+        signal.signal(signal.SIGINT, stop)
 
 
 def local_rank() -> int:

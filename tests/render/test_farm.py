@@ -239,7 +239,7 @@ def test_workers_end_within_seconds_of_a_batch_that_is_killed(tmp_path):
     wait_for(lambda: min(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) >= 1, process)
     process.kill()
     process.wait()
-    until = time.monotonic() + 60  # Ray's own agent looks for its node every now and then
+    until = time.monotonic() + 30
     while (left := running_with(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
@@ -252,7 +252,9 @@ def running_with(variable: str) -> list[str]:
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             if variable in (folder / "environ").read_text().split("\0"):
-                found.append((folder / "cmdline").read_text())
+                name = (folder / "cmdline").read_text()
+                if not name.startswith("ray::DashboardAgent"):  # Ray's, holds no model; looks for its node at times
+                    found.append(name)
         except OSError:
             continue
     return found
