@@ -5,6 +5,7 @@ import importlib.util
 import json
 import os
 import random
+import re
 import secrets
 import shutil
 import signal
@@ -253,7 +254,7 @@ def running_with(variable: str) -> list[str]:
         try:
             if variable in (folder / "environ").read_text().split("\0"):
                 name = (folder / "cmdline").read_text()
-                if not name.startswith("ray::DashboardAgent"):  # Ray's, holds no model; looks for its node at times
+                if not re.match(r"ray::\w+Agent\0", name):  # Ray's own, without a model: looks for its node at times
                     found.append(name)
         except OSError:
             continue
