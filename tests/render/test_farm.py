@@ -240,7 +240,7 @@ def test_workers_end_within_seconds_of_a_batch_that_is_killed(tmp_path):
     wait_for(lambda: min(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) >= 1, process)
     process.kill()
     process.wait()
-    until = time.monotonic() + 30
+    until = time.monotonic() + 60
     while (left := running_with(mark)) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
