@@ -132,16 +132,16 @@ def _identity(path: Path) -> tuple[int, int] | str | None:
 
 
 @contextmanager
-def claimed(*paths: Path | None) -> Iterator[None]:
+def claimed(*paths: Path | None, patience: float = 0.0) -> Iterator[None]:
     """Claim these files for this process in the `with` block; None is accepted.
 
     Temporary files that dead processes left of these files are removed. Raises TargetInUse if another process, or
-    another claim of this one, has a file, HeadForcingError if one cannot be written.
+    another claim of this one, has a file for `patience` seconds, HeadForcingError if one cannot be written.
     """
     with ExitStack() as stack:
         for path in filter(None, paths):
             check_writable(path)
-            stack.enter_context(_held(path, path.with_name(f".{_short(path.name)}.lock")))
+            stack.enter_context(_held(path, path.with_name(f".{_short(path.name)}.lock"), patience))
             remove_leftovers(path)
         yield
 
@@ -171,8 +171,8 @@ def claimed_first(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 @contextmanager
-def _held(target: Path, lock_file: Path) -> Iterator[None]:
-    held = lock(lock_file)
+def _held(target: Path, lock_file: Path, patience: float = 0.0) -> Iterator[None]:
+    held = lock(lock_file, patience)
     if held is None:
         raise TargetInUse(f"another process is writing {target}: wait for it, or choose another name")
     try:
@@ -271,3 +271,9 @@ def _umask() -> int:
     mask = os.umask(0)  # the only way to read it is to set it
     os.umask(mask)
     return mask
+
+
+def partial_path(path: Path) -> Path:
+    """Path of a video that is still growing; it plays at any time."""
+    name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file
+    return path.with_name(f"{name}.part.mp4")

@@ -5,6 +5,7 @@ from comfy_api.latest import ComfyExtension, io
 from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
+from .finish_video import FinishVideo
 from .host import live_story, pages, runs
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
@@ -14,6 +15,7 @@ from .load_run import LoadHeadForcingRun
 from .options import HeadForcingOptionsNode
 from .profile_heads import ProfileHeads
 from .prompt_timeline import PromptTimeline
+from .references import SceneReferences
 from .sampler import HeadForcingSampler
 from .video_drift_report import VideoDriftReport
 
@@ -22,8 +24,7 @@ class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        for routes_of in (pages, runs, live_story):
-            routes_of.register()  # not in `on_load`, which 0.3.75 does not call
+        pages.register([*pages.ROUTES, *runs.ROUTES, *live_story.ROUTES])  # not in `on_load`, which 0.3.75 ignores
         return [
             LoadSelfForcing,
             LoadHeadProfile,
@@ -35,7 +36,9 @@ class HeadForcingExtension(ComfyExtension):
             LoadHeadForcingRun,
             ProfileHeads,
             InspectHeadProfile,
+            FinishVideo,
             VideoDriftReport,
             CompareMethods,
             LoadDemoModel,
+            SceneReferences,
         ]

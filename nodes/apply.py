@@ -4,6 +4,7 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.errors import HeadForcingError
 from .host import bridge, checks, helpers
 from .host.conditioning import fitted, timeline_of
 from .host.helpers import HeadProfileType
@@ -53,12 +54,7 @@ class ApplyHeadForcing(io.ComfyNode):
         )
         return helpers.aliases(
             schema,
-            "SamplerCustomAdvanced",
-            "custom sampler",
-            "long video",
-            "infinite",
-            "autoregressive",
-            "self forcing",
+            "SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
         )
 
     @classmethod
@@ -69,6 +65,11 @@ class ApplyHeadForcing(io.ComfyNode):
         bridge.wan_config(model)  # refuses other models
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         timeline, embeds = timeline_of(fitted(positive, chosen), 0.0)
+        if timeline.references:
+            raise HeadForcingError(
+                "Apply Head Forcing has no vae that could encode pictures: use Head Forcing Sampler, or disconnect "
+                "references from Prompt Timeline"
+            )
         checks.check_text_width(model, embeds.values())
         request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())

@@ -1,5 +1,7 @@
 """Compare Methods: one timeline and seed rendered with several methods, side by side."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import comfy.model_management
@@ -29,7 +31,7 @@ from .host.conditioning import fitted, timeline_of
 from .host.helpers import HeadProfileType
 from .host.loaded_model import options_for
 from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, sample_one
+from .host.render import FOUND_PROFILES, RUNS, HostRender, pictures_of, sample_one
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -50,21 +52,17 @@ class CompareMethods(io.ComfyNode):
                 io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
                 io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
                 io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
-                io.String.Input(
-                    "methods",
-                    default=EXAMPLE,
-                    multiline=True,
-                    tooltip="Names, separated by commas or one per line: " + ", ".join(method_names()) + ". all: every "
+                helpers.explain(
+                    io.String.Input("methods", default=EXAMPLE, multiline=True),
+                    "Names, separated by commas or one per line: " + ", ".join(method_names()) + ". all: every "
                     "published one that the weights allow.",
                 ),
                 *helpers.size_inputs(),
                 helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
                 helpers.seed_input("Seed of the noise, which is the same for all methods."),
-                io.String.Input(
-                    "filename_prefix",
-                    default="video/Compare",
-                    tooltip="Name of the files under ComfyUI's output folder; the method's name and a counter are "
-                    "added.",
+                helpers.filename_input(
+                    "video/Compare",
+                    "Name of the files under ComfyUI's output folder; the method's name and a counter are added.",
                 ),
                 HeadProfileType.Input(
                     "head_profile",
@@ -73,11 +71,9 @@ class CompareMethods(io.ComfyNode):
                     "profile that fits the model.",
                 ),
                 helpers.family_input(),
-                io.Boolean.Input(
-                    "resume",
-                    default=True,
-                    optional=True,
-                    tooltip="Store every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
+                helpers.explain(
+                    io.Boolean.Input("resume", default=True, optional=True),
+                    "Store every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
                     "resumes, and if a method is added only that one is rendered.",
                 ),
             ],
@@ -85,7 +81,7 @@ class CompareMethods(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
-        return helpers.aliases(schema, "compare", "side by side", "grid", "ablation", "benchmark", "XY plot")
+        return helpers.aliases(schema, "compare, side by side, grid, ablation, benchmark, XY plot")
 
     @classmethod
     def validate_inputs(cls, methods: str | None = None) -> bool | str:
@@ -113,7 +109,8 @@ class CompareMethods(io.ComfyNode):
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
         chosen, _ = options_for(model, RenderOptions(model_family=model_family))
-        timeline, embeds = timeline_of(fitted(positive, chosen), seconds)
+        positive = fitted(positive, chosen)
+        timeline, embeds = timeline_of(positive, seconds)
         checks.check_text_width(model, embeds.values())
         width, height = checks.size_for(model, width, height)
         tags = helpers.graph_tags(cls.hidden)
@@ -125,38 +122,26 @@ class CompareMethods(io.ComfyNode):
             profile=head_profile,
             model_family=chosen.model_family,
         )
-        weights = bridge.fingerprint(model)
-        todo: list[_Video] = []
-        left_out: dict[str, str] = {}
-        for entry in entries:  # all are checked before the first is rendered
-            render = HostRender(
-                model,
-                entry.options(common, seed),
-                timeline,
-                embeds,
-                runs=RUNS if resume else None,
-                found_profiles=FOUND_PROFILES,
-                vae=vae,
-                filename_prefix=_prefix(filename_prefix, entry),
-                tags=tags,
-                weights=weights,
-            )
-            try:
-                plan = entry.planned(render.plan)
-                todo.append(_Video(entry, render, plan, render.check_needs(plan)))
-            except HeadForcingError as error:
-                if not names_all(methods):
-                    raise
-                left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+        shared = HostRender(
+            model,
+            common,
+            timeline,
+            embeds,
+            runs=RUNS if resume else None,
+            found_profiles=FOUND_PROFILES,
+            vae=vae,
+            filename_prefix=filename_prefix,
+            tags=tags,
+        )
+        todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
         checks.check_room([video.needs for video in todo])
-        plans, workflow = [video.plan for video in todo], helpers.workflow_id(cls.hidden)
-        progress = RenderProgress(model, plans, cls.hidden.unique_id, previews=False, workflow=workflow)
+        progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-            grid(file.path, rows, fps=plans[0].timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
+            grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
 
@@ -168,6 +153,27 @@ class _Video(NamedTuple):
     render: HostRender
     plan: RenderPlan
     needs: Needs
+
+
+def _planned(
+    entries: Sequence[Entry], shared: HostRender, positive: list[Any], skip: bool
+) -> tuple[list[_Video], dict[str, str]]:
+    """All videos, checked before the first is rendered; with `skip` also why others cannot be, by their labels."""
+    todo: list[_Video] = []
+    left_out: dict[str, str] = {}
+    for entry in entries:
+        options = entry.options(shared.options, shared.options.seed)
+        pictures = pictures_of(options, positive, shared.vae)
+        prefix = _prefix(shared.filename_prefix, entry)
+        render = replace(shared, options=options, filename_prefix=prefix, pictures=pictures)
+        try:
+            plan = entry.planned(render.plan)
+            todo.append(_Video(entry, render, plan, render.check_needs(plan)))
+        except HeadForcingError as error:
+            if not skip:
+                raise
+            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+    return todo, left_out
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:

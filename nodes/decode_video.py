@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
 from .host import folders, helpers, player, runs
@@ -37,50 +38,27 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     optional=True,
                     tooltip="Video latents, from Head Forcing Sampler or any Wan sampler. Not needed with a run.",
                 ),
-                io.Vae.Input("vae", tooltip="The Wan 2.1 VAE (or the demo model's)."),
-                io.String.Input(
-                    "filename_prefix",
-                    default="video/HeadForcing",
-                    tooltip="Name of the file under ComfyUI's output folder; a counter is added.",
+                io.Vae.Input("vae", tooltip="The Wan 2.1 VAE, the Wan 2.2 VAE for its models, or the demo model's."),
+                helpers.filename_input("video/HeadForcing"),
+                helpers.explain(
+                    io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
+                    "Frames per second. 16, for which Wan 2.1 is trained, becomes 24 with models of Wan 2.2.",
                 ),
-                io.Float.Input(
-                    "fps",
-                    default=16.0,
-                    min=1.0,
-                    max=120.0,
-                    step=1.0,
-                    tooltip="Frames per second; Wan 2.1 is trained for 16.",
+                helpers.crf_input(),
+                helpers.advanced(
+                    io.Int.Input("upscale", default=1, min=1, max=16),
+                    "Enlarge by repeating pixels, without smoothing; for the demo's 64x64 frames.",
                 ),
                 helpers.advanced(
-                    io.Int.Input,
-                    "crf",
-                    default=18,
-                    min=0,
-                    max=51,
-                    tooltip="H.264 quality (CRF): lower values look better, higher values give smaller files.",
-                ),
-                helpers.advanced(
-                    io.Int.Input,
-                    "upscale",
-                    default=1,
-                    min=1,
-                    max=16,
-                    tooltip="Enlarge by repeating pixels, without smoothing; for the demo's 64x64 frames.",
-                ),
-                helpers.advanced(
-                    io.Combo.Input,
-                    "run",
-                    options=[CONNECTED, *runs.run_names()],
-                    default=CONNECTED,
-                    tooltip="Decode a render stored in ComfyUI/output/head_forcing instead, finished or not, from "
-                    "its folder.",
+                    io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED),
+                    "Decode a render stored in ComfyUI/output/head_forcing instead, finished or not, from its folder.",
                 ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,
         )
-        return helpers.aliases(schema, "video combine", "save video", "VAE decode", "mp4", "export video")
+        return helpers.aliases(schema, "video combine, save video, VAE decode, mp4, export video")
 
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
@@ -105,7 +83,8 @@ class DecodeLatentsToVideo(io.ComfyNode):
         run: str = CONNECTED,
     ) -> io.NodeOutput:
         check_vae(vae)
-        videos = [_of_run(run)] if run != CONNECTED else _of_latent(samples)
+        stored = None if run == CONNECTED else runs.find_run(run)
+        videos = _of_latent(samples) if stored is None else [_of_run(stored)]
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
         files, before = [], 0
         for video in videos:
@@ -132,7 +111,9 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 )
             before += video.total
             files.append(file)
-        shown = player.NodePlayer(cls.hidden.unique_id, helpers.workflow_id(cls.hidden))
+            if stored is not None:
+                runs.link_file(stored.folder, stored.keys[-1], file.path)
+        shown = player.NodePlayer(cls.hidden)
         shown.show("done", f"wrote {', '.join(f'output/{file.label}' for file in files)}")
         return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files))
 
@@ -173,9 +154,8 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total, restarts, about) for video in videos]
 
 
-def _of_run(name: str) -> _Latents:
+def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    video = runs.find_run(name)
     first = next(video.blocks())
     video_frames = video.about["video_frames"]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))

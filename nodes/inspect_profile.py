@@ -22,13 +22,14 @@ class InspectHeadProfile(io.ComfyNode):
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
                 HeadProfileType.Input("compare_with", optional=True, tooltip="Another profile of the same model."),
-                io.Combo.Input(
-                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Colours of the plot."
+                helpers.explain(
+                    io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True),
+                    "Colours of the plot.",
                 ),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "head roles", "attention heads", "heat map", "compare profiles")
+        return helpers.aliases(schema, "head roles, attention heads, heat map, compare profiles")
 
     @classmethod
     @helpers.shows_errors

@@ -2,7 +2,7 @@
 
 from comfy_api.latest import io
 
-from ..headforcing_core.demo import word_hash
+from ..headforcing_core.demo import words
 from .host import helpers, native_model, toy_world
 
 
@@ -16,7 +16,7 @@ class LoadDemoModel(io.ComfyNode):
             description=(
                 "A tiny model of shapes that move through rooms. It comes with the pack, runs without a graphics card "
                 "and with the same engine as Self Forcing, and makes videos of 64x64 only. "
-                + word_hash.HELP.translate({ord(brace): None for brace in "{}"})  # else placeholders
+                + words.HELP.translate({ord(brace): None for brace in "{}"})  # else placeholders
                 + "."
             ),
             inputs=[],
@@ -26,7 +26,7 @@ class LoadDemoModel(io.ComfyNode):
                 io.Vae.Output(display_name="vae"),
             ],
         )
-        return helpers.aliases(schema, "demo", "example", "toy", "test model", "head forcing")
+        return helpers.aliases(schema, "demo, example, toy, test model, head forcing")
 
     @classmethod
     @helpers.shows_errors

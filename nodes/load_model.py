@@ -20,9 +20,9 @@ class LoadSelfForcing(io.ComfyNode):
             display_name="Load Self Forcing",
             category=f"{helpers.CATEGORY}/loaders",
             description=(
-                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive Wan 2.1 weights, as published "
-                "(.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
-                "accept it too."
+                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 and 2.2, as "
+                "published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers accept "
+                "it too."
             ),
             inputs=[
                 io.Combo.Input(
@@ -31,24 +31,19 @@ class LoadSelfForcing(io.ComfyNode):
                     tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input,
-                    "weights",
-                    options=["auto", "generator_ema", "generator"],
-                    default="auto",
-                    tooltip="Which copy to load if a file holds several. auto: the averaged one (EMA).",
+                    io.Combo.Input("weights", options=["auto", "generator_ema", "generator"], default="auto"),
+                    "Which copy to load if a file holds several. auto: the averaged one (EMA).",
                 ),
                 helpers.advanced(
-                    io.Combo.Input,
-                    "weight_dtype",
-                    options=list(WEIGHT_DTYPES),
-                    default="default",
-                    tooltip="How weights are stored in memory. default: ComfyUI chooses; fp8 halves them at some loss.",
+                    io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default"),
+                    "How weights are stored in memory. default: ComfyUI chooses; fp8 halves them at some loss.",
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
         return helpers.aliases(
-            schema, "LongLive", "Causal Forcing", "RAVEN", "autoregressive", "causal Wan", "long video", "infinite"
+            schema,
+            "LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
         )
 
     @classmethod

@@ -26,7 +26,7 @@ class LoadHeadForcingRun(io.ComfyNode):
                     "run",
                     options=take_names() or [NONE],
                     tooltip="Renders stored in ComfyUI/output/head_forcing, the newest first: date, take, length, size "
-                    "and prompt. Takes are the videos of one setup, numbered as they were begun. Press R to refresh.",
+                    "and prompt. Takes are the videos of one story, numbered as they were begun. Press R to refresh.",
                 )
             ],
             outputs=[
@@ -37,7 +37,7 @@ class LoadHeadForcingRun(io.ComfyNode):
                 ),
             ],
         )
-        return helpers.aliases(schema, "resume", "continue", "restore", "recover", "earlier render", "takes")
+        return helpers.aliases(schema, "resume, continue, restore, recover, earlier render, takes")
 
     @classmethod
     def validate_inputs(cls, run: str | None = None) -> bool | str:

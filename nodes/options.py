@@ -23,7 +23,7 @@ class HeadForcingOptionsNode(io.ComfyNode):
             inputs=method_inputs(),
             outputs=[HeadForcingOptions.Output(display_name="options")],
         )
-        return helpers.aliases(schema, "method", "settings", "advanced", "long video", "head forcing")
+        return helpers.aliases(schema, "method, settings, advanced, long video, head forcing")
 
     @classmethod
     def validate_inputs(cls, method: str | None = None) -> bool | str:

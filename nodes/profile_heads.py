@@ -11,11 +11,12 @@ from comfy_api.latest import io
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
-from ..headforcing_core.head_profiles.profiler import BUDGETS
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from ..headforcing_core.head_profiles.rules import RULES, with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares
+from ..headforcing_core.names import BUDGETS
+from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
-from ..headforcing_core.render.plan import check_size
 from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
@@ -37,13 +38,11 @@ class ProfileHeads(io.ComfyNode):
                 "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="Any autoregressive Wan 2.1 model, with its LoRA."),
+                io.Model.Input("model", tooltip="Any autoregressive Wan model, with its LoRA."),
                 io.Clip.Input("clip", tooltip="The text encoder of the model."),
-                io.Combo.Input(
-                    "preset",
-                    options=list(BUDGETS),
-                    default="quick",
-                    tooltip="quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
+                helpers.explain(
+                    io.Combo.Input("preset", options=list(BUDGETS), default="quick"),
+                    "quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
                 ),
                 *helpers.size_inputs(),
                 helpers.seed_input("Seed of the videos' noise."),
@@ -53,22 +52,21 @@ class ProfileHeads(io.ComfyNode):
                     tooltip="Saved under this name in ComfyUI/models/head_profiles, numbered if another profile has "
                     "it. Empty: not saved.",
                 ),
-                io.String.Input(
-                    "prompts",
-                    default="",
-                    multiline=True,
-                    optional=True,
-                    tooltip="One prompt per line. Empty: twenty prompts that come with the pack.",
+                helpers.explain(
+                    io.String.Input("prompts", default="", multiline=True, optional=True),
+                    "One prompt per line. Empty: twenty prompts that come with the pack.",
                 ),
                 helpers.advanced(
-                    io.Combo.Input,
-                    "rope",
-                    options=["absolute", "contiguous"],
-                    default="absolute",
-                    tooltip="Temporal indices (RoPE) while measuring. absolute: as in the paper. contiguous: as the "
+                    io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute"),
+                    "Temporal indices (RoPE) while measuring. absolute: as in the paper. contiguous: as the "
                     "sampler uses the heads.",
                 ),
                 helpers.family_input("Which weights: sets noise levels and frames per block."),
+                helpers.advanced(
+                    io.Combo.Input("rule", options=list(RULES), default="quota"),
+                    "What makes roles of the measured shares. quota: the paper's. function: memory heads are "
+                    "those that look most at the past. auto: function where the quota misnames a head.",
+                ),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
@@ -77,7 +75,7 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return helpers.aliases(schema, "head roles", "attention", "measure", "calibrate")
+        return helpers.aliases(schema, "head roles, attention, measure, calibrate")
 
     @classmethod
     @helpers.shows_errors
@@ -93,6 +91,7 @@ class ProfileHeads(io.ComfyNode):
         prompts: str = "",
         rope: str = "absolute",
         model_family: str = DEFAULTS.model_family,
+        rule: str = "quota",
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
         width, height = checks.size_for(model, width, height)
@@ -108,6 +107,7 @@ class ProfileHeads(io.ComfyNode):
         setup = ProfileSetup.of(fingerprint, config, texts, blocks, family, (width, height), **options)
         shares = _measure(model, clip, setup, cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
+        profile = profile if rule == "quota" else with_rule(profile, rule)
         report = [*shares.describe(profile), *sanity_checks(profile)]
         if path is not None:
             report.append(f"saved as {folders.save_profile(profile, path).name} in models/head_profiles")

@@ -1,5 +1,6 @@
 """Prompt Timeline: several prompts over time as one CONDITIONING."""
 
+from dataclasses import replace
 from typing import Any
 
 from comfy_api.latest import io
@@ -11,6 +12,7 @@ from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switc
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
 from .host.conditioning import TimelineNode
+from .references import references_input
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 0:20 The fox stops at a frozen lake and looks at its reflection
@@ -31,22 +33,23 @@ class PromptTimeline(io.ComfyNode):
             ),
             inputs=[
                 io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
-                io.String.Input(
-                    "prompts",
-                    multiline=True,
-                    default=EXAMPLE,
-                    tooltip="The timeline. A new prompt takes effect at the nearest block: every 0.75 s.",
+                helpers.explain(
+                    io.String.Input("prompts", multiline=True, default=EXAMPLE),
+                    "The timeline. A new prompt takes effect at the nearest block.",
                 ),
                 helpers.seconds_input(
                     "Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.", default=60.0
                 ),
                 helpers.advanced(
-                    io.String.Input,
-                    "shared_prompt",
-                    default="",
-                    tooltip="Put before every prompt, for what stays the same: the subject, the style.",
+                    io.String.Input("shared_prompt", default=""),
+                    "Put before every prompt, for what stays the same: the subject, the style.",
                 ),
                 *_switch_inputs(),
+                references_input(),
+                helpers.family_input(
+                    "Whose blocks the bars and the table show: 0.75 s with Wan 2.1, 1.33 s with longlive2. The sampler "
+                    "reads the text for the model that it gets.",
+                ),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
@@ -54,16 +57,10 @@ class PromptTimeline(io.ComfyNode):
                 io.Float.Output(display_name="seconds"),
             ],
         )
-        names = (
-            "prompt travel",
-            "prompt schedule",
-            "prompt scheduling",
-            "multi prompt",
-            "story",
-            "keyframes",
-            "scenes",
+        return helpers.aliases(
+            schema,
+            "prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
         )
-        return helpers.aliases(schema, *names)
 
     @classmethod
     def validate_inputs(cls, prompts: str | None = None) -> bool | str:
@@ -81,11 +78,14 @@ class PromptTimeline(io.ComfyNode):
         switch: str = DEFAULTS.switch.kind,
         blend_blocks: int = DEFAULTS.switch.blend_blocks,
         re_anchor: bool = DEFAULTS.switch.re_anchor,
+        references: dict[str, Any] | None = None,
+        model_family: str = DEFAULTS.model_family,
     ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
         chosen = Switch(switch, blend_blocks, re_anchor)
-        positive, timeline = TimelineNode.of(clip, prompts, seconds, shared_prompt, chosen).conditioning()
+        node = TimelineNode.of(clip, prompts, seconds, shared_prompt, chosen, model_family)
+        positive, timeline = replace(node, references=references or {}).conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)
 
 
@@ -93,28 +93,18 @@ def _switch_inputs() -> list[Any]:
     """Inputs for the switch of prompts without a tag."""
     return [
         helpers.advanced(
-            io.Combo.Input,
-            "switch",
-            options=list(SWITCHES),
-            default=DEFAULTS.switch.kind,
-            tooltip="What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
+            io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind),
+            "What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
             "written again under the new prompt. flush: only the first and the last two latent frames stay. "
             "A tag before a prompt, such as [flush], sets it for that prompt.",
         ),
         helpers.advanced(
-            io.Int.Input,
-            "blend_blocks",
-            default=DEFAULTS.switch.blend_blocks,
-            min=0,
-            max=MAX_BLEND_BLOCKS,
-            tooltip="Blocks of 0.75 s over which the text embedding is interpolated at a new prompt. As a tag: "
-            "[blend 3].",
+            io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS),
+            "Blocks over which the text embedding is interpolated at a new prompt. As a tag: [blend 3].",
         ),
         helpers.advanced(
-            io.Boolean.Input,
-            "re_anchor",
-            default=DEFAULTS.switch.re_anchor,
-            tooltip="Every prompt is a new scene: its first frames replace the video's first frames in the "
+            io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor),
+            "Every prompt is a new scene: its first frames replace the video's first frames in the "
             "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
         ),
     ]

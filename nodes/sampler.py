@@ -8,17 +8,20 @@ import torch
 from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..headforcing_core.head_profiles.rules import remark_on_rule
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
+from ..headforcing_core.render.options import RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
 from .host import bridge, checks, folders, helpers, live_story, player
-from .host.conditioning import fitted, timeline_of
+from .host.conditioning import fitted, other_blocks, timeline_of
 from .host.loaded_model import inexact, options_for
+from .host.part import Part
 from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, sample_one, start_of
+from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, pictures_of, sample_one, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
@@ -43,9 +46,7 @@ class HeadForcingSampler(io.ComfyNode):
             hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
             is_output_node=True,  # with a vae the video is on disk: nothing else need be connected
         )
-        return helpers.aliases(
-            schema, "long video", "infinite", "extend", "continue", "resume", "autoregressive", "self forcing"
-        )
+        return helpers.aliases(schema, "long video, infinite, extend, continue, resume, autoregressive, self forcing")
 
     @classmethod
     def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
@@ -71,18 +72,19 @@ class HeadForcingSampler(io.ComfyNode):
         options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
+        asked = settings["width"], settings["height"]
         begins_with = {name: settings.pop(name, None) for name in STARTS}
-        width, height = checks.size_for(model, settings["width"], settings["height"])
-        options = sampler_options(settings | {"width": width, "height": height}, options)
-        options, family = options_for(model, options)
+        part = Part.of(cls.hidden)
+        part.check_start(begins_with["start_frames"])
+        options, family = _options(model, positive, settings, options, part)
         positive = fitted(positive, options)
         timeline, embeds = timeline_of(positive, options.seconds)
         checks.check_text_width(model, embeds.values())
         start = start_of(options, begins_with, vae)
         if start.latents is not None:
             height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
-            options = replace(options, height=height, width=width)
-        story = live_story.of(positive, cls.hidden, model, options.seconds)
+            options = replace(options, width=width, height=height)
+        story = live_story.LiveStory(positive, cls.hidden, model, options.seconds)
         render = HostRender(
             model,
             options,
@@ -91,20 +93,20 @@ class HeadForcingSampler(io.ComfyNode):
             start,
             runs=RUNS if resume else None,
             found_profiles=FOUND_PROFILES,
-            vae=vae,
-            filename_prefix=filename_prefix,
+            vae=part.decoder(vae, options.schedule.latents),
+            filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
             tags=helpers.graph_tags(cls.hidden),
             decode_in_background=decode_in_background,
             story=story,
+            part=part,
+            pictures=pictures_of(options, positive, vae),
         )
         planned = render.job(render.plan()).take_found_roles(render.plan)
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
-        report = ["", needs.describe()]
-        if begins_with["start_frames"] is None and (width, height) != (settings["width"], settings["height"]):
-            report.append(f"width and height: {width}x{height}, what the model was made for")
-        report += [*family, *start.notes, *_about_model(model)]
-        progress = RenderProgress(model, [planned] * count, cls.hidden.unique_id, True, helpers.workflow_id(cls.hidden))
+        sized = [] if begins_with["start_frames"] is not None else _size_note(options, asked)
+        report = ["", needs.describe(), *sized, *family, *start.notes, *_about_model(model)]
+        progress = RenderProgress(model, [planned] * count, cls.hidden, part=part)
         story.room = lambda: checks.free_on(model)
         with live_story.running(story):
             videos, lines = _sample(render, planned, count, progress, needs)
@@ -121,6 +123,24 @@ class HeadForcingSampler(io.ComfyNode):
         )
 
 
+def _size_note(options: RenderOptions, asked: tuple[int, int]) -> list[str]:
+    """A line where the model's own size was taken in place of the one that was asked for."""
+    size = options.width, options.height
+    return [] if size == asked else ["width and height: {}x{}, what the model was made for".format(*size)]
+
+
+def _options(
+    model: Any, positive: list[Any], settings: dict[str, Any], chosen: Any, part: Part
+) -> tuple[RenderOptions, list[str]]:
+    """The options of a part of the video on this MODEL, and lines of the report; `chosen` is the input *options*."""
+    width, height = checks.size_for(model, settings["width"], settings["height"])
+    chosen = sampler_options(settings | {"width": width, "height": height}, chosen)
+    options, lines = options_for(model, chosen)
+    width, height = part.size(width, height, options.schedule.latents)
+    options = replace(options, width=width, height=height)
+    return options, lines + other_blocks(positive, options)
+
+
 def _about_model(model: Any) -> list[str]:
     """Lines of the report about what other nodes and files have made of a MODEL."""
     return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
@@ -128,7 +148,8 @@ def _about_model(model: Any) -> list[str]:
 
 def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
     """A plan with the story of another; roles that have been found since are not in it."""
-    return replace(plan, timeline=current.timeline, rows=current.rows, video_frames=current.video_frames)
+    story = {name: getattr(current, name) for name in ("timeline", "story", "alike", "rows", "video_frames")}
+    return replace(plan, **story)
 
 
 def _sample(
@@ -170,6 +191,7 @@ def _describe(made: RenderResult) -> list[str]:
         kept = made.kept_profile
         found = f"found {describe_roles(made.found_profile)} heads"
         lines.append(found if kept is None else f"{found}; kept for the next run with this model in {kept.name}")
+        lines += [f"note: {remark}" for remark in remark_on_rule(made.found_profile)]
     return lines
 
 

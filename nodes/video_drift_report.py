@@ -41,13 +41,14 @@ class VideoDriftReport(io.ComfyNode):
                     tooltip="From Decode Latents to Video, Load Video or any other node. Prompts and blocks are read "
                     "from the file where it holds the workflow. The numbers are not VBench scores.",
                 ),
-                io.Combo.Input(
-                    "theme", options=["dark", "light"], default="dark", optional=True, tooltip="Colours of the plot."
+                helpers.explain(
+                    io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True),
+                    "Colours of the plot.",
                 ),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "drift", "flicker", "video quality", "metrics", "evaluate")
+        return helpers.aliases(schema, "drift, flicker, video quality, metrics, evaluate")
 
     @classmethod
     def fingerprint_inputs(cls, **_: Any) -> str:
@@ -95,7 +96,7 @@ def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel |
         return report_frames(
             _chunks(video_frames), fps, on_progress=on_progress, expected=len(video_frames), panel=panel
         )
-    start, duration = video.get_active_trim_window() if hasattr(video, "get_active_trim_window") else (0.0, 0.0)
+    start, duration = helpers.window_of(video)
     return report_video(
         video.get_stream_source(),
         on_progress=on_progress,

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Commands, Parser
 from ..headforcing_core.errors import HeadForcingError
-from . import evaluate, read_vbench
+from . import evaluate
 from .claims import check_claim
-from .rooms import measure, returning
-from .training import accuracy, gate, release, sheet, train
+from .rooms import measure, references, returning
+from .training import clips, gate, release, train
 
-COMMANDS = (train, gate, release, sheet, accuracy, measure, returning, evaluate, read_vbench, check_claim)
+COMMANDS = (train, gate, release, clips, measure, returning, references, evaluate, check_claim)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

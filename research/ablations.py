@@ -45,7 +45,7 @@ class GivenFramesCache(HeadCache):
 
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
-        self.given: Sequence[tuple[int, ...]] = shape.policy.given  # type: ignore[attr-defined]
+        self.given: Sequence[tuple[int, ...]] = shape.policy.given
         self._copies: dict[int, KeptFrame] = {}
 
     def begin_block(self) -> None:

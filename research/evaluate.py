@@ -1,4 +1,5 @@
-"""The commands `evaluate` (`QUESTIONS`, of real weights) and `tables` (the paper's, also of the embedded model)."""
+"""The commands `evaluate` (`QUESTIONS`, of real weights), `tables` (the paper's, also of the embedded model), and
+`read-vbench` (what VBench measured of `evaluate --vbench`)."""
 
 from __future__ import annotations
 
@@ -6,39 +7,31 @@ import argparse
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
+from pathlib import Path
 
-from ..headforcing_core.commands.arguments import Result
-from ..headforcing_core.commands.compare import (
-    RENDERED_FILES,
-    add_source_arguments,
-    fitting,
-    grid_tags,
-    run_entries,
-    write_result,
-)
-from ..headforcing_core.commands.farm_arguments import farm_of
-from ..headforcing_core.commands.metrics import add_metric_arguments
-from ..headforcing_core.commands.paths import folder_written
+from ..headforcing_core.commands.arguments import Result, add_metric_arguments, add_source_arguments
+from ..headforcing_core.commands.compare import fitting, grid_tags, run_entries, write_result
+from ..headforcing_core.commands.farms import farm_of
+from ..headforcing_core.commands.paths import RENDERED_FILES, folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed_folder
 from ..headforcing_core.render.comparison import NOTE, Entry, grid, left_out_notes, table
-from ..headforcing_core.render.resources import check_disk
 from ..headforcing_core.report.learned import registry
 from ..headforcing_core.report.learned.base import MeasuredVideo, Panel
 from . import vbench
-from .answers import Answer, answer
+from .answers import answer
 from .paper_tables import BUDGET, PAPER_TABLES, budget_table, budgets
 from .prompts import prompts_of, stories_of
-from .questions import QUESTIONS, SHUFFLES, UNJUDGED, Question, Rendered, with_shuffles
+from .questions import QUESTIONS, SHUFFLES, UNJUDGED, Question, Rendered, renders_of
 from .statistics import Numbers
-from .videos import Scores, disk_of, fitting_rows, load_metrics, plan_videos
+from .videos import Scores, check_room, fitting_rows, load_metrics, plan_videos
 
 MAX_SEEDS = 1000
 MAX_VIDEOS = 10_000
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `evaluate` and `tables` to the command line."""
+    """Add `evaluate`, `tables` and `read-vbench` to the command line."""
     sub = command("tables", tables, "Render and measure the rows of the paper's tables; no VBench scores.")
     sub.add_argument("name", choices=[*PAPER_TABLES, "budget"], help="budget computes sizes only and needs no model")
     sub.add_argument("--seeds", type=int, default=1, help="videos per row, from --seed on; the table has their means")
@@ -50,21 +43,16 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     asked = "; ".join(f"{name}: {question.asks}" for name, question in QUESTIONS.items())
     sub.add_argument("questions", nargs="+", choices=QUESTIONS, metavar="QUESTION", help=asked)
     sub.add_argument("--videos", type=int, default=16, help="per row, each with its own prompts and noise (16)")
-    sub.add_argument(
-        "--shuffles",
-        type=int,
-        default=SHUFFLES,
-        help=f"of the head roles, in rows of shuffles, each on all videos; 0 leaves such rows empty ({SHUFFLES})",
-    )
-    sub.add_argument(
-        "--vbench",
-        type=vbench.FOLDER,
-        metavar="FOLDER",
-        help="lay out the videos for VBench; read-vbench reads its results",
-    )
+    told = f"of the head roles, in rows of shuffles, each on all videos; 0 leaves such rows empty ({SHUFFLES})"
+    sub.add_argument("--shuffles", type=int, default=SHUFFLES, help=told)
+    told = "lay out the videos for VBench; read-vbench reads its results"
+    sub.add_argument("--vbench", type=vbench.FOLDER, metavar="FOLDER", help=told)
     add_metric_arguments(sub)
     answers = (f"{name}.{ending}" for name in QUESTIONS for ending in ("md", "json"))
     add_source_arguments(sub, folder_written(*answers, "videos/**/*"), demo=False)
+
+    sub = command("read-vbench", read_vbench, "Read what VBench measured of `evaluate --vbench FOLDER` into tables.")
+    sub.add_argument("folder", type=vbench.FOLDER)
 
 
 def evaluate(args: argparse.Namespace) -> Result:
@@ -78,7 +66,7 @@ def evaluate(args: argparse.Namespace) -> Result:
     if args.vbench is not None:
         check_writable(args.vbench / "export.json")
     with claimed_folder(args.out):
-        return _answers(args, {name: with_shuffles(QUESTIONS[name], args.shuffles) for name in args.questions})
+        return _answers(args, {name: QUESTIONS[name].with_shuffles(args.shuffles) for name in args.questions})
 
 
 def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result:
@@ -97,8 +85,7 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
     modelled = () if panel is None else numbers_of(panel, prompts)
     asked = {name: suit(name, question, left_out, modelled) for name, question in questions.items()}
     scores = scores.without(left_out)
-    if (disk := disk_of(scores.unmade(), needs)) is not None:
-        check_disk(disk, args.runs or args.out, args.out)
+    check_room(scores.unmade(), needs)
     scores.complete(farm, args.json)
     names = {(each.video.entry, each.number): each.name for each in scores.videos}
 
@@ -111,10 +98,9 @@ def _answers(args: argparse.Namespace, questions: dict[str, Question]) -> Result
     for name, question in asked.items():
         told = answer(question, args.videos, measure)
         found[name] = told.to_dict() | about
-        texts.append(write_result(args.out, name, _text(told), found[name])["text"])
+        texts.append(write_result(args.out, name, told.text(), found[name])["text"])
     if args.vbench is not None:
-        laid = {key: [(each.video.path, each.prompt) for each in made] for key, made in scores.by_entry(story).items()}
-        vbench.export(args.vbench, args.questions, args.shuffles, laid)
+        scores.lay_out(args.vbench, story, args.questions, args.shuffles)
         reading = f"python -m headforcing.research read-vbench {args.vbench}"
         texts.append(f"for VBench:\n{vbench.command(args.vbench)}\n{reading}")
     return {"text": "\n\n".join(texts), "json": found}
@@ -156,8 +142,34 @@ def story_texts(given: str | None, story: str, count: int) -> list[str]:
     return stories_of(given, count, "--prompts")
 
 
-def _text(told: Answer) -> str:
-    return "\n\n".join(filter(None, [told.question.asks, told.table(), told.question.note]))
+def read_vbench(args: argparse.Namespace) -> Result:
+    """Write `QUESTION-vbench.md` and `QUESTION-vbench.json` into the folder of an export."""
+    folder: Path = args.folder
+    exported, measured = vbench.read_export(folder), vbench.read_results(folder)
+    if unknown := set(exported.questions) - set(QUESTIONS):
+        raise HeadForcingError(
+            f"{folder} is about {unknown.pop()!r}, which is no question of `evaluate`: export it anew"
+        )
+
+    def numbers(row: Entry | Rendered, number: int) -> Numbers:
+        assert isinstance(row, Entry)  # videos without a model are not exported
+        return dict.fromkeys(vbench.COLUMNS) | measured.get((row.key, exported.files[row.key][number]), {})
+
+    texts, found = [], {}
+    for name in exported.questions:
+        question = QUESTIONS[name].with_shuffles(exported.shuffles)
+        rows = question.rows
+        there = tuple(row for row in rows if all(entry.key in exported.files for entry in renders_of(row)))
+        if not there or there[-1] != rows[-1]:
+            raise HeadForcingError(f"{folder} has no row {rows[-1].label!r}: export it anew")
+        left_out = (f"not laid out: {row.label}" for row in rows if row not in there)
+        note = "\n".join(filter(None, [question.note, *left_out]))
+        # none of VBench's numbers answers a question of `evaluate`
+        question = replace(question, rows=there, columns=tuple(vbench.COLUMNS), primary="", note=note)
+        told = answer(question, exported.videos, numbers)
+        found[name] = told.to_dict()
+        texts.append(write_result(folder, f"{name}-vbench", told.text(), found[name])["text"])
+    return {"text": "\n\n".join(texts), "json": found}
 
 
 def tables(args: argparse.Namespace) -> Result:
@@ -168,7 +180,7 @@ def tables(args: argparse.Namespace) -> Result:
     if args.name == "budget":
         sizes = budgets()
         text = f"{BUDGET} (frame-slots, 30x12 heads)\n\n{budget_table(sizes)}"
-        return write_result(args.out, "budget", text, {"caption": BUDGET, "rows": [row.to_dict() for row in sizes]})
+        return write_result(args.out, "budget", text, {"caption": BUDGET, "rows": [asdict(row) for row in sizes]})
     if not args.demo and args.weights is None:
         raise HeadForcingError(f"the table {args.name!r} is rendered: give --demo, or --weights with what they need")
     if not 1 <= args.seeds <= MAX_SEEDS:

@@ -13,6 +13,13 @@ from ..headforcing_core.cache.roles import HeadRole
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.profile import BUNDLED_FOLDER, HeadProfile
 
+UNSTATED = "not stated; half of each layer is static"
+NOTE = (
+    "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
+    "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
+    "attention shares, so the thresholds cannot be changed; a measured profile can replace it."
+)
+
 
 def import_forcing_kv(
     data: Mapping[str, Any] | Sequence[Mapping[str, Any]], name: str, families: Sequence[str] = (), remark: str = ""
@@ -21,34 +28,22 @@ def import_forcing_kv(
 
     Static heads take the anchor policy, whose 7-frame cache contains the local one; dynamic heads the memory policy.
     """
-    layers = data["layers"] if isinstance(data, Mapping) else data
+    listed: Mapping[str, Any] = data if isinstance(data, Mapping) else {"layers": data, "description": UNSTATED}
     rows = []
-    for index, layer in enumerate(layers):
-        static, dynamic = layer["static_head"], layer["dynamic_head"]
-        if layer["layer_idx"] != index or sorted([*static, *dynamic]) != list(range(len(static) + len(dynamic))):
+    for index, layer in enumerate(listed["layers"]):
+        static, dynamic = set(layer["static_head"]), layer["dynamic_head"]
+        count = len(layer["static_head"]) + len(dynamic)
+        if layer["layer_idx"] != index or sorted([*layer["static_head"], *dynamic]) != list(range(count)):
             raise HeadForcingError(f"layer {index} of the Forcing-KV list must name every head once, in layer order")
-        rows.append(
-            tuple(HeadRole("anchor" if head in set(static) else "memory") for head in range(len(static) + len(dynamic)))
-        )
-    note = (
-        "Imported two-way split, NOT the paper's three-way measurement. Forcing-KV's static heads take the anchor "
-        "policy (its 7-frame cache contains the local one), its dynamic heads the memory policy. The list has no "
-        "attention shares, so the thresholds cannot be changed; a measured profile can replace it."
-    )
-    criterion = data.get("description", "") if isinstance(data, Mapping) else "not stated; half of each layer is static"
-    return HeadProfile(
-        name=name,
-        num_layers=len(rows),
-        num_heads=len(rows[0]) if rows else 0,
-        roles=tuple(rows),
-        families=tuple(families),
-        provenance={
-            "source": "https://github.com/zju-jiyicheng/Forcing-KV",
-            "licence": "Apache-2.0",
-            "criterion": criterion,
-            "note": f"{note} {remark}".strip(),
-        },
-    )
+        rows.append(tuple(HeadRole("anchor" if head in static else "memory") for head in range(count)))
+    provenance = {
+        "source": "https://github.com/zju-jiyicheng/Forcing-KV",
+        "licence": "Apache-2.0",
+        "criterion": listed.get("description", ""),
+        "note": f"{NOTE} {remark}".strip(),
+    }
+    heads = len(rows[0]) if rows else 0
+    return HeadProfile(name, len(rows), heads, tuple(rows), families=tuple(families), provenance=provenance)
 
 
 SAME_LIST = "Forcing-KV ships the identical list for Self Forcing, so this one is reused or extremely stable."

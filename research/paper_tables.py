@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 from ..headforcing_core.methods.registry import method_policy
 from ..headforcing_core.model.wan import WanConfig
@@ -97,26 +96,6 @@ PAPER_TABLES: dict[str, PaperTable] = {
 }
 
 BUDGET = "KV cache budget comparison"
-# label, method here, frame-slots in the paper (None for methods it lacks), and why the number here differs
-_BUDGETS: tuple[tuple[str, str, int | None, str], ...] = (
-    ("Self Forcing", "self_forcing_window_21", 7560, ""),
-    (
-        "Deep Forcing",
-        "deep_forcing",
-        5760,
-        "16 frames are the budget, which a compression leaves; in the authors' code the window fills up to 21 before "
-        "the next one, and the queries of 4 frames, kept without values, take the room of 2",
-    ),
-    (
-        "Infinity-RoPE",
-        "infinity_rope",
-        2880,
-        "the paper takes a window of 8 frames, the authors' code has one of 6, sink and current block included",
-    ),
-    ("LongLive", "longlive", 4320, ""),
-    ("Head Forcing", OURS, 3096, ""),
-    *((label, method, None, "") for label, method in _NEWER),
-)
 
 
 @dataclass(frozen=True)
@@ -125,25 +104,41 @@ class Budget:
 
     label: str
     method: str
-    frame_slots: int
-    heads: int
-    paper: int | None
+    paper: int | None = None
     why: str = ""
+    frame_slots: int = 0
+    heads: int = 0
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
-        return asdict(self)
+
+_BUDGETS = (
+    Budget("Self Forcing", "self_forcing_window_21", 7560),
+    Budget(
+        "Deep Forcing",
+        "deep_forcing",
+        5760,
+        "16 frames are the budget, which a compression leaves; in the authors' code the window fills up to 21 before "
+        "the next one, and the queries of 4 frames, kept without values, take the room of 2",
+    ),
+    Budget(
+        "Infinity-RoPE",
+        "infinity_rope",
+        2880,
+        "the paper takes a window of 8 frames, the authors' code has one of 6, sink and current block included",
+    ),
+    Budget("LongLive", "longlive", 4320),
+    Budget("Head Forcing", OURS, 3096),
+    *(Budget(label, method) for label, method in _NEWER),
+)
 
 
 def budgets() -> list[Budget]:
     """The rows of the paper's table of budgets, from the cache shapes of a one-minute video."""
     config, minute = WanConfig(), parse_timeline("a minute", 60.0)
-    heads, made = paper_heads(config), []
-    for label, method, paper, why in _BUDGETS:
-        policy = method_policy(method)
-        plan = RenderPlan.make(config, policy, schedule("self_forcing"), minute, 832, 480, profile=heads)
-        count = config.num_layers * config.num_heads
-        made.append(Budget(label, method, plan.shape.frame_slots, count, paper, why))
+    profile, made = paper_heads(config), []
+    for row in _BUDGETS:
+        policy = method_policy(row.method)
+        plan = RenderPlan.make(config, policy, schedule("self_forcing"), minute, 832, 480, profile=profile)
+        made.append(replace(row, frame_slots=plan.shape.frame_slots, heads=config.num_layers * config.num_heads))
     return made
 
 
@@ -153,13 +148,8 @@ def budget_table(rows: list[Budget]) -> str:
     table = markdown_table(
         ["method", "frames a head", "frame-slots", "relative", "in the paper"],
         [
-            [
-                row.label,
-                f"{row.frame_slots / row.heads:.3g}",
-                f"{row.frame_slots:,}",
-                f"{row.frame_slots / ours:.1%}",
-                "not in it" if row.paper is None else f"{row.paper:,}",
-            ]
+            [row.label, f"{row.frame_slots / row.heads:.3g}", f"{row.frame_slots:,}", f"{row.frame_slots / ours:.1%}"]
+            + ["not in it" if row.paper is None else f"{row.paper:,}"]
             for row in rows
         ],
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ..headforcing_core.commands.arguments import read_text
+from ..headforcing_core.commands.values import read_text
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.grammar import split_prompts
 

@@ -76,6 +76,16 @@ class Question:
     note: str = ""
     primary: str = ""
 
+    @property
+    def entries(self) -> list[Entry]:
+        """All that is rendered, a row of shuffles as one for each."""
+        return [entry for row in self.rows for entry in renders_of(row)]
+
+    def with_shuffles(self, count: int) -> Question:
+        """The question with so many shuffles in its rows of shuffles."""
+        rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in self.rows]
+        return replace(self, rows=tuple(rows))
+
 
 @dataclass(frozen=True)
 class Column:
@@ -84,26 +94,23 @@ class Column:
     planned: bool = False  # computed from the plan, the same for all videos: no interval, never bold
 
 
-def _plain(digits: int) -> Callable[[float], str]:
-    return f"{{:.{digits}f}}".format
-
-
-COLUMNS: dict[str, Column] = {
-    "frames_a_head": Column("frames a head", "{:.3g}".format, planned=True),
-    "layout": Column("layout", _plain(2)),
-    "layout_by_chance": Column("layout by chance", _plain(2)),
-    "identity": Column("marking", _plain(2)),
-    "identity_by_chance": Column("marking by chance", _plain(2)),
-    "background": Column("background", _plain(3)),
-    "pattern": Column("pattern", _plain(3)),
-    "shape": Column("kind of shape", _plain(3)),
-    "single": Column("one shape", _plain(3)),
-    "outline": Column("overlap with the outline", _plain(2)),
-    "moves": Column("word of the motion", _plain(2)),
-    "camera": Column("word of the camera", _plain(2)),
-    "place_error": Column("error of the actor's place one block ahead, pixels", _plain(2)),
-    "loss_0.9375": Column("loss at 0.9375", _plain(4)),
-}
+_OF_ROOMS = (  # key, heading, digits
+    ("layout", "layout", 2),
+    ("layout_by_chance", "layout by chance", 2),
+    ("identity", "marking", 2),
+    ("identity_by_chance", "marking by chance", 2),
+    ("background", "background", 3),
+    ("pattern", "pattern", 3),
+    ("shape", "kind of shape", 3),
+    ("single", "one shape", 3),
+    ("outline", "overlap with the outline", 2),
+    ("moves", "word of the motion", 2),
+    ("camera", "word of the camera", 2),
+    ("place_error", "error of the actor's place one block ahead, pixels", 2),
+    ("loss_0.9375", "loss at 0.9375", 4),
+)
+COLUMNS = {"frames_a_head": Column("frames a head", "{:.3g}".format, planned=True)}
+COLUMNS |= {key: Column(heading, f"{{:.{digits}f}}".format) for key, heading, digits in _OF_ROOMS}
 COLUMNS |= {key: Column(metric.name, metric.form) for key, metric in (registry.COLUMNS | vbench.COLUMNS).items()}
 UNJUDGED = ("flicker", "edge_ratio", "motion", "longest_freeze_seconds", "sharpness_ratio")
 """Metrics that need no ground truth."""
@@ -162,17 +169,6 @@ def renders_of(row: Row) -> list[Entry]:
     if isinstance(row, Shuffles):
         return row.entries
     return [] if isinstance(row, Rendered) else [row]
-
-
-def measured_rows(question: Question) -> list[Entry]:
-    """All that is rendered for a question, a row of shuffles as one for each."""
-    return [entry for row in question.rows for entry in renders_of(row)]
-
-
-def with_shuffles(question: Question, count: int) -> Question:
-    """The question with so many shuffles in its rows of shuffles."""
-    rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in question.rows]
-    return replace(question, rows=tuple(rows))
 
 
 def sharing(question: Question) -> str:

@@ -12,8 +12,8 @@ does not follow from equal rows, so there the t interval has to agree.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, TypeVar
 
@@ -24,7 +24,7 @@ Values = Sequence[float | None]
 Numbers = dict[str, float | None]
 """The metrics of one video."""
 
-P = TypeVar("P", bound="Paired")
+T = TypeVar("T", bound=Any)
 
 ENOUGH = 32  # videos; with fewer nothing is called sure
 ENOUGH_SHUFFLES = 5  # from which on one of them may lie on the other side
@@ -47,6 +47,10 @@ class Interval:
     def excludes(self, value: float) -> bool:
         """Whether a value is out of the interval; never for a single measurement, which has none."""
         return self.count > 1 and not self.low <= value <= self.high
+
+    def text(self, form: Callable[[float], str] = "{:.3f}".format, count: str = "") -> str:
+        """`mean (low to high)`, with `count` such as `; {}` behind the bounds."""
+        return f"{form(self.mean)} ({form(self.low)} to {form(self.high)}{count.format(self.count)})"
 
 
 def mean_interval(values: Values) -> Interval | None:
@@ -76,11 +80,42 @@ def sign_flip_p(values: Values) -> float | None:
         return None
     known = known[np.abs(known) > _ROUNDING]  # whose sign changes nothing
     observed = abs(known.sum()) - _ROUNDING
+    reached = np.abs(_signs(len(known)) @ known) >= observed
     if len(known) <= EXACT_VALUES:
-        bits = np.arange(2 ** len(known))[:, None] >> np.arange(len(known)) & 1
-        return float(np.mean(np.abs((1 - 2 * bits) @ known) >= observed))
-    signs = np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, len(known)))
-    return float((1 + np.sum(np.abs(signs @ known) >= observed)) / (1 + DRAWS))  # the observed signs count, too
+        return float(np.mean(reached))
+    return float((1 + np.sum(reached)) / (1 + DRAWS))  # the observed signs count, too
+
+
+def detectable(values: Values, tests: int = 1) -> float | None:
+    """The smallest mean that interval and sign-flip test would tell from 0, had it these values' spread around it.
+
+    A true difference of that size is found in about half of all repetitions.
+
+    Args:
+        tests: the test has to hold as the strictest of so many, as in Holm's correction.
+
+    None where no mean is told from 0, as with five values or fewer.
+    """
+    known = _known(values)
+    if len(known) < 2:
+        return None
+    spread = known - known.mean()
+    interval = mean_interval(list(spread))
+    low = 0.0 if interval is None else interval.high
+    high = low + float(np.abs(spread).max()) + 1e-6  # from which on all values have one sign
+
+    def told(mean: float) -> bool:
+        p = sign_flip_p(list(spread + mean))
+        return p is not None and tests * p <= LEVEL
+
+    if not told(high):
+        return None
+    if told(low):
+        return low
+    for _ in range(16):
+        middle = (low + high) / 2
+        low, high = (low, middle) if told(middle) else (middle, high)
+    return high
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -98,63 +133,62 @@ class Paired:
 
     Attributes:
         holm: None where nothing is decided by it.
+        below: of a row of shuffles how many are below Head Forcing, and how many there are; else None.
+        agrees: whether all shuffles, or from `ENOUGH_SHUFFLES` on all but one, lie on the side of the mean.
     """
 
     interval: Interval
     p: float
     holm: float | None = None
+    below: tuple[int, int] | None = None
+    agrees: bool = True
 
     @classmethod
-    def of(cls: type[P], values: Values) -> P | None:
+    def of(cls, values: Values, below: tuple[int, int] | None = None, towards: int = 1) -> Paired | None:
+        """The test of differences; None without any.
+
+        Args:
+            towards: 1 for Head Forcing less a row, -1 for a row less Head Forcing.
+        """
         interval, p = mean_interval(values), sign_flip_p(values)
-        return None if interval is None or p is None else cls(interval, p)
+        if interval is None or p is None:
+            return None
+        agrees = True
+        if below is not None:
+            count, shuffles = below
+            strays = 1 if shuffles >= ENOUGH_SHUFFLES else 0
+            agrees = count >= shuffles - strays if interval.mean * towards > 0 else count <= strays
+        return cls(interval, p, None, below, agrees)
 
     @property
-    def clear(self) -> bool:
+    def differs(self) -> bool:
         """Whether interval and test of this difference alone exclude 0."""
         return self.interval.excludes(0) and self.p <= LEVEL
 
     @property
+    def clear(self) -> bool:
+        """Whether it differs, and the shuffles say the same."""
+        return self.differs and self.agrees
+
+    @property
+    def certain(self) -> bool:
+        """Whether it differs after the correction, too, with enough videos, whatever each of the shuffles says."""
+        return self.differs and self.holm is not None and self.holm <= LEVEL and self.interval.count >= ENOUGH
+
+    @property
     def sure(self) -> bool:
-        """Whether it is clear after the correction, too, with enough videos."""
-        return self.clear and self.holm is not None and self.holm <= LEVEL and self.interval.count >= ENOUGH
-
-    def surely(self, sign: int) -> bool:
-        """Whether the mean surely has this sign."""
-        return self.sure and self.interval.mean * sign > 0
-
-    def to_dict(self) -> dict[str, Any]:
-        return {**asdict(self.interval), "p": self.p, "holm": self.holm}
+        """Whether it is certain, and the shuffles say the same."""
+        return self.certain and self.agrees
 
 
-def corrected(tests: Sequence[P]) -> list[P]:
-    """The tests with Holm's correction over all of them."""
+def corrected(tests: Sequence[T]) -> list[T]:
+    """The tests, or verdicts, with Holm's correction over all of them."""
     return [replace(test, holm=p) for test, p in zip(tests, holm([test.p for test in tests]), strict=True)]
-
-
-def on_side(below: tuple[int, int] | None, sign: int) -> bool:
-    """Whether a row's shuffles, all of them or from `ENOUGH_SHUFFLES` on all but one, lie on one side of Head Forcing.
-
-    Args:
-        below: how many of them are below it, and how many there are; None for a row without shuffles: True.
-        sign: 1 for below it, -1 for not below it.
-    """
-    if below is None:
-        return True
-    count, shuffles = below
-    strays = 1 if shuffles >= ENOUGH_SHUFFLES else 0
-    return count >= shuffles - strays if sign > 0 else count <= strays
-
-
-def count_below(shuffles: Sequence[Values], ours: Values, by: float = 0.0) -> tuple[int, int]:
-    """Number of shuffles whose mean is below that of `ours` by more than `by`, and of all of them."""
-    means, mine = [mean_interval(values) for values in shuffles], mean_interval(ours)
-    return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in means), len(means)
 
 
 def mean(values: Values, decides: bool = True) -> float | None:
     """The mean of several numbers of one video; where it decides None if one of them is missing, else if all are."""
-    known = [value for value in values if value is not None and math.isfinite(value)]
+    known = _known(values).tolist()
     return sum(known) / len(known) if known and (len(known) == len(values) or not decides) else None
 
 
@@ -163,14 +197,39 @@ def mean_of(rows: Sequence[Values]) -> Values:
     return [mean(values) for values in zip(*rows, strict=True)]
 
 
-def mean_numbers(made: Sequence[Numbers], decides: bool) -> Numbers:
-    """The mean of several measurements of one video."""
-    return {key: mean([numbers.get(key) for numbers in made], decides) for key in made[0]}
-
-
 def values_of(videos: Sequence[Numbers], key: str) -> list[float | None]:
     """One number of every video."""
     return [video.get(key) for video in videos]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The numbers of a row's videos, in the order of their numbers.
+
+    Attributes:
+        shuffles: of a row of several shuffles each of them; `videos` are then the means over them.
+    """
+
+    videos: Sequence[Numbers] = ()
+    shuffles: Sequence[Sequence[Numbers]] = ()
+
+    @classmethod
+    def of_shuffles(cls, shuffles: Sequence[Sequence[Numbers]], decides: bool) -> Measured:
+        """The row of these shuffles."""
+        same_video = zip(*shuffles, strict=True)
+        means = [{key: mean(values_of(made, key), decides) for key in made[0]} for made in same_video]
+        return cls(means, shuffles)
+
+    def values(self, key: str) -> list[float | None]:
+        return values_of(self.videos, key)
+
+    def below(self, ours: Measured, key: str, by: float = 0.0) -> tuple[int, int] | None:
+        """Number of shuffles with a mean below that of `ours` by more than `by`, and of all of them; None without."""
+        if not self.shuffles:
+            return None
+        mine = mean_interval(ours.values(key))
+        means = [mean_interval(values_of(videos, key)) for videos in self.shuffles]
+        return sum(mine is not None and it is not None and it.mean < mine.mean - by for it in means), len(means)
 
 
 @cache
@@ -192,6 +251,14 @@ def t_quantile(freedom: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if inside(middle) < COVERAGE else (low, middle)
     return low
+
+
+@cache
+def _signs(count: int) -> np.ndarray:
+    """Signs of so many values: all that there are for up to `EXACT_VALUES`, else `DRAWS`, `[n, count]`."""
+    if count <= EXACT_VALUES:
+        return 1 - 2 * (np.arange(2**count)[:, None] >> np.arange(count) & 1)
+    return np.random.default_rng(0).choice((-1.0, 1.0), size=(DRAWS, count))
 
 
 def _known(values: Values) -> np.ndarray:

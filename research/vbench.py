@@ -71,16 +71,16 @@ def export(
     """
     files = {}
     for row, videos in rows.items():
-        place = folder / "videos" / row
+        place, prompts = folder / "videos" / row, {}
         place.mkdir(parents=True, exist_ok=True)
-        names = [_file_name(prompt, number, source) for number, (source, prompt) in enumerate(videos)]
-        for other in {path.name for path in place.glob("*.mp4")}.difference(names):
-            (place / other).unlink()
-        for (source, _), name in zip(videos, names, strict=True):
+        for number, (source, prompt) in enumerate(videos):
+            name = _file_name(prompt, number, source)
             _link(source, place / name)
-        prompts = {name: prompt for name, (_, prompt) in zip(names, videos, strict=True)}
+            prompts[name] = prompt
+        for other in {path.name for path in place.glob("*.mp4")}.difference(prompts):
+            (place / other).unlink()
         _write(place / "prompts.json", prompts)
-        files[row] = names
+        files[row] = list(prompts)
     made = Export(list(questions), max(map(len, files.values()), default=0), shuffles, files)
     _write(folder / _MANIFEST, asdict(made))
     return made
@@ -156,9 +156,6 @@ def _write(path: Path, content: Any) -> None:
 def _read(path: Path) -> dict[str, Any]:
     check_regular(path)
     try:
-        found = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise HeadForcingError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise HeadForcingError(f"{path} must hold an object in JSON, got {type(found).__name__}")
-    return found
+        return dict(json.loads(path.read_text("utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise HeadForcingError(f"{path} cannot be read as an object in JSON: {error}") from error

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.arguments import changed
 from ..headforcing_core.commands.compared_video import (
     ComparedJob,
     ComparedVideo,
@@ -22,24 +21,24 @@ from ..headforcing_core.commands.compared_video import (
     planned_video,
     render_compared,
 )
-from ..headforcing_core.commands.kept import check_roles
+from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.metrics import panel_of
-from ..headforcing_core.commands.source import Source
+from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.render.comparison import Entry
-from ..headforcing_core.render.resources import Needs, in_turn
+from ..headforcing_core.render.resources import Needs, check_disk, in_turn
 from ..headforcing_core.report.drift import report_video
 from ..headforcing_core.report.learned.base import Panel
 from ..headforcing_core.report.learned.registry import METRICS, stamps
-from .questions import Rendered, Shuffles, renders_of
+from . import vbench
+from .questions import Row, renders_of
 from .statistics import Numbers
 
-Row = Entry | Rendered | Shuffles
 Note = dict[str, Any]
+"""What lies beside a finished video: its hash `file`, what it was `made_from`, its `numbers`, stamps of `metrics`."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +63,6 @@ class ScoredVideo:
         return " ".join(segment.text for segment in self.video.plan.timeline.segments)
 
     @property
-    def runs(self) -> Path:
-        """The video's own folder of runs."""
-        runs = self.video.source.machine.runs
-        assert runs is not None
-        return runs
-
-    @property
     def keeps_runs(self) -> bool:
         """Whether finished blocks stay when the video is finished."""
         return self.args.runs is not None
@@ -78,14 +70,13 @@ class ScoredVideo:
     @property
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
-        source, given = self.video.source, vars(self.args)
-        options = {field.name: vars(source.options)[field.name] for field in fields(source.options)}
-        entry = self.video.entry
+        source, given, entry = self.video.source, vars(self.args), self.video.entry
+        options = {field.name: getattr(source.options, field.name) for field in fields(source.options)}
+        files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
         profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))
-        files = {name: _stamp(given.get(name)) for name in ("text_encoder", "embeddings", "vae")}
         return {
             "weights": source.info.fingerprint,
-            **files,
+            **{name: f"{path.name}, {path.stat().st_size} bytes" if path else "" for name, path in files.items()},
             "profile": digest(profile.roles) if isinstance(profile, HeadProfile) else "",
             "prompts": self.text,
             "row": entry.key if entry.given is None else f"{entry.key}: {entry.given}",
@@ -93,10 +84,6 @@ class ScoredVideo:
             "decoder": str(given.get("decoder")),
             **{name: str(value) for name, value in options.items()},
         }
-
-
-def _stamp(path: Path | None) -> str:
-    return "" if path is None else f"{path.name}, {path.stat().st_size} bytes"
 
 
 def plan_videos(
@@ -139,34 +126,37 @@ def fitting_rows(unmade: Sequence[ScoredVideo], farm: Farm) -> tuple[dict[str, s
     left_out: dict[str, str] = {}
     needs: dict[tuple[str, str, str], Needs] = {}
     for each in unmade:
-        key = each.row, each.story, each.video.entry.key
-        if each.row in left_out or key in needs:
-            continue
-        try:
-            needs[key] = each.video.source.check_needs(each.video.plan, each.video.path, elsewhere=farm.remote)
-        except HeadForcingError as error:
-            left_out[each.row] = str(error).removeprefix(f"{each.video.entry.label}: ")
+        video, key = each.video, (each.row, each.story, each.video.entry.key)
+        if each.row not in left_out and key not in needs:
+            try:
+                needs[key] = video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+            except HeadForcingError as error:
+                left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
     return left_out, [need for (row, *_), need in needs.items() if row not in left_out]
 
 
-def disk_of(unmade: Sequence[ScoredVideo], needs: Sequence[Needs]) -> Needs | None:
-    """Estimate the needs of all videos; finished blocks of one at a time stay, unless a folder is given for them."""
+def check_room(unmade: Sequence[ScoredVideo], needs: Sequence[Needs]) -> Needs | None:
+    """The needs of all videos; raises HeadForcingError where they do not fit on the disk. None without videos to make.
+
+    Finished blocks of one video at a time stay, unless a folder is given for them.
+    """
     if not unmade:
         return None
-    kept = len(unmade) if unmade[0].keeps_runs else 1
+    args, kept = unmade[0].args, len(unmade) if unmade[0].keeps_runs else 1
     run_folder, video = (max(getattr(need, part) for need in needs) for part in ("run_folder", "video"))
-    return replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video)
+    together = replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video)
+    check_disk(together, args.runs or args.out, args.out)
+    return together
 
 
 def note_of(path: Path) -> Note | None:
     """The note beside a video that is finished and as it was written; None for any other."""
     try:
         note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
-        numbers = {str(key): None if value is None else float(value) for key, value in note["numbers"].items()}
-        told = {"made_from": dict(note["made_from"]), "metrics": dict(note["metrics"]), "file": note["file"]}
-        return {**told, "numbers": numbers} if note["file"] == file_hash(path) else None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        whole = note["file"] == file_hash(path) and {"made_from", "numbers", "metrics"} <= set(note)
+    except (OSError, ValueError, KeyError, TypeError):
         return None
+    return note if whole else None
 
 
 def known_note(each: ScoredVideo) -> Note | None:
@@ -193,16 +183,13 @@ class ScoreJob:
 def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
     video = planned_video(job.compared)
-    known = note_of(video.path)
-    before: Numbers = {}
-    if known is not None and known["made_from"] == job.made_from:
-        before, panel = known["numbers"], panel_of(job.compared.args)
-        per_block = video.plan.schedule.frames_per_block
-        numbers = report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+    note = note_of(video.path)
+    if note is not None and note["made_from"] == job.made_from:
+        per_block, panel = video.plan.schedule.frames_per_block, panel_of(job.compared.args)
+        numbers = note["numbers"] | report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+        metrics = {**note["metrics"], **job.metrics}
     else:
-        numbers = render_compared(job.compared).drift
-    numbers = before | numbers
-    metrics = {**(known["metrics"] if before and known else {}), **job.metrics}
+        numbers, metrics = render_compared(job.compared).drift, job.metrics
     told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
     with replacing(video.path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -223,14 +210,13 @@ class Scores:
 
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
         self.videos, self.metrics = list(videos), dict(metrics)
-        self.known: dict[str, Numbers] = {}
-        self.made: set[str] = set()
         notes = {each.name: note for each in self.videos if (note := known_note(each)) is not None}
-        self.made.update(notes)
-        mixed = self._mixed(list(notes.values()))
-        for name, note in notes.items():
-            if self.metrics.items() <= note["metrics"].items():
-                self.known[name] = {key: value for key, value in note["numbers"].items() if key not in mixed}
+        self.made, mixed = set(notes), self._mixed(list(notes.values()))
+        self.known: dict[str, Numbers] = {
+            name: {key: value for key, value in note["numbers"].items() if key not in mixed}
+            for name, note in notes.items()
+            if self.metrics.items() <= note["metrics"].items()
+        }
 
     def _mixed(self, notes: Sequence[Note]) -> set[str]:
         """The numbers of metrics that are not asked for now and that some videos have from other files than others."""
@@ -296,8 +282,13 @@ class Scores:
         made = each.name in self.made
         embeds = [] if made else [shared[text] for text in each.video.source.texts]
         compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
-        runs = None if each.keeps_runs else each.runs.absolute()
-        return ScoreJob(compared, each.made_from, self.metrics, runs)
+        runs = None if each.keeps_runs else each.video.source.machine.runs
+        return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
+
+    def lay_out(self, folder: Path, story: str, questions: Sequence[str] = (), shuffles: int = 0) -> vbench.Export:
+        """Lay out the videos of a story for VBench, a row for each entry."""
+        rows = {key: [(each.video.path, each.prompt) for each in made] for key, made in self.by_entry(story).items()}
+        return vbench.export(folder, questions, shuffles, rows)
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each once."""
@@ -313,5 +304,4 @@ def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     texts = list(dict.fromkeys(text for each in videos for text in each.video.source.texts))
     if not texts:
         return {}
-    source: Source = videos[0].video.source
-    return {text: embed.cpu() for text, embed in zip(texts, source.encode(texts), strict=True)}
+    return {text: embed.cpu() for text, embed in zip(texts, videos[0].video.source.encode(texts), strict=True)}

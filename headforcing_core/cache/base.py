@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.wan import PromptKV
-from ..rollout.events import MemoryEvent
+from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .scenes import Recall
 
@@ -94,6 +94,13 @@ class Cache(ABC):
 
         `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` runs one clean pass
         over the frames that the cache expects next.
+        """
+        raise NotImplementedError
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        """Write the pictures of the prompt that begins, `[frames, channels, h, w]` each, under that prompt.
+
+        Called before its `apply_switch`, which puts them into the contexts, and before the first block.
         """
         raise NotImplementedError
 

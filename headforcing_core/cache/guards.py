@@ -14,9 +14,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..model.rope import THETA, RotaryEmbedding
-
-COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `roles.EpisodicPolicy`
+from ..model.rope import THETA, RotaryEmbedding, angles
 
 
 @dataclass(frozen=True)
@@ -74,14 +72,13 @@ class ActiveGuards:
         return lines
 
 
-class ContextFrames(Protocol):
-    """A group of heads, with the number of frames in its context and of those that are sinks or episodic entries."""
+class AroundAttention(Protocol):
+    """Acts around the attention of a cache while it is `active`: measures it, or changes what is attended to."""
 
-    @property
-    def frames(self) -> int: ...
+    active: bool
 
-    @property
-    def kept_frames(self) -> int: ...
+    def around(self, layer: int, group: Any, attention: AttentionFunction) -> AttentionFunction:
+        """An attention function around `attention`, for the heads of a `HeadGroup` in `layer`."""
 
 
 class SinkGate:
@@ -95,12 +92,14 @@ class SinkGate:
         left_out: how many of them were left out.
     """
 
+    active = True
+
     def __init__(self, threshold: float):
         self.threshold = threshold
         self.passes = self.frames = self.left_out = 0
 
-    def around(self, layer: int, group: ContextFrames, attention: AttentionFunction) -> AttentionFunction:
-        """An attention function without the kept frames that are left out; an `head_cache.AroundAttention`."""
+    def around(self, layer: int, group: Any, attention: AttentionFunction) -> AttentionFunction:
+        """An attention function without the kept frames that are left out."""
 
         def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = (x.unflatten(1, (group.frames, -1)) for x in (k, v))
@@ -171,9 +170,7 @@ class JitteredRotary(RotaryEmbedding):
         self._temporal = lru_cache(maxsize=16)(self._temporal_rotations)
 
     def _temporal_rotations(self, frame_indices: tuple[int, ...]) -> Tensor:
-        exponents = -torch.arange(0, self.temporal_dim, 2, dtype=torch.float64) / self.temporal_dim
-        frequencies = self.bases[..., None, None] ** exponents  # [heads, 1, pairs]
-        angle = torch.tensor(frame_indices, dtype=torch.float64)[:, None] * frequencies
+        angle = angles(torch.tensor(frame_indices), self.temporal_dim, self.bases[..., None, None])
         return self._rotations(angle)[..., None, :, :]
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:

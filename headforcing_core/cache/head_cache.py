@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -26,37 +26,18 @@ from ...kernels.write import write_block
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from ..timeline.switch import Switch
+from ..timeline.switch import RESET, Switch
 from .base import Cache, State, WriteClean
-from .guards import ActiveGuards
-from .head_group import HeadGroup, block_tables, parts, rotate_queries, write_groups
+from .guards import ActiveGuards, AroundAttention
+from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .query_score import QueryScore
-from .scenes import Recall, Scenes
+from .scenes import Recall, Scenes, keep_pictures
 from .shape import CacheShape
 from .slot_kernels import SlotKernels
 from .state import cache_state, restore_cache
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
-
-
-class AroundAttention(Protocol):
-    """Acts around the attention of a cache: measures it, or changes what is attended to."""
-
-    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """An attention function around `attention`, for the heads of `group` in `layer`."""
-
-
-class AttentionMeter(AroundAttention, Protocol):
-    """Measures attention while it is computed, as long as it is `active`."""
-
-    active: bool
-
-
-def _first_rows(slots: Tensor) -> list[int]:
-    """The rows at which the heads of a view `[heads, slots, s, head_dim]` begin in the buffer that it is a view of."""
-    first, step = slots.storage_offset(), slots.stride(0)
-    return [(first + head * step) // slots.shape[-1] for head in range(len(slots))]
 
 
 class HeadCache(Cache):
@@ -65,6 +46,8 @@ class HeadCache(Cache):
     `flush`, `re_anchor` and `rewind` are called between two blocks and drop history. `everywhere` is for
     `EpisodicMemory`, where several processes share the heads.
     """
+
+    meter: AroundAttention | None = None  # measures attention (head_profiles/profiler.py)
 
     def __init__(
         self,
@@ -78,7 +61,6 @@ class HeadCache(Cache):
         self.shape = shape
         self.attention = attention
         self.device = torch.device(device)
-        self.meter: AttentionMeter | None = None  # measures attention (head_profiles/profiler.py)
         self.block = 0  # blocks closed so far
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
@@ -87,6 +69,8 @@ class HeadCache(Cache):
         reencode = shape.policy.rope == "contiguous"
         self.guards = ActiveGuards(shape.policy.guards, shape.layers, shape.heads)
         self.fused = self.guards.bases is None  # fused kernels know one rotary base for all heads
+        # by group and layer, the number of heads and that of their slots
+        self._sizes = [[(len(h), shape.slots[policy]) for h in heads] for policy, heads in shape.groups.items()]
         self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
         self.k, self.v = (self._layers(buffer) for buffer in self.flat)
         self.groups = [
@@ -97,9 +81,7 @@ class HeadCache(Cache):
                 v,
                 self.guards.ropes(heads, self.rope, *sizes),
                 reencode,
-                SlotKernels(self.flat[0], self.flat[1], [_first_rows(layer) for layer in k], self.rope)
-                if self.fused
-                else None,
+                SlotKernels.of(self.flat, k, self.rope) if self.fused else None,
                 everywhere=everywhere,
             )
             for (policy, heads), k, v in zip(
@@ -131,22 +113,15 @@ class HeadCache(Cache):
 
     def _layers(self, buffer: Tensor) -> list[Tensor]:
         """Per layer, the slots of all its heads, `[slots, s, head_dim]`, as views of a buffer."""
-        sizes = [(self.shape.slots[policy], heads) for policy, heads in self.shape.groups.items()]
-        slots = [sum(len(heads[layer]) * each for each, heads in sizes) for layer in range(len(self.shape.roles))]
+        slots = [sum(map(math.prod, sizes)) for sizes in zip(*self._sizes, strict=True)]
         return list(buffer.unflatten(0, (-1, self.rope.frame_tokens)).split(slots))
 
     def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
         """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
-        first = [0] * len(buffers)
-        for policy, heads in self.shape.groups.items():
-            slots = self.shape.slots[policy]
-            sizes = [(len(h), slots) for h in heads]
-            ends = [start + math.prod(size) for start, size in zip(first, sizes, strict=True)]
-            yield [
-                buffer[start:end].unflatten(0, size)
-                for buffer, start, end, size in zip(buffers, first, ends, sizes, strict=True)
-            ]
-            first = ends
+        layers = zip(buffers, zip(*self._sizes, strict=True), strict=True)
+        parts = [buffer.split([math.prod(size) for size in sizes]) for buffer, sizes in layers]
+        for views, sizes in zip(zip(*parts, strict=True), self._sizes, strict=True):
+            yield [view.unflatten(0, size) for view, size in zip(views, sizes, strict=True)]
 
     @property
     def bytes(self) -> int:
@@ -171,11 +146,14 @@ class HeadCache(Cache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
-        write_groups(self.groups, layer, k, v)
+        for group in self.groups:
+            if group.sizes[layer]:
+                group.write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
-        rotate_queries(self.groups, layer, queries)
+        for group, part in parts(self.groups, layer, queries):
+            group.rotate(layer, part, out=part)
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
@@ -196,8 +174,7 @@ class HeadCache(Cache):
     @property
     def _around(self) -> list[AroundAttention]:
         """Functions around attention now, the innermost first."""
-        meter = self.meter if self.meter is not None and self.meter.active else None
-        return [each for each in (meter, self.guards.gate) if each is not None]
+        return [each for each in (self.meter, self.guards.gate) if each is not None and each.active]
 
     @property
     def report(self) -> list[str]:
@@ -258,19 +235,38 @@ class HeadCache(Cache):
         if self.scenes is not None:
             self.scenes.begin(switch, self._frames_seen)
 
-    def bring_back(self, switch: Switch) -> None:
-        """Put the frames of a recalled scene in place of the entries of episodic memory and of the sinks.
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        assert self.scenes is not None
 
-        In a new scene the sinks are again those that they were before a recall.
-        """
-        if self.scenes is None or switch.continues:
+        @contextmanager
+        def alone(latents: Tensor) -> Iterator[None]:
+            put_back = [group.set_aside(len(latents)) for group in self.groups]
+            block, self.block = self.block, 0
+            try:
+                self.begin_block()
+                write_clean(latents)
+                yield
+            finally:
+                self.block = block
+                for restore in put_back:
+                    restore()
+
+        keep_pictures(self.scenes, pictures, alone, self.memory_group, self.sink_groups)
+        if not self.block:  # no switch comes before the first block
+            self.bring_back(RESET)
+
+    def bring_back(self, switch: Switch) -> None:
+        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the sinks;
+        see `Scenes.brought_back`."""
+        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
+        if back is None:
             return
-        scene = self.scenes.kept[self.scenes.home]
-        if switch.recall is not None:
-            scene = self.scenes.recalled(self.block)
-            if self.memory_group is not None and scene.spread:
-                self.memory.replace(self.memory_group.put_entries(scene.spread))
-        if self.origin != scene.start:
+        scene, entries = back
+        if self.memory_group is not None and entries:
+            self.memory.replace(self.memory_group.put_entries(entries))
+        elif self.memory_group is not None and self.memory.pictures:
+            self.memory.drop_pictures(self.memory_group)
+        if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for group, frames in zip(self.sink_groups, scene.first, strict=True):
                 group.put_sinks(frames, group.policy.recent(self._frames_seen, self.oldest))
@@ -333,15 +329,3 @@ class HeadCache(Cache):
     def _keep_history(self) -> None:
         for group in self.groups:
             group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
-
-    def refill(self, full: HeadCache, block: int, prompt: PromptKV) -> MemoryEvent | None:
-        """Write and commit `block` from the keys and values of `full`, a cache that holds every frame in every head."""
-        (group,) = full.groups
-        frames = self.shape.frames_per_block
-        slots = slice(block * frames, (block + 1) * frames)
-        self.begin_block()
-        for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
-            for ours in self.groups:
-                heads = ours.heads[layer]
-                ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
-        return self.commit(prompt)

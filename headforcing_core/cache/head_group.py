@@ -172,6 +172,21 @@ class HeadGroup:
         self._arrange([*range(self.entries), slot, *rest])
         self.entries += 1
 
+    def set_aside(self, slots: int) -> Callable[[], None]:
+        """Forget everything, and return what puts it back; the first slots may be written meanwhile."""
+        count = min(slots, self.frames)
+        copies = [[x[:, :count].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v)]
+        state = self.sources, self.indices, self.entries, self.current
+        self.sources, self.indices, self.entries, self.current = [], [], 0, slice(0, 0)
+
+        def put_back() -> None:
+            self.sources, self.indices, self.entries, self.current = state
+            for layers, held in zip((self.k, self.v), copies, strict=True):
+                for x, copy in zip(layers, held, strict=True):
+                    x[:, :count] = copy.to(x.device)
+
+        return put_back
+
     # --- scenes.FrameStore
 
     def keep_frame(self, frame: int) -> KeptFrame:
@@ -223,19 +238,6 @@ class HeadGroup:
 
 
 # ------------------------------------------------------------------------------------------ the groups of a layer
-
-
-def write_groups(groups: Sequence[HeadGroup], layer: int, k: Tensor, v: Tensor) -> None:
-    """Store the current block's `k, v [heads, frames, s, head_dim]` of a layer, each group its own heads'."""
-    for group in groups:
-        if group.sizes[layer]:
-            group.write(layer, k, v)
-
-
-def rotate_queries(groups: Sequence[HeadGroup], layer: int, queries: Tensor) -> None:
-    """Rotate queries `[heads, frames, s, head_dim]` in place; heads in the order of the layer's buffers."""
-    for group, part in parts(groups, layer, queries):
-        group.rotate(layer, part, out=part)
 
 
 def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[HeadGroup, Tensor]]:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.wan import PromptKV
-from ..rollout.events import MemoryEvent
+from ..rollout.loop import MemoryEvent
 from .query_score import QueryScore
 from .roles import EpisodicPolicy
 
@@ -185,6 +185,15 @@ class EpisodicMemory:
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
 
+    @property
+    def pictures(self) -> int:
+        """Number of entries, the first ones, that are pictures, never merged or dropped while their scene lasts."""
+        return sum(entry.sources[0] < 0 for entry in self.entries)
+
+    def drop_pictures(self, store: TokenStore) -> None:
+        """Drop the pictures of a scene that ends."""
+        self._arrange(list(range(self.pictures, len(self.entries))), store)
+
     def replace(self, entries: list[MemoryEntry]) -> None:
         """Take the store's new entries, see `scenes.FrameStore.put_entries`; none of them is a summary."""
         self.entries, self.has_summary = entries, False
@@ -194,14 +203,15 @@ class EpisodicMemory:
         return any(frame in sources for sources in self.sources)
 
     def forget(self, store: TokenStore) -> None:
-        """Drop every entry, the summary too."""
-        self._arrange([], store)
+        """Drop every entry, the summary too, but for pictures."""
+        self._arrange(list(range(self.pictures)), store)
         self.has_summary = False
 
     @property
     def _first_free(self) -> int:
-        """Index of the summary and of the first entry that may be dropped: 0, or 1 if the first entry is pinned."""
-        return int(self.policy.pin_first and self.capacity > 2)
+        """Index of the summary and of the first entry that may be dropped: behind pictures, or 1 if the first entry is
+        pinned."""
+        return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
     def _choose_merge(self, similarity: Tensor) -> tuple[int, int]:
         if self.has_summary:

@@ -67,6 +67,7 @@ class VideoFacts:
     Attributes:
         blocks: start blocks included.
         prompts: number of its prompts; `recalls` tells whether one of them brings a scene back.
+        pictures: whether there are any that prompts could name.
         seed: of the noise.
         queries: query statistics of the head profile whose name is `profile`; None if it has none.
     """
@@ -76,6 +77,7 @@ class VideoFacts:
     start_frames: int = 0
     prompts: int = 1
     recalls: bool = False
+    pictures: bool = False
     seed: int = 0
     queries: QueryStatistics | None = None
     profile: str = "the head profile"
@@ -102,15 +104,18 @@ class Method:
 
     Attributes:
         shape_class: computes the size of the cache.
+        cache_class: makes the cache.
         own_schedule: noise levels that replace those of the model family; None keeps the family's.
         heads_by: what of a head profile the cache depends on: nothing (empty), `roles` or `labels`.
         resumes_from: what rebuilds the cache of an interrupted render exactly: clean passes over its finished `blocks`,
             the stored `state` of the cache, or either.
         repeats_image: a start image is shown for a whole first block.
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
+        most_pictures: how many pictures of a scene its caches can hold.
     """
 
     shape_class: ClassVar[type[Shape]]
+    cache_class: ClassVar[Any]
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
 
@@ -125,6 +130,10 @@ class Method:
     @property
     def rope(self) -> str:
         return "absolute"
+
+    @property
+    def most_pictures(self) -> int:
+        return 0
 
     @property
     def key(self) -> dict[str, Any]:
@@ -153,7 +162,7 @@ class Method:
         self, shape: Any, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> Cache:
         """An empty cache of the given shape, for this method's `rollout`."""
-        raise NotImplementedError
+        return self.cache_class(shape, dtype, device, attention)
 
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         """Yield the finished blocks of one video in order; by default each block is denoised alone."""

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
-import torch
-
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction
+from ..names import COMPRESSIONS
 from ..rollout.rows import Script
 from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .base import Cache
-from .guards import COMPRESSIONS, Guards
+from .guards import OFF, Guards
 from .head_cache import HeadCache
 from .method import Method, VideoFacts, refuse_recall
+from .options import NO_OPTION
+from .query_score import QueryStatistics
 from .roles import (  # noqa: F401  all names of policies can be imported from here
-    ROLE_ARRANGEMENTS,
+    FREE_ENTRIES,
     EpisodicPolicy,
     HeadRole,
-    RolePolicies,
     RolePolicy,
     Roles,
     arrange_roles,
@@ -30,14 +28,66 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
 from .scenes import MAX_SCENES, check_recalls, recalled_scenes
 from .shape import CacheShape, Shape
 
+SCENE_MODES = ("off", "auto", "tagged")
 _PAPERS_BLOCK = 3  # latent frames
 
 
 @dataclass(frozen=True)
-class CachePolicy(RolePolicies, Method):
-    """`RolePolicies` as a `Method`: Head Forcing, its ablations, and methods with one window for all heads."""
+class CachePolicy(Method):
+    """Head Forcing, its ablations, and methods with one window for all heads: one policy per role.
+
+    Heads with equal policies share one cache group, even if their roles differ.
+
+    Attributes:
+        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
+            frame's index in the video.
+        scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to it, too. Frames of
+            scenes are kept from the beginning of the video, unless it is `off` and the story has no such tag.
+        kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
+        picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
+        guards: settings of other papers against sink collapse, see `guards.py`.
+        queries: statistics of the model's queries, where `episodic.token_selection` needs them.
+    """
 
     shape_class: ClassVar[type[Shape]] = CacheShape
+    cache_class: ClassVar[Any] = HeadCache
+
+    local: RolePolicy = RolePolicy(recent_frames=1)
+    anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
+    memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
+    rope: str = "contiguous"
+    episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
+    guards: Guards = OFF
+    scenes: str = "off"
+    kept_scenes: int = field(default=0, metadata=NO_OPTION)
+    picture_frames: int = field(default=0, metadata=NO_OPTION)
+    queries: QueryStatistics | None = field(default=None, metadata=NO_OPTION, repr=False)
+
+    def __post_init__(self) -> None:
+        check_choice("rope", self.rope, ("contiguous", "absolute"))
+        check_choice("scenes", self.scenes, SCENE_MODES)
+        for other in (self.local, self.anchor):
+            if other.episodic_frames and other != self.memory:
+                raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
+
+    def of(self, role: str) -> RolePolicy:
+        """The policy of a `HeadRole`."""
+        return {"local": self.local, "anchor": self.anchor, "memory": self.memory}[role]
+
+    @property
+    def keeps_scenes(self) -> bool:
+        """Whether any head keeps what a scene can bring back: sinks or episodic memory."""
+        return any(role.sink_frames or role.episodic_frames for role in (self.local, self.anchor, self.memory))
+
+    @property
+    def most_pictures(self) -> int:
+        """The most pictures that a scene can hold."""
+        return max(max(role.sink_frames, role.episodic_frames - FREE_ENTRIES) for role in (self.anchor, self.memory))
+
+    @property
+    def needs_profile(self) -> bool:
+        """Whether the policies of the roles differ."""
+        return len({self.local, self.anchor, self.memory}) > 1
 
     @property
     def heads_by(self) -> str:
@@ -54,11 +104,6 @@ class CachePolicy(RolePolicies, Method):
         del key["scenes"]
         return key
 
-    def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> Cache:
-        return HeadCache(shape, dtype, device, attention)
-
     def for_video(self, video: VideoFacts) -> CachePolicy:
         if self.scenes != "off" and not self.keeps_scenes:
             raise HeadForcingError(
@@ -67,17 +112,19 @@ class CachePolicy(RolePolicies, Method):
         fitted = self._in_blocks(video.schedule.frames_per_block)
         if fitted != self:
             return fitted.for_video(video)
-        keeps = self.keeps_scenes and (video.recalls or self.scenes != "off")
+        keeps = self.keeps_scenes and (video.recalls or video.pictures or self.scenes != "off")
         scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
+        frames = max(self.anchor.sink_frames, self.memory.sink_frames, self.memory.episodic_frames)
+        kept = replace(self, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
         if self.episodic.token_selection != "trigonometric":
-            return replace(self, kept_scenes=scenes)
+            return kept
         if (queries := video.queries or self.queries) is None:
             raise HeadForcingError(
                 f"compression 'trigonometric' needs the query statistics of a measured head profile, and "
                 f"{video.profile} has none; measure one with this version (headforcing profile, or Profile Heads), or "
                 "choose 'prompt'"
             )
-        return replace(self, kept_scenes=scenes, queries=queries)
+        return replace(kept, queries=queries)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
         """The policy for blocks of so many frames: where these are longer than the paper's, what is one of its blocks
@@ -132,7 +179,7 @@ class CachePolicy(RolePolicies, Method):
         )
 
     def with_guards(self, guards: Guards, compression: str) -> CachePolicy:
-        """The same policy with these guards and this criterion for the tokens of a merge (`guards.COMPRESSIONS`)."""
+        """The same policy with these guards and this criterion for the tokens of a merge (`names.COMPRESSIONS`)."""
         check_choice("compression", compression, COMPRESSIONS)
         episodic = self.episodic
         if compression != "prompt":  # the default leaves an ablation's own criterion as it is

@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..errors import HeadForcingError
 from ..hashing import digest
-from ..model.rope import angles, axis_dims
+from ..model.rope import THETA, angles, axis_dims
 from .guards import jittered_bases
 
 FUTURE_OFFSETS = tuple(2**power for power in range(8))  # latent frames, 1 to 128
@@ -36,6 +37,12 @@ class QueryStatistics:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "key", digest(torch.view_as_real(self.mean), self.size))
+
+    @classmethod
+    def of(cls, queries: Sequence[Sequence[Sequence[float]]]) -> QueryStatistics:
+        """The statistics of a head profile, `head_profiles.profile.Queries`."""
+        real, imaginary, size = torch.tensor(queries).unflatten(-1, (3, -1)).unbind(2)
+        return cls(torch.complex(real, imaginary), size.contiguous())
 
 
 def query_means(q: Tensor) -> Tensor:
@@ -117,16 +124,13 @@ class QueryScore:
         return (scores / scores.std(dim=1, keepdim=True).clamp(min=1e-12)).mean(dim=0)
 
     def _turns(self, layer: int, heads: Tensor, distances: tuple[int, ...]) -> Tensor:
-        """The mean over the distances of the rotation by them, `[heads or 1, d / 2]` complex64; 1 for spatial pairs."""
-        if self.bases is None:
-            angle = angles(torch.tensor(distances), self.temporal_dim)[None]
-        else:
-            bases = self.bases[layer][heads.cpu()][:, None, None]
-            exponents = torch.arange(0, self.temporal_dim, 2, dtype=torch.float64) / self.temporal_dim
-            angle = torch.tensor(distances, dtype=torch.float64)[:, None] * bases**-exponents
-        temporal = torch.polar(torch.ones_like(angle), angle).mean(dim=1)
-        spatial = torch.ones(len(temporal), self.queries.mean.shape[-1] - temporal.shape[-1], dtype=temporal.dtype)
-        return torch.cat((temporal, spatial), dim=-1).to(torch.complex64)
+        """The mean over the distances of the rotation by them, `[heads, d / 2]` complex64, or `[d / 2]` for one base; 1
+        for spatial pairs."""
+        base = THETA if self.bases is None else self.bases[layer][heads.cpu()][:, None, None]
+        angle = angles(torch.tensor(distances), self.temporal_dim, base)
+        temporal = torch.polar(torch.ones_like(angle), angle).mean(dim=-2)
+        spatial = self.queries.mean.shape[-1] - temporal.shape[-1]
+        return F.pad(temporal, (0, spatial), value=1).to(torch.complex64)
 
     def report(self) -> str:
         """One line for a report."""

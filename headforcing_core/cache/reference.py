@@ -7,7 +7,8 @@ the video; tests compare `HeadCache` with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -15,12 +16,12 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
-from ..timeline.switch import Switch
-from .base import Cache
+from ..timeline.switch import RESET, Switch
+from .base import Cache, WriteClean
 from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, candidate_frame
 from .query_score import QueryScore
 from .roles import RolePolicy
-from .scenes import KeptFrame, Scenes
+from .scenes import KeptFrame, Scenes, keep_pictures
 from .shape import CacheShape
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
@@ -99,7 +100,8 @@ class ReferenceCache(Cache):
 
     def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
         """The past frames that heads of this policy see, without episodic memory, in order."""
-        return policy.history(frames_seen, self.origin, self.oldest)
+        back, held = self.sinks.get(policy, {}), policy.history(frames_seen, self.origin, self.oldest)
+        return [frame for frame in held if frame >= 0 or frame in back]  # the others would be pictures
 
     def held(self, policy: RolePolicy) -> list[int]:
         """The frames of `history` that episodic memory neither holds nor has got from a recall."""
@@ -138,22 +140,43 @@ class ReferenceCache(Cache):
         if self.scenes is not None:
             self.scenes.begin(switch, len(self.past[0]))
 
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        assert self.scenes is not None
+
+        @contextmanager
+        def alone(latents: Tensor) -> Iterator[None]:
+            names = ("past", "entries", "sinks", "memory")
+            aside = {name: vars(self)[name] for name in names}
+            self.past, self.entries = [[] for _ in self.past], [[] for _ in self.entries]
+            self.sinks, self.memory = {}, EpisodicMemory(0, self.policy.episodic)
+            self.begin_block()
+            write_clean(latents)
+            yield
+            vars(self).update(aside)
+
+        memory = self if self.scenes.entries else None
+        keep_pictures(self.scenes, pictures, alone, memory, [self] * len(self.sink_policies))
+        if not self.block:
+            self.bring_back(RESET)
+
     def bring_back(self, switch: Switch) -> None:
-        """Put the frames of a recalled scene in place of the entries of episodic memory and of the sinks."""
-        if self.scenes is None or switch.continues:
+        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the
+        sinks."""
+        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
+        if back is None:
             return
-        scene = self.scenes.kept[self.scenes.home] if switch.recall is None else self.scenes.recalled(self.block)
-        if switch.recall is not None and scene.spread:
-            self.recalled |= {kept.frame for kept in scene.spread}
-            entries = [[(kept.k[layer], kept.v[layer]) for kept in scene.spread] for layer in range(len(self.past))]
+        scene, spread = back
+        if spread:
+            self.recalled |= {kept.frame for kept in spread}
+            entries = [[(kept.k[layer], kept.v[layer]) for kept in spread] for layer in range(len(self.past))]
             self.entries = entries
             pooled = [
                 self._pool([entries[layer][place] for layer in range(len(entries))]) for place in range(len(entries[0]))
             ]
-            self.memory.replace(
-                [MemoryEntry([kept.frame], key) for kept, key in zip(scene.spread, pooled, strict=True)]
-            )
-        if self.origin != scene.start:
+            self.memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(spread, pooled, strict=True)])
+        elif self.memory.pictures:
+            self.memory.drop_pictures(self)
+        if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for policy, frames in zip(self.sink_policies, scene.first, strict=True):
                 recent = policy.recent(len(self.past[0]), self.oldest)

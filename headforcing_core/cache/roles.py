@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 from ..errors import HeadForcingError, unknown_name
-from .guards import OFF, Guards
-from .options import NO_OPTION
-from .query_score import QueryStatistics
+from ..names import ROLE_ARRANGEMENTS
 
-SCENE_MODES = ("off", "auto", "tagged")
+FREE_ENTRIES = 2  # of episodic memory, which pictures leave to the video's own frames: two are merged into one
 
 Roles = Sequence[Sequence[str]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
 
@@ -102,59 +100,10 @@ class EpisodicPolicy:
             raise HeadForcingError(f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}")
 
 
-@dataclass(frozen=True)
-class RolePolicies:
-    """One policy per role. Heads with equal policies share one cache group, even if their roles differ.
-
-    Attributes:
-        rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
-            frame's index in the video.
-        scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to it, too. Frames of
-            scenes are kept from the beginning of the video, unless it is `off` and the story has no such tag.
-        kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
-        guards: settings of other papers against sink collapse, see `guards.py`.
-        queries: statistics of the model's queries, where `episodic.token_selection` needs them.
-    """
-
-    local: RolePolicy = RolePolicy(recent_frames=1)
-    anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
-    memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
-    rope: str = "contiguous"
-    episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
-    guards: Guards = OFF
-    scenes: str = "off"
-    kept_scenes: int = field(default=0, metadata=NO_OPTION)
-    queries: QueryStatistics | None = field(default=None, metadata=NO_OPTION, repr=False)
-
-    def __post_init__(self) -> None:
-        check_choice("rope", self.rope, ("contiguous", "absolute"))
-        check_choice("scenes", self.scenes, SCENE_MODES)
-        for other in (self.local, self.anchor):
-            if other.episodic_frames and other != self.memory:
-                raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
-
-    def of(self, role: str) -> RolePolicy:
-        """The policy of a `HeadRole`."""
-        return {"local": self.local, "anchor": self.anchor, "memory": self.memory}[role]
-
-    @property
-    def keeps_scenes(self) -> bool:
-        """Whether any head keeps what a scene can bring back: sinks or episodic memory."""
-        return any(role.sink_frames or role.episodic_frames for role in (self.local, self.anchor, self.memory))
-
-    @property
-    def needs_profile(self) -> bool:
-        """Whether the policies of the roles differ."""
-        return len({self.local, self.anchor, self.memory}) > 1
-
-
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
     """Raise HeadForcingError if the value is not one of the choices."""
     if value not in choices:
         raise unknown_name(name, value, choices)
-
-
-ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")
 
 
 def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str]]:

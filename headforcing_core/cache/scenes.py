@@ -6,9 +6,10 @@ specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,7 +20,9 @@ from ..timeline.likeness import word_features
 from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
+from .roles import FREE_ENTRIES
 
+T = TypeVar("T")
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 
@@ -92,6 +95,7 @@ class Scenes:
         kept: by scene number, the frames that are kept of it.
         home: the scene whose first frames are the sinks while no other one is recalled.
         recalls: the scenes that were brought back.
+        pictures: frames of the pictures that the prompt about to begin names, until they are in the caches.
     """
 
     def __init__(self, entries: int, sinks: Sequence[int]) -> None:
@@ -100,6 +104,7 @@ class Scenes:
         self.kept = {1: self._new(0)}
         self.home = 1
         self.recalls: list[Recall] = []
+        self.pictures: KeptScene | None = None
 
     def _new(self, start: int) -> KeptScene:
         return KeptScene(start, [[] for _ in self.sinks])
@@ -135,7 +140,24 @@ class Scenes:
         self.starts.append(self.starts[-1] if switch.continues else frames_seen)
         self.numbers.append(number)
 
-    def recalled(self, block: int) -> KeptScene:
+    def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
+        """The frames that are the sinks from `block` on, and the entries of memory in place of all others.
+
+        Without entries memory keeps its own, but for pictures. None: nothing changes. In a new scene the sinks are
+        again those that they were before a recall or a picture.
+        """
+        pictures, self.pictures = self.pictures, None
+        if switch.continues and pictures is None:
+            return None
+        scene, entries = self.kept[self.home], list[KeptFrame]()
+        if switch.recall is not None:
+            scene = self._recalled(block)
+            entries = scene.spread
+        if pictures is not None:
+            scene, entries = pictures, [*pictures.spread, *entries][: self.entries]
+        return scene, entries
+
+    def _recalled(self, block: int) -> KeptScene:
         """The frames of the current scene, which comes back before `block`; noted in `recalls`."""
         scene = self.kept[self.numbers[-1]]
         back = {kept.frame for frames in (scene.spread, *scene.first) for kept in frames}
@@ -143,11 +165,40 @@ class Scenes:
         return scene
 
 
-def spread_over(frames: list[KeptFrame], count: int) -> list[KeptFrame]:
-    """At most `count` of the frames, evenly spaced, the first and the last one among them."""
-    if len(frames) <= count:
-        return frames
-    return [frames[round(place * (len(frames) - 1) / (count - 1))] for place in range(count)]
+def keep_pictures(
+    scenes: Scenes,
+    pictures: Sequence[Tensor],
+    alone: Callable[[Tensor], AbstractContextManager[None]],
+    memory: FrameStore | None,
+    anchors: Sequence[FrameStore],
+) -> None:
+    """Keep what heads hold of pictures, as the next scene that `scenes` brings back (METHOD.md, "Pictures that a scene
+    keeps").
+
+    Anchor heads divide their sinks evenly among the pictures, memory heads take the first frame of each. Their frames
+    have negative numbers, before the video's first.
+
+    Args:
+        pictures: `[frames, channels, h, w]` each, at most a block.
+        alone: writes latents as a current block that nothing else is in the context of, for as long as it is entered.
+    """
+    kept = KeptScene(-max(scenes.sinks, default=0), [[] for _ in scenes.sinks])
+    for number, latents in enumerate(pictures):
+        with alone(latents):
+            for store, held, sinks in zip(anchors, kept.first, scenes.sinks, strict=True):
+                share = max(1, sinks // len(pictures))
+                for frame in range(min(share, len(latents), sinks - len(held))):
+                    held.append(replace(store.keep_frame(frame), frame=kept.start + len(held)))
+            if memory is not None and number < scenes.entries - FREE_ENTRIES:
+                kept.spread.append(replace(memory.keep_frame(0), frame=number - len(pictures)))
+    scenes.pictures = kept
+
+
+def spread_over(values: list[T], count: int) -> list[T]:
+    """At most `count` of the values, evenly spaced, the first and the last one among them."""
+    if len(values) <= count:
+        return values
+    return [values[round(place * (len(values) - 1) / (count - 1))] for place in range(count)]
 
 
 def check_recalls(timeline: Timeline) -> None:
@@ -226,13 +277,14 @@ def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> S
     """The script with the number of a scene in every switch that brings one back; `recalled` as `Method.recalled`.
 
     The rows depend on where the scenes before them begin, too: a number alone could mean other scenes. So do later
-    scenes, before which the sinks may change.
+    scenes, before which the sinks may change, and all scenes after one with pictures.
     """
     rows = list(script.rows)
+    first = min((*recalled, *(block for block, row in enumerate(rows) if row.pictures)), default=len(rows))
     for block, row in enumerate(rows):
-        if row.switch is None or row.switch.continues or block < min(recalled, default=len(rows)):
+        if row.switch is None or row.switch.continues or block < first:
             continue
         numbers = recalled.get(block, (0,))
         switch = replace(row.switch, recall=numbers[0]) if block in recalled else row.switch
         rows[block] = replace(row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1])))
-    return Script(rows, script.embeds, script.alike)
+    return Script(rows, script.embeds, script.alike, script.pictures)

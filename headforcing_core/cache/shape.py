@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
 from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
-from .roles import RolePolicies, RolePolicy, Roles
+from .roles import RolePolicy, Roles
 
 S = TypeVar("S", bound="Shape")
 
@@ -25,10 +25,7 @@ class Shape:
         policy: the method's settings.
         rows, columns: of tokens in one latent frame, `latent height / 2` and `latent width / 2`.
         total_frames: length of the video in latent frames; the upper bound of what a head keeps.
-        depends_on_length: whether the cache of a shorter video can be smaller.
     """
-
-    depends_on_length: ClassVar[bool] = False
 
     roles: Roles
     policy: Any
@@ -97,11 +94,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role."""
-
-    depends_on_length: ClassVar[bool] = True
-
-    policy: RolePolicies
+    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a `CachePolicy`."""
 
     def __post_init__(self) -> None:
         fast = self.policy.memory.recent_frames
@@ -140,7 +133,8 @@ class CacheShape(Shape):
     @cached_property
     def slots(self) -> dict[RolePolicy, int]:
         """By policy, the frame-slots of one head with it, the current block included."""
-        return {policy: policy.capacity(self.frames_per_block, self.total_frames) for policy in self.policies}
+        frames = self.total_frames + self.policy.picture_frames
+        return {policy: policy.capacity(self.frames_per_block, frames) for policy in self.policies}
 
     @property
     def scene_slots(self) -> int:

@@ -32,6 +32,14 @@ class SlotKernels:
     rope: RotaryEmbedding
     _tables: dict[tuple[tuple[int, ...], ...], Tensor] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, buffers: Sequence[Tensor], slots: Sequence[Tensor], rope: RotaryEmbedding) -> SlotKernels:
+        """Kernels for a group: `slots [heads, slots, s, head_dim]` of keys, per layer, view the first buffer."""
+        first_rows = [
+            [(x.storage_offset() + head * x.stride(0)) // x.shape[-1] for head in range(len(x))] for x in slots
+        ]
+        return cls(buffers[0], buffers[1], first_rows, rope)
+
     @property
     def usable(self) -> bool:
         """Whether all of the kernels work on this device and dtype; otherwise the group loops over the layers."""

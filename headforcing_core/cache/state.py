@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import is_dataclass, replace
 from typing import Any
 
 import torch
@@ -16,13 +16,18 @@ from .scenes import KeptFrame, KeptScene, Recall, Scenes
 
 
 def pack(value: Any) -> State:
-    """Nested lists and dictionaries of tensors, numbers, texts and None as a `State`; keys are texts or numbers."""
+    """Nested lists, dictionaries and dataclasses of tensors, numbers, texts and None as a `State`.
+
+    Keys are texts or numbers; a dataclass becomes a dictionary.
+    """
     tensors: dict[str, Tensor] = {}
 
     def plain(value: Any, name: str) -> Any:
         if isinstance(value, Tensor):
             tensors[name] = value
             return {"tensor": name}
+        if is_dataclass(value):
+            value = vars(value)
         if isinstance(value, dict):
             return {"items": [[key, plain(part, f"{name}.{key}")] for key, part in value.items()]}
         if isinstance(value, (list, tuple)):
@@ -63,10 +68,13 @@ def cache_state(cache: Any) -> State:
         "origin": cache.origin,
         "oldest": cache.oldest,
         "groups": groups,
-        "entries": [vars(entry) for entry in cache.memory.entries],
+        "entries": cache.memory.entries,
         "has_summary": cache.memory.has_summary,
-        "scenes": None if cache.scenes is None else _scenes_state(cache.scenes, cache.device),
+        "scenes": None,
     }
+    if (scenes := cache.scenes) is not None:
+        settle(cache.device)
+        state["scenes"] = {name: vars(scenes)[name] for name in ("starts", "numbers", "home", "kept", "recalls")}
     return pack(state)
 
 
@@ -89,18 +97,6 @@ def restore_cache(cache: Any, state: State) -> None:
             _restore_scenes(cache.scenes, **saved["scenes"])
     except (KeyError, ValueError, RuntimeError, TypeError, IndexError) as error:
         raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
-
-
-def _scenes_state(scenes: Scenes, device: torch.device) -> dict[str, Any]:
-    """State that `_restore_scenes` takes."""
-    settle(device)
-    kept = {
-        number: vars(scene)
-        | {"spread": [*map(vars, scene.spread)], "first": [[*map(vars, frames)] for frames in scene.first]}
-        for number, scene in scenes.kept.items()
-    }
-    recalls = [asdict(recall) for recall in scenes.recalls]
-    return {"starts": scenes.starts, "numbers": scenes.numbers, "home": scenes.home, "kept": kept, "recalls": recalls}
 
 
 def _restore_scenes(

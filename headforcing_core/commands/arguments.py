@@ -1,336 +1,339 @@
-"""Common arguments of the commands, and their values: texts, sizes, devices, profiles, weights, text embeddings."""
+"""The arguments of all commands; nothing heavy is imported, so that help and mistakes take no seconds."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from copy import copy
-from dataclasses import fields
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from ..cache.guards import COMPRESSIONS
-from ..cache.policy import ROLE_ARRANGEMENTS
-from ..errors import HeadForcingError
-from ..files import cache_folder, check_regular
-from ..head_profiles.auto import AutoProfile
-from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
-from ..head_profiles.rules import RULES, with_rule
-from ..methods.registry import NOT_BUILT, method_names
-from ..model.attention import ATTENTION_HELP, BACKENDS
-from ..render.options import DEFAULTS, RenderOptions
+from .. import names
+from ..demo import words
+from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
-from ..timeline.switch import SWITCHES, Switch
-from ..timeline.timeline import MAX_TEXT_BYTES
-from ..video.codec import DECODERS
-from .paths import PROFILE, READ, STORE
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-
-MAX_SCALE = 64
+from ..timeline.switch import SWITCHES
+from . import paths
+from .help import HELP
+from .parser import Commands, built_method, seed_number, speeds
+from .paths import (
+    LATENTS,
+    PROFILE,
+    PROFILE_OUT,
+    READ,
+    STORE,
+    TEXT,
+    VIDEO,
+    WRITTEN,
+    PathType,
+    folder_read,
+    folder_written,
+)
 
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
+Container = argparse._ActionsContainer  # a parser, or a group of its arguments
+THEMES = ("dark", "light")
 
 
-def find_profile(name: str) -> HeadProfile:
-    """A bundled profile by name, or a file."""
-    return load_profile(bundled_profiles().get(name, Path(name)))
+def add(to: Container, name: str, kind: Any = None, default: Any = None, text: str | None = None, **more: Any) -> None:
+    """Add an argument, with the text of `HELP` where it has none of its own.
+
+    `kind` is its type, its choices, or `bool` for one that is given or not.
+    """
+    if kind is bool:
+        more["action"] = "store_true"
+    else:
+        more |= {"type" if callable(kind) else "choices": kind, "default": default}
+    to.add_argument(name, help=text or HELP.get(name), **more)
 
 
-def choose_profile(name: str | None, rule: str | None = None) -> HeadProfile | AutoProfile | None:
-    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given. `rule` is `--rule`'s."""
-    if name is None:
-        if rule is not None:
-            raise HeadForcingError(
-                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
-            )
-        return None
-    if name == "auto":
-        return AutoProfile(rule=rule or "quota")
-    return find_profile(name) if rule is None else with_rule(find_profile(name), rule)
+def _add_settings(sub: Container, *fields: str, choices: Any = None) -> None:
+    """Add the arguments of fields of `RenderSettings`, with their types and defaults."""
+    for field in fields:
+        default = vars(DEFAULTS)[field]
+        add(sub, f"--{field.replace('_', '-')}", choices or type(default), default)
 
 
-def render_options(args: argparse.Namespace, size: tuple[int, int] | None = None) -> RenderOptions:
-    """The options from the arguments of `add_render_arguments`; `size` replaces `--size`."""
-    check_scale(args)
-    given = vars(args)
-    width, height = size or parse_size(args.size)
-    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
-    settings = {
-        "width": width,
-        "height": height,
-        "profile": choose_profile(args.profile, args.rule),
-        "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
-        "method_options": ", ".join(given.get("set", ())),
-    }
-    return RenderOptions(**named | settings)
-
-
-def read_text(value: str) -> str:
-    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB."""
-    if not value.startswith("@"):
-        return value
-    path = Path(value[1:])
-    check_regular(path)
-    try:
-        with open(path, "rb") as file:
-            data = file.read(MAX_TEXT_BYTES + 1)
-        if len(data) > MAX_TEXT_BYTES:
-            raise HeadForcingError(f"the prompts file {value[1:]!r} is larger than 1 MB; split it into several videos")
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        reason = f"is not UTF-8 text ({error.reason}); save it as UTF-8"
-        raise HeadForcingError(f"the prompts file {value[1:]!r} {reason}") from error
-    except OSError as error:
-        raise HeadForcingError(f"the prompts file {value[1:]!r} cannot be read: {error.strerror}") from error
-
-
-def seed_number(text: str) -> int:
-    """The type of `--seed`: what a random number generator takes, 0 to 2^64 - 1."""
-    if not re.fullmatch("[0-9]{1,20}", text) or int(text) >= 1 << 64:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
-    return int(text)
-
-
-def built_method(text: str) -> str:
-    """The type of `--method`: a method that is known and not built gets its own sentence."""
-    if text in NOT_BUILT:
-        raise argparse.ArgumentTypeError(NOT_BUILT[text])
-    return text
-
-
-def found_profiles_folder(given: Path | None) -> Path | None:
-    """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
-    cache = cache_folder()
-    return given or (cache and cache / "profiles")
-
-
-def check_scale(args: argparse.Namespace) -> None:
-    """Refuse a value of `--scale` that is out of range, if the command has this argument."""
-    if not 1 <= (scale := vars(args).get("scale", 1)) <= MAX_SCALE:
-        raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
-
-
-def parse_size(text: str) -> tuple[int, int]:
-    """Width and height of `832x480`."""
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if match is None:
-        raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
-    return int(match[1]), int(match[2])
-
-
-def pick_device(name: str, option: str = "--device") -> torch.device:
-    """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
-    if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        probe = torch.zeros(1, device=torch.device(name))
-        probe.cpu()  # "meta" holds no numbers
-        return probe.device
-    except (RuntimeError, AssertionError) as error:
-        raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+# --- arguments that several commands have
 
 
 def add_file_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the arguments that go with `--weights`: LoRA, text encoder, VAE, size and dtype."""
-    sub.add_argument("--lora", type=READ, help="LoRA to merge, such as LongLive's")
-    sub.add_argument("--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}", help="WIDTHxHEIGHT in pixels (832x480)")
-    sub.add_argument("--text-encoder", type=READ, help="umT5-xxl encoder, ComfyUI's or the original file")
-    sub.add_argument("--embeddings", type=READ, help="precomputed prompt embeddings instead of a text encoder")
-    sub.add_argument("--vae", type=READ, help="Wan 2.1 VAE, or a tiny decoder for a fast draft; needed for a video")
-    sub.add_argument(
-        "--decoder",
-        choices=DECODERS,
-        default="auto",
-        help="what the file of --vae is: wan, or one of the tiny decoders; auto goes by its tensors (auto)",
-    )
-    sub.add_argument(
-        "--park-features",
-        action="store_true",
-        help="on a GPU: what the VAE keeps of earlier frames waits in the host's memory while blocks are sampled (off)",
-    )
-    sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
-    sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
-
-
-def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
-    """A copy of arguments with other values."""
-    given = copy(args)
-    vars(given).update(values)
-    return given
-
-
-def portable(args: argparse.Namespace) -> argparse.Namespace:
-    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
-    values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
-    profile, prompts = vars(args).get("profile"), vars(args).get("prompts")
-    if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
-        values["profile"] = str(Path(profile).absolute())
-    if prompts is not None:
-        text = read_text(prompts)
-        values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
-    return changed(args, **values)
-
-
-def add_gpus_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add the arguments of one video on several GPUs."""
-    sub.add_argument(
-        "--gpus",
-        type=int,
-        default=1,
-        help="GPUs of this machine that make the video together, with the heads and their caches divided among them; "
-        "not yet tried on GPUs (1)",
-    )
-    sub.add_argument(
-        "--shard-weights",
-        action="store_true",
-        help="with --gpus: the weights, too, in equal shares on all GPUs, for models that do not fit on one (off)",
-    )
-    sub.add_argument(
-        "--gpu-speeds",
-        type=_speeds,
-        metavar="A,B,...",
-        help="with --gpus: how fast the GPUs are relative to each other, as 2,1; work is divided in proportion (equal)",
-    )
-    sub.add_argument(
-        "--rank-timeout",
-        type=float,
-        metavar="SECONDS",
-        help="with --gpus: a rank that does not answer the others for so long counts as dead, and all are started "
-        "again (600)",
-    )
-    sub.set_defaults(peers=None)
-
-
-def asks_for_several(args: argparse.Namespace) -> bool:
-    """Whether any argument of `add_gpus_arguments` is given."""
-    return args.gpus != 1 or args.shard_weights or (args.gpu_speeds, args.rank_timeout) != (None, None)
-
-
-def _speeds(text: str) -> tuple[float, ...]:
-    try:
-        speeds = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        speeds = ()
-    if not speeds or not all(0.001 <= speed <= 1000 for speed in speeds):
-        raise argparse.ArgumentTypeError(
-            f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}"
-        )
-    return speeds
-
-
-def add_method_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add `--method`, `--set`, `--roles` and `--shuffle`."""
-    sub.add_argument("--method", type=built_method, choices=method_names(), default=DEFAULTS.method)
-    sub.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option of the method, such as window_frames=12; may be given several times; `headforcing methods` "
-        "lists all of them",
-    )
-    _add_option(sub, "roles", choices=ROLE_ARRANGEMENTS)
-    _add_option(sub, "shuffle", help="with --roles shuffled: which shuffle (0)")
+    add(sub, "--lora", READ)
+    add(sub, "--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}")
+    add(sub, "--text-encoder", READ)
+    add(sub, "--embeddings", READ)
+    add(sub, "--vae", READ)
+    add(sub, "--decoder", names.DECODERS, "auto")
+    add(sub, "--park-features", bool)
+    add(sub, "--num-heads", int)
+    add(sub, "--dtype", names.DTYPES, "bf16")
 
 
 def add_render_arguments(sub: argparse.ArgumentParser) -> None:
     """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
-    sub.add_argument("--seed", type=seed_number, default=DEFAULTS.seed)
-    sub.add_argument(
-        "--switch",
-        choices=SWITCHES,
-        default=DEFAULTS.switch.kind,
-        help="what a new prompt does to the caches: reset nothing, recache writes the last blocks again under the new "
-        "prompt, flush keeps only the first and the last two latent frames; a tag before a prompt, such as [flush], "
-        "sets it for that prompt (reset)",
-    )
-    sub.add_argument(
-        "--blend-blocks",
-        type=int,
-        default=DEFAULTS.switch.blend_blocks,
-        help="blocks over which the text embedding is interpolated at a new prompt; tag: [blend 3]",
-    )
-    sub.add_argument(
-        "--re-anchor",
-        action="store_true",
-        help="scene cut: a new prompt's first frames replace the anchor heads' first frames; tag: [re-anchor]",
-    )
-    sub.add_argument(
-        "--profile",
-        type=PROFILE,
-        help=f"head profile: a file, {', '.join(bundled_profiles())}, or auto, which finds the roles in the first "
-        "seconds and stores them for later runs; default: the bundled one that fits the model, else auto",
-    )
-    sub.add_argument(
-        "--rule",
-        choices=RULES,
-        help="roles from the profile's shares: quota (the paper's), function (memory heads are those that look at the "
-        "middle most), auto (function where the quota misnames a head); default: as in the profile",
-    )
-    sub.add_argument("--found-profiles", type=STORE, help="folder for found profiles; default: in the user's cache")
-    sub.add_argument(
-        "--model-family",
-        choices=(AUTO_FAMILY, *SCHEDULES),
-        default=AUTO_FAMILY,
-        help="noise levels, block, profile; auto goes by what the weights file states, or by its name (auto)",
-    )
-    _add_option(sub, "sigmas", help="noise levels, such as '1, 0.9375, 0.8333, 0.625'")
-    _add_cache_arguments(sub)
-    sub.add_argument("--runs", type=STORE, help="folder for finished blocks; the same command resumes from them")
-    _add_option(sub, "state_seconds", help="seconds between two stored states of the cache in --runs; 0: never")
-    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
-    sub.add_argument(
-        "--vae-device",
-        metavar="DEVICE",
-        help="decode on this device, such as cuda:1, while the next block is sampled; default: on --device, in turn",
-    )
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS], help=ATTENTION_HELP)
-    _add_speed_arguments(sub)
+    add(sub, "--seed", seed_number, DEFAULTS.seed)
+    add(sub, "--switch", SWITCHES, DEFAULTS.switch.kind)
+    add(sub, "--blend-blocks", int, DEFAULTS.switch.blend_blocks)
+    add(sub, "--re-anchor", bool)
+    add(sub, "--profile", PROFILE)
+    add(sub, "--rule", names.RULES)
+    add(sub, "--found-profiles", STORE)
+    add(sub, "--model-family", (AUTO_FAMILY, *SCHEDULES), AUTO_FAMILY)
+    _add_settings(sub, "sigmas", "episodic_frames", "recent_frames", "novelty_threshold", "update_interval")
+    _add_settings(sub, "sink_gate", "rope_jitter")
+    _add_settings(sub, "compression", choices=names.COMPRESSIONS)
+    add(sub, "--runs", STORE)
+    _add_settings(sub, "state_seconds")
+    add(sub, "--device", default="auto")
+    add(sub, "--vae-device", metavar="DEVICE")
+    add(sub, "--attention", ["auto", *names.BACKENDS], "auto")
+    for option in ("--cuda-graph", "--compile", "--fp8-linears"):
+        add(sub, option, bool)
 
 
-def _add_cache_arguments(sub: argparse.ArgumentParser) -> None:
-    for name in ("episodic_frames", "recent_frames", "novelty_threshold", "update_interval"):
-        _add_option(sub, name)
-    gate = (
-        "leave a sink or episodic frame out of a pass where more than this share of heads prefers it to recent frames"
-    )
-    _add_option(sub, "sink_gate", help=f"{gate}, such as 0.8 (0: off)")
-    jitter = "change the rotary base of every head by up to this fraction, such as 0.8 (0: off)"
-    _add_option(sub, "rope_jitter", help=jitter)
-    _add_option(
-        sub,
-        "compression",
-        choices=COMPRESSIONS,
-        help="how episodic memory chooses the tokens of a merge: by the prompt, or trigonometric, by the query "
-        "statistics of a measured head profile (prompt)",
-    )
+def add_farm_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of a farm."""
+    add(sub, "--farm")
+    add(sub, "--farm-gpus", float)
+    add(sub, "--farm-workers", int)
 
 
-def _add_option(sub: argparse.ArgumentParser, field: str, **more: Any) -> None:
-    """Add the argument of a field of `RenderOptions`, with its type and default."""
-    default = vars(DEFAULTS)[field]
-    sub.add_argument(f"--{field.replace('_', '-')}", type=type(default), default=default, **more)
+def add_metric_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add the arguments of metrics that have models of their own."""
+    add(sub, "--metric-models", folder_read("*", "*/*"), metavar="FOLDER")
+    add(sub, "--metrics", names.METRICS, (), nargs="+", metavar="METRIC")
+    add(sub, "--aesthetic-head", READ, metavar="FILE")
+    add(sub, "--metric-device", default="auto")
 
 
-def _add_speed_arguments(sub: argparse.ArgumentParser) -> None:
-    sub.add_argument(
-        "--cuda-graph",
-        action="store_true",
-        help="on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the same; needs the memory "
-        "of one more pass; not yet tried on a GPU (off)",
-    )
-    sub.add_argument(
-        "--compile",
-        action="store_true",
-        help="compile the parts of layers that do not use the cache with torch.compile, in place of the fused kernels: "
-        "compiles first and needs a C compiler; not yet tried on a GPU (off)",
-    )
-    sub.add_argument(
-        "--fp8-linears",
-        action="store_true",
-        help="inexact: linear layers of all blocks in 8-bit floating point, which halves their memory; meant for "
-        "GPUs that multiply it, not yet tried on one (off)",
-    )
+def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: bool = True, demo: bool = True) -> None:
+    """The model, the timeline and the folder `out` of a comparison; without `demo` the embedded model is no choice."""
+    hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
+    source = sub.add_mutually_exclusive_group(required=required)
+    add(source, "--demo", bool, text=hidden or "the embedded toy model")
+    add(source, "--weights", READ, text=f"{HELP['--weights']}; needs --prompts and --vae")
+    default = "; default with --demo: its story" if demo else ""
+    add(sub, "--prompts", TEXT, text=f"a timeline or one prompt, or @FILE{default}")
+    add(sub, "--seconds", float, 0.0, "seconds; default: the timeline's length")
+    add(sub, "--out", out, Path("output/compare"), "folder (output/compare)")
+    add(sub, "--scale", int, 6, hidden or "with --demo: every pixel becomes a square of this side (6)")
+    add_file_arguments(sub)
+    add_render_arguments(sub)
+    add_farm_arguments(sub)
+
+
+def _add_start_arguments(sub: argparse.ArgumentParser) -> Container:
+    """Add what a video can begin with; returns the group of which only one can be given."""
+    start = sub.add_mutually_exclusive_group()
+    add(start, "--start-image", READ, metavar="FILE")
+    add(start, "--start-video", READ, metavar="FILE")
+    add(sub, "--start-part", names.PARTS)
+    add(sub, "--start-seconds", float)
+    return start
+
+
+def _add_one_video_arguments(sub: argparse.ArgumentParser) -> None:
+    """Add what only commands that render one video have: method, and several GPUs."""
+    add_render_arguments(sub)
+    add(sub, "--method", built_method, DEFAULTS.method, metavar=f"{{{','.join(names.METHODS)}}}")
+    add(sub, "--set", action="append", default=[], metavar="NAME=VALUE")
+    _add_settings(sub, "roles", choices=names.ROLE_ARRANGEMENTS)
+    _add_settings(sub, "shuffle")
+    add(sub, "--gpus", int, 1)
+    add(sub, "--shard-weights", bool)
+    add(sub, "--gpu-speeds", speeds, metavar="A,B,...")
+    add(sub, "--rank-timeout", float, metavar="SECONDS")
+    sub.set_defaults(peers=None)
+
+
+# --- the commands
+
+
+def _demo(sub: argparse.ArgumentParser) -> None:
+    add(sub, "--out", folder_written(*paths.DEMO_FILES), Path("output"), "folder for demo.mp4 and demo.png (output)")
+    prompts = sub.add_mutually_exclusive_group()
+    add(prompts, "--prompts", TEXT, text=f"a timeline in the toy world's words, or @FILE; {words.HELP}")
+    add(prompts, "--follow", paths.FOLLOWED, metavar="FILE")
+    add(sub, "--seconds", float, 0.0, "length; default: the story's 60")
+    add(sub, "--scale", int, 6, "every pixel becomes a square of this side (6: 384x384)")
+    _add_start_arguments(sub)
+    add(sub, "--reference", paths.NAMED, [], action="append", metavar="NAME=FILE")
+    add(sub, "--latents", WRITTEN, text="latents to write, too (.safetensors)")
+    _add_one_video_arguments(sub)
+
+
+def _generate(sub: argparse.ArgumentParser) -> None:
+    add(sub, "--weights", READ, required=True)
+    prompts = sub.add_mutually_exclusive_group(required=True)
+    add(prompts, "--prompts", TEXT, text="a timeline or one prompt, or @FILE")
+    add(prompts, "--follow", paths.FOLLOWED, metavar="FILE")
+    add(sub, "--seconds", float, 0.0, "length; default: the timeline's")
+    add_file_arguments(sub)
+    add(sub, "--out", VIDEO, text="MP4 to write")
+    add(sub, "--latents", WRITTEN, text="latents to write (.safetensors)")
+    add(_add_start_arguments(sub), "--start-latents", READ)
+    add(sub, "--reference", paths.NAMED, [], action="append", metavar="NAME=FILE")
+    _add_one_video_arguments(sub)
+
+
+def _encode(sub: argparse.ArgumentParser) -> None:
+    add(sub, "out", WRITTEN, text="safetensors file to write")
+    add(sub, "--text-encoder", READ, required=True)
+    prompts = "timelines or single prompts, as text or @FILE"
+    add(sub, "--prompts", TEXT, text=prompts, nargs="+", required=True)
+    add(sub, "--device", default="auto", text="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
+    models = "of the model; longlive2 has texts of its own where a shot begins"
+    add(sub, "--model-family", SCHEDULES, DEFAULTS.model_family, models)
+
+
+def _decode(sub: argparse.ArgumentParser) -> None:
+    text = "safetensors file of generate --latents; or a run folder, or FOLDER/VIDEO in one as `runs list` names it"
+    add(sub, "latents", LATENTS, text=text, metavar="RUN")
+    add(sub, "out", VIDEO, text="MP4 to write")
+    vae = sub.add_mutually_exclusive_group(required=True)
+    add(vae, "--vae", READ, text="VAE of Wan 2.1 or 2.2, or a tiny decoder")
+    add(vae, "--demo", bool, text="the embedded model's VAE")
+    add(sub, "--scale", int, 1, "every pixel becomes a square of this side (1)")
+    add(sub, "--decoder", names.DECODERS, "auto", "what the file of --vae is (auto)")
+    add(sub, "--dtype", names.DTYPES, "bf16")
+    add(sub, "--device", default="auto")
+
+
+def _batch(sub: argparse.ArgumentParser) -> None:
+    text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
+    add(sub, "jobs", READ, text=text, metavar="JOBS.jsonl")
+    add(sub, "--out", PathType(), text="folder for the videos and their run folders", required=True)
+    add(sub, "--shard", default="1/1", text="the share of one task of an array: 2/4 is the second of four")
+    add_farm_arguments(sub)
+
+
+def _inspect(sub: argparse.ArgumentParser) -> None:
+    add(sub, "file", READ)
+    add(sub, "--num-heads", int)
+
+
+def _budget(sub: argparse.ArgumentParser) -> None:
+    add(sub, "--size", default="832x480")
+    add(sub, "--seconds", float, [60.0, 300.0], nargs="+")
+    add(sub, "--model-family", names.LISTED_FAMILIES, "self_forcing", "1.3B or LongLive 2.0 5B")
+
+
+def _memory(sub: argparse.ArgumentParser) -> None:
+    add(sub, "--cards", float, list(names.CARDS), "memory of cards in GiB", nargs="+")
+    add(sub, "--sizes", default=["832x480", "480x832"], text="WIDTHxHEIGHT in pixels", nargs="+")
+    add(sub, "--model-family", names.LISTED_FAMILIES, "self_forcing", "1.3B or LongLive 2.0 5B")
+
+
+def _convert(sub: argparse.ArgumentParser) -> None:
+    add(sub, "file", READ)
+    add(sub, "out", WRITTEN, text="new .safetensors file")
+    add(sub, "--weights", default="auto", text="which copy: auto, generator_ema, generator (auto)")
+    add(sub, "--lora", READ, text="LoRA to merge")
+    add(sub, "--lora-strength", float, 1.0)
+    add(sub, "--num-heads", int)
+    add(sub, "--frames-per-block", int, text="recorded in the file: 3 chunkwise, 1 framewise")
+    add(sub, "--model-family", SCHEDULES, text="recorded in the file, for --model-family auto")
+    add(sub, "--dtype", names.DTYPES, "bf16")
+
+
+def _profile(sub: argparse.ArgumentParser) -> None:
+    add(sub, "out", PROFILE_OUT, text="head profile to write (.json); the measured shares go beside it")
+    source = sub.add_mutually_exclusive_group(required=True)
+    add(source, "--weights", READ)
+    add(source, "--demo", bool, text="the embedded toy model")
+    add(sub, "--demo-weights", READ, text="with --demo: another model of the toy world, .safetensors")
+    add(sub, "--lora", READ, text="LoRA to merge")
+    add(sub, "--num-heads", int)
+    add(sub, "--text-encoder", READ)
+    add(sub, "--embeddings", READ)
+    add(sub, "--prompts", TEXT, text="one prompt per line, or @FILE; default: twenty that come with the pack")
+    add(sub, "--preset", names.BUDGETS, "full", "full: 20 prompts x 30 s; quick: 4 x 10 s")
+    add(sub, "--rule", names.RULES, "quota", "of the roles; the shares stay the same (quota)")
+    told = "measure return stories, too: which heads look up an earlier visit of a scene (off)"
+    add(sub, "--returns", bool, text=told)
+    add(sub, "--rope", ["absolute", "contiguous"], "absolute", "absolute: as in the paper")
+    add(sub, "--size", default="832x480")
+    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
+    add(sub, "--shard", default="1/1", text="the share of one machine of a farm: 2/4 is the second of four")
+    add(sub, "--seed", seed_number, 0)
+    add(sub, "--device", default="auto")
+    add(sub, "--dtype", names.DTYPES, "bf16")
+    add_farm_arguments(sub)
+
+
+def _profiles(parser: argparse.ArgumentParser) -> None:
+    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    sub = command("merge", "profiles.merge", "Add up measurements of the same setup from several machines.")
+    add(sub, "measured", READ, text="measured shares (.safetensors)", nargs="+")
+    add(sub, "--out", PROFILE_OUT, text="head profile to write (.json)", required=True)
+    sub = command("compare", "profiles.compare", "Compare two head profiles.")
+    add(sub, "profiles", PROFILE, text="files, or names of bundled profiles", nargs=2)
+    text = "Where a head profile is from, its roles, and the heads its sources dispute."
+    sub = command("show", "profiles.show", text)
+    add(sub, "profile", PROFILE, text="file, or name of a bundled profile")
+    sub = command("plot", "profiles.plot", "Plot a head profile.")
+    add(sub, "profile", PROFILE, text="file, or name of a bundled profile")
+    add(sub, "out", WRITTEN, text="PNG to write")
+    add(sub, "--measured", READ, text="measured shares: adds stability")
+    add(sub, "--theme", THEMES, "light")
+
+
+def _report(sub: argparse.ArgumentParser) -> None:
+    add(sub, "video", READ)
+    add(sub, "--plot", WRITTEN, text="PNG to write: the metrics as a plot")
+    add(sub, "--theme", THEMES, "light")
+    add(sub, "--frames-per-block", int, text="latent frames; default: read from the file, else 3")
+    add(sub, "--prompts", TEXT, text="the timeline it was made with, or @FILE; default: read from the file")
+    add_metric_arguments(sub)
+
+
+def _compare(sub: argparse.ArgumentParser) -> None:
+    add(sub, "--methods", nargs="+")
+    add_source_arguments(sub, folder_written(*paths.COMPARED_FILES))
+
+
+def _runs(parser: argparse.ArgumentParser) -> None:
+    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    sub = command("list", "runs.list_runs", "List stored videos: finished blocks, size of the folder, prompt.")
+    add(sub, "folder", STORE, text="the folder given to --runs; ComfyUI's is output/head_forcing")
+    sub = command("takes", "runs.list_run_takes", "List stored videos as a table: take, date, length, size, prompts.")
+    add(sub, "folder", STORE, text="as for `runs list`; default: the current folder", nargs="?")
+    text = "Report drift of a stored video's latents, and decisions of episodic memory."
+    sub = command("show", "runs.show_run", text)
+    add(sub, "folder", STORE)
+    add(sub, "name", text="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
+    add(sub, "--plot", WRITTEN, text="PNG to write: the report as a plot")
+    add(sub, "--theme", THEMES, "light")
+    sub = command("prune", "runs.prune_runs", "Remove the oldest run folders until the others fit into a size.")
+    add(sub, "folder", STORE)
+    add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
+
+
+def _replay(sub: argparse.ArgumentParser) -> None:
+    add(sub, "case", folder_read("*.json", "*.safetensors"), text="folder with config.json")
+    add(sub, "--run", text="name of the run in config.json", dest="run_name", required=True)
+    add(sub, "--out", WRITTEN, text="safetensors file to write, tensor `latents`", required=True)
+    add(sub, "--events", WRITTEN, text="JSON file for the memory events")
+    sub.add_argument("--device", default="cpu")
+    add(sub, "--attention", ["auto", *names.BACKENDS, "reference"], "auto")
+
+
+ARGUMENTS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
+    "demo": ("render.demo", _demo),
+    "generate": ("render.generate", _generate),
+    "encode": ("stages.encode", _encode),
+    "decode": ("stages.decode", _decode),
+    "batch": ("batch.batch", _batch),
+    "inspect": ("files.inspect", _inspect),
+    "methods": ("files.methods", lambda sub: None),
+    "budget": ("files.budget", _budget),
+    "memory": ("files.memory", _memory),
+    "convert": ("files.convert", _convert),
+    "profile": ("profiles.profile", _profile),
+    "profiles": ("", _profiles),
+    "report": ("report.report", _report),
+    "compare": ("compare.compare", _compare),
+    "runs": ("", _runs),
+    "replay": ("replay.replay_case", _replay),
+}
+"""For each command, in the order of the help, its function and what adds its arguments."""

@@ -8,7 +8,7 @@ import os
 import platform
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,32 +20,21 @@ from torch import Tensor
 from ..distributed.farm import Farm, Outcome, Shared
 from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
-from ..files import check_writable, replacing
+from ..files import check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
-from ..render.block_keys import finished_blocks
 from ..render.describe import markdown_table
+from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
+from ..rollout.rows import Picture
+from ..runs.folder import count_blocks
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farm_arguments import add_farm_arguments, farm_of
-from .kept import PATIENCE_SECONDS, check_roles, claimed_after, has_model, kept_model
-from .parser import Commands
-from .paths import READ, PathType
+from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model
 from .source import Source
 
 Note = dict[str, Any]
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `batch` to the command line."""
-    sub = command("batch", batch)
-    text = 'a line is a JSON object with the options of `generate`, or of `demo` with "demo": true, and a "name"'
-    sub.add_argument("jobs", type=READ, metavar="JOBS.jsonl", help=text)
-    sub.add_argument("--out", type=PathType(), required=True, help="folder for the videos and their run folders")
-    sub.add_argument("--shard", default="1/1", help="the share of one task of an array: 2/4 is the second of four")
-    add_farm_arguments(sub)
 
 
 @dataclass(frozen=True)
@@ -70,7 +59,7 @@ class Planned:
     """A video that is not finished, checked before the first is begun.
 
     Attributes:
-        starts: it begins with video frames, which are read and encoded where it is made.
+        starts: it begins with video frames, or holds pictures, which are read and encoded where it is made.
     """
 
     args: argparse.Namespace
@@ -116,22 +105,21 @@ def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
     source, embeds = job.source or Source.of(args), [shared.get() for shared in job.embeds]
-    with claimed_after(job.patience, args.out, args.latents):
+    with claimed(args.out, args.latents, patience=job.patience):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        plan = source.job(source.plan(), embeds).take_found_roles(source.plan)
-        parts = {"decodes": args.out is not None, "encodes": bool(plan.restart_frames)}
-        source.check_needs(plan, args.out, loaded=has_model(source, **parts))
-        loaded = kept_model(source, **parts)
-        result = loaded.render(replace(source.job(plan, embeds), patience=job.patience), args.out, args.latents)
+        video = replace(source.job_with_found_roles(source.plan(), embeds), patience=job.patience)
+        parts = {"decodes": args.out is not None, "encodes": bool(video.plan.restart_frames)}
+        source.check_needs(video.plan, args.out, loaded=has_model(source, **parts))
+        result = kept_model(source, **parts).render(video, args.out, args.latents)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
             "identity": args.identity,
             "files": {path.name: file_hash(path) for path in outputs(args)},
-            "blocks": plan.new_blocks,
+            "blocks": video.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
             "seconds_per_block": result.seconds_per_block,
@@ -148,10 +136,12 @@ def finished(args: argparse.Namespace) -> Note | None:
     """The note of a video that is finished: same options, and files as they were written; None for another."""
     try:
         note = json.loads(_note(args).read_text(encoding="utf-8"))
-        same = note["identity"] == args.identity
-        same = same and note["files"] == {path.name: file_hash(path) for path in outputs(args)}
-        result = {"files": note["files"], "problems": list(note["problems"]), "blocks": int(note["blocks"])}
-        return {**result, "reused_blocks": result["blocks"], "seconds": 0.0, "kept": True} if same else None
+        files = {path.name: file_hash(path) for path in outputs(args)}
+        if (note["identity"], note["files"]) != (args.identity, files):
+            return None
+        blocks = int(note["blocks"])
+        result = {"files": files, "problems": list(note["problems"]), "blocks": blocks, "reused_blocks": blocks}
+        return {**result, "seconds": 0.0, "kept": True}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
@@ -171,7 +161,9 @@ def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
         # a worker reads the video frames of a start itself: of many videos they would not fit into memory
-        return Planned(args, replace(source, start=None), plan, needs, source.start is not None)
+        starts = source.start is not None or bool(source.references)
+        stand_ins = {name: Picture(torch.empty(0), name) for name in source.references}
+        return Planned(args, replace(source, start=None, references={}, pictures=stand_ins), plan, needs, starts)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
 
@@ -179,27 +171,25 @@ def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
 def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[Note]], quiet: bool) -> None:
     """Make all videos and put their outcomes into `made`."""
     encoded = _encode(list(planned.values()))
-    renders = {
-        name: video.source.job(video.plan, [encoded[video.reads, text] for text in video.source.texts])
-        for name, video in planned.items()
-    }
-    check_roles({name: (job, planned[name].source) for name, job in renders.items()}, farm)
-    progress = {
+    checked: dict[str, tuple[RenderJob, Source]] = {}
+    progress: dict[str, tuple[int, Callable[[], int]]] = {}
+    for name, video in planned.items():
+        job = video.source.job(video.plan, [encoded[video.reads, text] for text in video.source.texts])
+        checked[name] = job, video.source
         # the keys of a video that begins with video frames are known only where these are encoded
-        name: (len(job.keys), int if video.starts else partial(finished_blocks, video.args.runs, job.setup, job.keys))
-        for (name, video), job in zip(planned.items(), renders.values(), strict=True)
-    }
-    del renders
+        count = int if video.starts else partial(count_blocks, job.folder, job.keys)
+        progress[name] = len(job.keys), count
+    check_roles(checked, farm)
+    del checked, job
     with farm:
         shared = {key: farm.share(embed) for key, embed in encoded.items()}
         del encoded
-        patience = PATIENCE_SECONDS if farm.parallel else 0.0
         jobs = {
             name: VideoJob(
                 video.args,
-                tuple(shared[video.reads, text] for text in video.source.texts),
-                None if farm.parallel or video.starts else video.source,
-                patience,
+                embeds=tuple(shared[video.reads, text] for text in video.source.texts),
+                source=None if farm.parallel or video.starts else video.source,
+                patience=PATIENCE_SECONDS if farm.parallel else 0.0,
             )
             for name, video in planned.items()
         }
@@ -245,9 +235,8 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     count, cells = Counter(row["state"] for row in rows), []
     for row in rows:
         numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
-        cells.append(
-            [row["name"], row["state"], *numbers, row.get("why", "").replace("|", "/") or ", ".join(row["files"])]
-        )
+        told = ", ".join(row["files"]) if "files" in row else row["why"].replace("|", "/")
+        cells.append([row["name"], row["state"], *numbers, told])
     took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
@@ -11,15 +12,14 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import HeadForcingError, unknown_name
-from ..files import Named, check_kept, check_regular
+from ..files import Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
-from . import render
-from .arguments import portable
-from .parser import Commands, Parser
-from .paths import VIDEO, named_files
+from .arguments import ARGUMENTS
+from .parser import Parser
+from .paths import VIDEO, named_file, named_files
+from .values import portable, read_file
 
-MAX_BYTES = 64 << 20
 MAX_VIDEOS = 100_000
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
 SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}  # options of one video on several GPUs
@@ -34,23 +34,12 @@ class _LineParser(Parser):
         raise HeadForcingError(message)
 
 
-class _LineCommands(Commands):
-    """Keeps the parser of every command by its name."""
-
-    def __init__(self) -> None:
-        self.parsers: dict[str, argparse.ArgumentParser] = {}
-
-    def __call__(self, name: str, run: Any, text: str = "", parent: Any = None) -> argparse.ArgumentParser:
-        self.parsers[name] = _LineParser(prog=name, allow_abbrev=False, add_help=False)
-        return self.parsers[name]
-
-
 @cache
-def _parsers() -> dict[str, argparse.ArgumentParser]:
-    """The parsers of `generate` and `demo`."""
-    commands = _LineCommands()
-    render.add_parsers(commands)
-    return commands.parsers
+def _parser(command: str) -> Parser:
+    """The parser of a line's options: those of `generate` or `demo`."""
+    parser = _LineParser(prog=command, allow_abbrev=False, add_help=False)
+    ARGUMENTS[command][1](parser)
+    return parser
 
 
 def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
@@ -62,7 +51,7 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     """
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()
-    for number, line in enumerate(split_lines(_text(file)), 1):
+    for number, line in enumerate(split_lines(read_file(file)), 1):
         if not line.strip():
             continue
         try:
@@ -100,16 +89,6 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
     check_kept([(option, path) for path, option in reads.items()], writes)
 
 
-def _text(file: Path) -> str:
-    check_regular(file)
-    if file.stat().st_size > MAX_BYTES:
-        raise HeadForcingError(f"{file} is larger than {MAX_BYTES >> 20} MB: split it into several files")
-    try:
-        return file.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise HeadForcingError(f"{file} is not UTF-8 text ({error.reason}): save it as UTF-8") from error
-
-
 def _videos(line: str, number: int, out: Path) -> Iterator[tuple[str, argparse.Namespace]]:
     try:
         fields = json.loads(line)
@@ -140,7 +119,7 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     own = COMMANDS_OWN.intersection(fields)
     if own:
         raise HeadForcingError(f"{own.pop()!r} is no option of a line: the command sets it for all videos")
-    parser = _parsers()["demo" if demo else "generate"]
+    parser = _parser("demo" if demo else "generate")
     args, unknown = parser.parse_known_args(list(_words(fields)))
     names = set(vars(args)) - COMMANDS_OWN | OTHERS
     strange = [field for field in fields if field not in names]
@@ -169,6 +148,8 @@ def _words(fields: dict[str, Any]) -> Iterator[str]:
             yield option
         elif field == "prompts" and isinstance(value, list):
             yield f"{option}={json.dumps(value)}"  # a timeline, too
+        elif field == "reference" and isinstance(value, list):
+            yield from (f"{option}={each}" for each in value)
         elif isinstance(value, (str, int, float)):
             yield f"{option}={value}"
         else:
@@ -178,13 +159,8 @@ def _words(fields: dict[str, Any]) -> Iterator[str]:
 def _identity(args: argparse.Namespace, latents: bool) -> str:
     """A hash of the options, and of size and time of the files among them."""
     options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
-    files = [Path(value) for value in options.values() if isinstance(value, (Path, str)) and _is_file(value)]
+    pictures = [named_file(word)[1] for word in args.reference]
+    values = [value for value in options.values() if isinstance(value, (Path, str))]
+    files = [Path(value) for value in (*values, *pictures) if os.path.isfile(value)]
     stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     return digest({name: str(value) for name, value in options.items()}, latents, stamps)
-
-
-def _is_file(value: Path | str) -> bool:
-    try:
-        return Path(value).is_file()
-    except (OSError, ValueError):  # a prompt is no path
-        return False

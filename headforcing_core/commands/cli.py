@@ -6,34 +6,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, TextIO, cast
 
 from ..errors import HeadForcingError
 from ..files import reason
+from .arguments import ARGUMENTS
+from .help import COMMANDS
 from .parser import Commands, Parser
-from .streams import print_result, usable_streams
-
-COMMANDS = {
-    "demo": ("render", "Render a one-minute, six-prompt video with the embedded toy model; no download."),
-    "generate": ("render", "Render a video from Self Forcing weights (or a relative) and prompts."),
-    "encode": ("stages", "Write the embeddings of prompts, which `generate --embeddings` reads."),
-    "decode": ("stages", "Decode a stored run, finished or not, or latents of `generate --latents`, to an MP4."),
-    "batch": ("batch", "Render many videos, named in a file; the same command goes on where it stopped."),
-    "inspect": ("files", "Describe a checkpoint or head profile, and the cache it needs."),
-    "methods": ("files", "All methods, with their options and defaults for --set."),
-    "budget": ("files", "Size of the 1.3B model's KV cache by method and length."),
-    "memory": ("files", "What a minute of the 1.3B model takes, how it fits on a card; by estimate."),
-    "convert": ("files", "Write one bf16 copy of a checkpoint as .safetensors with metadata."),
-    "profile": ("profiles", "Measure what every attention head attends to and save a head profile."),
-    "profiles": ("profiles", "Merge, compare, describe and plot head profiles."),
-    "report": ("report", "Measure flicker, seams, drift, freezes and repetition of a video; not VBench."),
-    "compare": ("compare", "Render one timeline with several methods: videos side by side, one table."),
-    "runs": ("runs", "List, show and prune run folders."),
-    "replay": ("replay", "Run a recorded case again and write its latents (parity, bug reports)."),
-}
-"""By command the module of this folder that has it, imported when it is asked for, and what `--help` says."""
 
 RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
 """The commands of the folder `research` of a checkout."""
@@ -46,17 +28,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         if words and words[0] in RESEARCH:
             return _answer(2, f"error: this is a command of a checkout: python -m headforcing.research {words[0]}")
         try:
-            if not words or words[0] not in COMMANDS:
-                _overview().parse_args(words)  # ends with help or an error
-            args = _parser(words[0]).parse_args(words)
+            args = _parser(words).parse_args(words)
         except HeadForcingError as error:
             return _answer(2, f"error: {error}")
-        under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
         if "gpus" in args:
-            from .arguments import asks_for_several  # imports torch
-
-            if under_torchrun or asks_for_several(args):
-                from .several import run_on_several
+            under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
+            several = args.gpus != 1 or args.shard_weights or (args.gpu_speeds, args.rank_timeout) != (None, None)
+            if under_torchrun or several:
+                from .several import run_on_several  # imports torch
 
                 return _answer(*run_on_several(args, words, _run, under_torchrun))
         return run_command(args)
@@ -78,7 +57,7 @@ def _answer(code: int, text: str) -> int:
 def _run(args: argparse.Namespace) -> tuple[int, str]:
     """The exit code of a command, and its result or what went wrong."""
     try:
-        result = args.run(args)
+        result = _function(args.run)(args)
     except HeadForcingError as error:
         return 2, f"error: {error}"
     except OSError as error:  # the file system refused something that no sentence was written for
@@ -95,24 +74,85 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
     return int(result.get("code", 0)), json.dumps(result["json"]) if args.json else result["text"]
 
 
-def _overview() -> argparse.ArgumentParser:
-    """A parser that knows the names of all commands and imports none of them."""
-    parser, subcommands = _empty_parser()
-    for name, (_, text) in COMMANDS.items():
-        subcommands.add_parser(name, help=text, add_help=False)
-    return parser
-
-
-def _parser(name: str = "") -> argparse.ArgumentParser:
-    """The parser of one command, and of those in its module; for another name that of all commands."""
-    parser, subcommands = _empty_parser()
-    command = Commands(subcommands, {name: text for name, (_, text) in COMMANDS.items()})
-    modules = dict.fromkeys(module for module, _ in COMMANDS.values())
-    for module in [COMMANDS[name][0]] if name in COMMANDS else modules:
-        import_module(f".{module}", __package__).add_parsers(command)
-    return parser
-
-
-def _empty_parser() -> tuple[argparse.ArgumentParser, Any]:
+def _parser(words: Sequence[str] = ()) -> Parser:
+    """The parser of all commands; where `words` name one, the others have no arguments."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    return parser, parser.add_subparsers(required=True, metavar="COMMAND")
+    Commands(parser.add_subparsers(required=True, metavar="COMMAND")).add_all(ARGUMENTS, COMMANDS, words)
+    return parser
+
+
+def _function(run: Any) -> Any:
+    """The function of a command, which may be given by its name."""
+    if not isinstance(run, str):
+        return run
+    module, name = run.split(".")
+    return vars(import_module(f".{module}", __package__))[name]
+
+
+class Losable:
+    """A stream whose text is lost where it cannot be written."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        with suppress(OSError, ValueError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with suppress(OSError, ValueError):
+            self._stream.flush()
+
+
+@contextmanager
+def usable_streams() -> Iterator[None]:
+    """In the `with` block nothing fails because stdin, stdout or stderr is closed, or stderr full.
+
+    A closed stream is opened on the null device, because the next file that is opened would get its number, and what
+    libraries write to stderr would then be written into that file.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free
+    with open(os.devnull, "w", encoding="utf-8") as nowhere:
+        out, err = sys.stdout or nowhere, sys.stderr or nowhere
+        with redirect_stdout(out), redirect_stderr(cast(TextIO, Losable(err))):
+            try:
+                yield
+            finally:
+                for stream in (out, err):
+                    try:
+                        stream.flush()
+                    except (OSError, ValueError):
+                        _lose(stream)
+
+
+def print_result(text: str, code: int) -> int:
+    """Print the result of a command; returns its exit code, which is 1 where stdout does not take it.
+
+    Whoever closes a pipe has read what they wanted.
+    """
+    try:
+        sys.stdout.write(f"{text}\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _lose(sys.stdout)
+    except (OSError, ValueError) as error:
+        _lose(sys.stdout)
+        sys.stderr.write(f"error: the result cannot be printed: {reason(error)}\n")
+        return 1
+    return code
+
+
+def _lose(stream: TextIO) -> None:
+    """Send what is left in a stream's buffer to the null device: Python would fail on it when it ends."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)

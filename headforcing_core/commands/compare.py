@@ -14,8 +14,8 @@ from tqdm import tqdm
 from ..demo import assets
 from ..errors import HeadForcingError
 from ..files import claimed_folder, replacing
+from ..names import COMPARED_METHODS
 from ..render.comparison import (
-    ALL,
     NOTE,
     Compared,
     Entry,
@@ -29,57 +29,17 @@ from ..render.comparison import (
 from ..render.plan import RenderPlan
 from ..versions import versions
 from ..video.sheets import side_by_side
-from .arguments import (
-    Result,
-    add_file_arguments,
-    add_render_arguments,
-)
+from .arguments import Result
 from .compared_video import ComparedVideo, check_videos, compared_source, run_compared
-from .farm_arguments import add_farm_arguments, farm_of
-from .kept import check_roles
-from .parser import Commands
-from .paths import READ, TEXT, PathType, folder_written
+from .farms import check_roles, farm_of
 from .source import Source
-
-RENDERED_FILES = ("*-seed*.mp4", "*-seed*.part.mp4")
-COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json", *RENDERED_FILES)
-DEFAULT_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `compare` to the command line."""
-    sub = command("compare", compare)
-    sub.add_argument(
-        "--methods",
-        nargs="+",
-        default=None,
-        help=f"names, as of --method; {ALL}: every published one that the weights allow ({' '.join(DEFAULT_METHODS)})",
-    )
-    add_source_arguments(sub, folder_written(*COMPARED_FILES))
-
-
-def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: bool = True, demo: bool = True) -> None:
-    """The model, the timeline and the folder `out` of a comparison; without `demo` the embedded model is no choice."""
-    hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
-    source = sub.add_mutually_exclusive_group(required=required)
-    source.add_argument("--demo", action="store_true", help=hidden or "the embedded toy model")
-    source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt; needs --prompts and --vae")
-    default = "; default with --demo: its story" if demo else ""
-    sub.add_argument("--prompts", type=TEXT, help=f"a timeline or one prompt, or @FILE{default}")
-    sub.add_argument("--seconds", type=float, default=0.0, help="seconds; default: the timeline's length")
-    sub.add_argument("--out", type=out, default=Path("output/compare"), help="folder (output/compare)")
-    pixels = "with --demo: every pixel becomes a square of this side (6)"
-    sub.add_argument("--scale", type=int, default=6, help=hidden or pixels)
-    add_file_arguments(sub)
-    add_render_arguments(sub)
-    add_farm_arguments(sub)
 
 
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the videos."""
     with claimed_folder(args.out):
         labels = assets.COMPARED if args.demo and args.methods is None else {}
-        names = ",".join(args.methods or labels or DEFAULT_METHODS)
+        names = ",".join(args.methods or labels or COMPARED_METHODS)
         entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
         entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
         rows, about = run_entries(args, entries, [args.seed])
@@ -87,16 +47,11 @@ def compare(args: argparse.Namespace) -> Result:
         prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
         videos = [(row.entry.label, row.video) for row in rows]
         picture = side_by_side(args.out / "picture.png", videos, prompts, about["seconds"])
-        notes = method_notes(rows)
+        notes, size = method_notes(rows), {"width": made.width, "height": made.height}
         found = {
             "about": about,
             "picture": str(picture),
-            "grid": {
-                "video": str(made.path),
-                "video_frames": made.video_frames,
-                "width": made.width,
-                "height": made.height,
-            },
+            "grid": {"video": str(made.path), "video_frames": made.video_frames, **size},
             "rows": [row.to_dict() for row in rows],
             "notes": notes,
             "left_out": left_out,

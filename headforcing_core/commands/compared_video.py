@@ -11,24 +11,23 @@ from torch import Tensor
 
 from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError
+from ..files import claimed
 from ..render.comparison import Compared, Entry, measured
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
 from ..report.learned.base import Panel
-from .arguments import changed, portable
-from .kept import PATIENCE_SECONDS, claimed_after, has_model, kept_model
+from .farms import PATIENCE_SECONDS, has_model, kept_model
 from .loaded import LoadedModel
 from .metrics import panel_of
 from .source import Source
+from .values import changed, portable
 
 
 def compared_source(args: argparse.Namespace) -> Source:
     """The source of all videos of a comparison: the model of `--weights` with its VAE, else the embedded one."""
-    if args.weights is None:
-        return Source.demo(args)
-    if args.prompts is None or args.vae is None:
+    if args.weights is not None and (args.prompts is None or args.vae is None):
         raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
-    return Source.of_files(args, args.prompts)
+    return Source.of(args)
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,10 @@ class ComparedVideo:
         self, loaded: LoadedModel, embeds: Sequence[Tensor], patience: float = 0.0, panel: Panel | None = None
     ) -> Compared:
         """Render and measure the video; with `--runs` its finished blocks are reused."""
-        source = self.source
-        plan = source.job(self.plan, embeds).take_found_roles(source.plan)
-        with claimed_after(patience, self.path):  # `generate --out` may name a file in a comparison's folder
-            result = loaded.render(replace(source.job(plan, embeds), patience=patience), self.path)
-        return measured(self.entry, source.options.seed, plan, source.machine.dtype, result, panel=panel)
+        source, job = self.source, self.source.job_with_found_roles(self.plan, embeds)
+        with claimed(self.path, patience=patience):  # `generate --out` may name a file in a comparison's folder
+            result = loaded.render(replace(job, patience=patience), self.path)
+        return measured(self.entry, source.options.seed, job.plan, source.machine.dtype, result, panel=panel)
 
 
 @dataclass(frozen=True)
@@ -103,14 +101,12 @@ def run_compared(
     for name, job in jobs.items():
         shares = farm.parallel and job.args.runs is not None
         turns.setdefault(setups[name] if shares else name, {})[name] = job
-    for turn in farm.run(render_in_turn, {_turn_name(list(turn)): turn for turn in turns.values()}):
+    named = {
+        next(iter(turn)) + (f" and {len(turn) - 1} more" if len(turn) > 1 else ""): turn for turn in turns.values()
+    }
+    for turn in farm.run(render_in_turn, named):
         for outcome in turn.get():
             yield outcome.name, outcome.get()
-
-
-def _turn_name(names: Sequence[str]) -> str:
-    """The name of a turn: that of its first video, which no other turn has."""
-    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"
 
 
 def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:
@@ -129,8 +125,8 @@ def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:
 
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison."""
-    video, embeds = planned_video(job), [shared.get() for shared in job.embeds]
-    panel, patience = panel_of(job.args), 0.0
+    video, embeds, panel = planned_video(job), [shared.get() for shared in job.embeds], panel_of(job.args)
+    patience = 0.0
     if job.video is None:
         loaded = has_model(video.source, encodes=job.encodes)
         video.source.check_needs(video.plan, video.path, loaded=loaded)

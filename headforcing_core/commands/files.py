@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -15,69 +16,35 @@ from ..cache.policy import PRESETS, CachePolicy
 from ..errors import HeadForcingError
 from ..files import claimed
 from ..head_profiles.profile import bundled_profiles, load_profile
-from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy, method_schedule
-from ..render.cards import CARDS, MODELS, Card, Fit, card, paper_heads, released_needs, text_encoders
+from ..methods.registry import ALIASES, METHODS, check_model, list_methods, method_names, method_policy, method_schedule
+from ..render.cards import MODELS, Card, Fit, card, paper_heads, released_needs, text_encoders
 from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
 from ..render.resources import Needs
-from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
+from ..rollout.schedule import AUTO_FAMILY
 from ..timeline.timeline import parse_timeline
+from ..weights.checkpoint import CheckpointInfo, convert_lora, holds_lora, inspect_checkpoint
 from ..weights.checkpoint import convert as convert_checkpoint
-from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
-from .arguments import DTYPES, Result, parse_size
-from .parser import Commands
-from .paths import READ, WRITTEN
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `inspect`, `methods`, `budget`, `memory` and `convert` to the command line."""
-    sub = command("inspect", inspect)
-    sub.add_argument("file", type=READ)
-    sub.add_argument("--num-heads", type=int)
-
-    command("methods", methods)
-
-    sub = command("budget", budget)
-    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
-    sub.add_argument("--seconds", type=float, nargs="+", default=[60.0, 300.0])
-    sub.add_argument("--model-family", choices=MODELS, default="self_forcing", help="1.3B or LongLive 2.0 5B")
-
-    sub = command("memory", memory)
-    sub.add_argument("--cards", type=float, nargs="+", default=list(CARDS), help="memory of cards in GiB")
-    sub.add_argument("--sizes", nargs="+", default=["832x480", "480x832"], help="WIDTHxHEIGHT in pixels")
-    sub.add_argument("--model-family", choices=MODELS, default="self_forcing", help="1.3B or LongLive 2.0 5B")
-
-    sub = command("convert", convert)
-    sub.add_argument("file", type=READ)
-    sub.add_argument("out", type=WRITTEN, help="new .safetensors file")
-    sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
-    sub.add_argument("--lora", type=READ, help="LoRA to merge")
-    sub.add_argument("--lora-strength", type=float, default=1.0)
-    sub.add_argument("--num-heads", type=int)
-    sub.add_argument("--frames-per-block", type=int, help="recorded in the file: 3 chunkwise, 1 framewise")
-    sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
-    sub.add_argument("--dtype", choices=DTYPES, default="bf16")
-
+from .arguments import Result
+from .values import DTYPES, parse_size
 
 MAX_CARD_GIB = 100_000
 
 
 def inspect(args: argparse.Namespace) -> Result:
+    """Describe a head profile, or a checkpoint and the cache of a minute."""
     if args.file.suffix == ".json":
         profile = load_profile(args.file)
-        counts = profile.counts()
-        found = {"name": profile.name, "num_layers": profile.num_layers, "num_heads": profile.num_heads}
-        text = (
-            f"head profile {profile.name!r}: {profile.num_layers} layers x {profile.num_heads} heads, "
-            + ", ".join(f"{count} {role}" for role, count in counts.items())
-            + f"\n{json.dumps(profile.provenance, indent=1)}"
-        )
-        return {"text": text, "json": {**found, "counts": counts, "provenance": profile.provenance}}
+        found = {name: vars(profile)[name] for name in ("name", "num_layers", "num_heads", "provenance")}
+        roles = ", ".join(f"{count} {role}" for role, count in profile.counts().items())
+        size = f"{profile.num_layers} layers x {profile.num_heads} heads"
+        text = f"head profile {profile.name!r}: {size}, {roles}\n{json.dumps(profile.provenance, indent=1)}"
+        return {"text": text, "json": {**found, "counts": profile.counts()}}
     info = inspect_checkpoint(args.file, num_heads=args.num_heads)
     options, family = with_family(RenderOptions(model_family=AUTO_FAMILY), args.file)
-    lines, found = [info.summary()], {"family": info.family, "parameters": info.parameters, "layout": info.layout}
+    lines, found = [info.summary()], {name: vars(info)[name] for name in ("family", "parameters", "layout")}
     try:
         minute = parse_timeline("a minute", 60.0)
         plan = RenderPlan.make(info.config, CachePolicy(), options.schedule, minute, 832, 480)
@@ -115,7 +82,7 @@ def budget(args: argparse.Namespace) -> Result:
         ):
             policy = method_policy(method)
             try:
-                steps = method_schedule(policy, family)
+                check_model(policy, steps := method_schedule(policy, family))
                 plan = RenderPlan.make(config, policy, steps, timeline, width, height, profile=roles)
             except HeadForcingError:
                 if method in PRESETS:
@@ -164,56 +131,40 @@ def _cards_table(cards: Sequence[Card]) -> str:
     rows = []
     for one in cards:
         streamed = f"; {format_bytes(one.comfyui.resident)} of the weights stay on the card"
-        rows.append(
-            [
-                f"{one.size:g} GB",
-                format_bytes(one.room),
-                _fit_text(one.command_line),
-                _fit_text(one.comfyui) + streamed,
-                ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items()),
-            ]
-        )
+        fits = _fit_text(one.command_line), _fit_text(one.comfyui) + streamed
+        places = ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items())
+        rows.append([f"{one.size:g} GB", format_bytes(one.room), *fits, places])
     return markdown_table(["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows)
 
 
 def _fit_text(fit: Fit) -> str:
-    if fit.how is None:
-        return "does not fit"
-    return f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
+    return "does not fit" if fit.how is None else f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
 
 
 def convert(args: argparse.Namespace) -> Result:
+    """Write a copy of a checkpoint; a LoRA is only renamed, since its strength is set where it is used."""
     if holds_lora(args.file):
-        return _convert_lora(args)
+        if args.lora is not None:
+            raise HeadForcingError(f"{args.file.name} is a LoRA itself: give the base model first to merge one into it")
+        with claimed(args.out):
+            tensors = convert_lora(args.file, args.out, DTYPES[args.dtype])
+        summary = f"LoRA of {tensors} tensors, named as ComfyUI's LoRA loaders expect"
+        told: dict[str, Any] = {"tensors": tensors}
+    else:
+        info = _convert_checkpoint(args)
+        summary, told = info.summary(), {"fingerprint": info.fingerprint}
+    size = args.out.stat().st_size
+    found = {"out": str(args.out), "bytes": size, **told}
+    return {"text": f"{summary}\nwrote {args.out}, {format_bytes(size)}", "json": found}
+
+
+def _convert_checkpoint(args: argparse.Namespace) -> CheckpointInfo:
     with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar:
 
         def on_progress(written: int, total: int) -> None:
             bar.total = total
             bar.update(written - bar.n)
 
-        info = convert_checkpoint(
-            args.file,
-            args.out,
-            weights=args.weights,
-            dtype=DTYPES[args.dtype],
-            lora=args.lora,
-            lora_strength=args.lora_strength,
-            num_heads=args.num_heads,
-            frames_per_block=args.frames_per_block,
-            model_family=args.model_family,
-            on_progress=on_progress,
-        )
-    size = args.out.stat().st_size
-    found = {"out": str(args.out), "bytes": size, "fingerprint": info.fingerprint}
-    return {"text": f"{info.summary()}\nwrote {args.out}, {format_bytes(size)}", "json": found}
-
-
-def _convert_lora(args: argparse.Namespace) -> Result:
-    """A LoRA is only renamed; its strength is set where it is used."""
-    if args.lora is not None:
-        raise HeadForcingError(f"{args.file.name} is a LoRA itself: give the base model first to merge one into it")
-    with claimed(args.out):
-        tensors = convert_lora(args.file, args.out, DTYPES[args.dtype])
-    size = args.out.stat().st_size
-    text = f"LoRA of {tensors} tensors, named as ComfyUI's LoRA loaders expect\nwrote {args.out}, {format_bytes(size)}"
-    return {"text": text, "json": {"out": str(args.out), "bytes": size, "tensors": tensors}}
+        same = ("weights", "lora", "lora_strength", "num_heads", "frames_per_block", "model_family")
+        given = {name: vars(args)[name] for name in same}
+        return convert_checkpoint(args.file, args.out, dtype=DTYPES[args.dtype], on_progress=on_progress, **given)

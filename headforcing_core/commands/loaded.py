@@ -1,39 +1,135 @@
-"""A model in memory, which renders videos to files and shows the progress in the terminal."""
+"""The machine of a command, and a model in its memory, which renders videos to files and shows the progress."""
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 from tqdm import tqdm
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
+from ..hashing import digest
+from ..model import fp8
+from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
-from ..render.block_keys import going_on
+from ..render.describe import going_on
 from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.provenance import file_tags
-from ..render.render import Listener, Render
+from ..render.render import Listener, Place, Render
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, VideoFile, partial_path
 from ..render.video import make_video
 from ..rollout.wan_video_model import WanVideoModel
 from ..runs.folder import count_blocks
 from ..video.restarts import FrameCodec
-from .machine import Machine
+from ..weights.checkpoint import CheckpointInfo
+from .values import found_profiles_folder, pick_device
 
 if TYPE_CHECKING:
+    from ..distributed.peers import Peers
     from ..render.live_story import Story
 
 OUT_OF_MEMORY = (
     "out of memory: choose a smaller --size, fewer --episodic-frames, or write --latents and decode them later"
 )
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Devices, attention backend and run folder of a command.
+
+    Attributes:
+        vae_device: None for decoding in turn.
+        peers: the ranks that make one video together; None for one GPU.
+        shard_weights: whether they divide the weights, too.
+    """
+
+    device: torch.device
+    dtype: torch.dtype
+    attention: AttentionFunction
+    attention_choice: str
+    cuda_graph: bool
+    compile: bool
+    runs: Path | None
+    found_profiles: Path | None
+    quiet: bool
+    vae_device: torch.device | None
+    fp8_linears: bool
+    peers: Peers | None
+    shard_weights: bool
+
+    @classmethod
+    def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False) -> Machine:
+        """Take the fields from the arguments of the same names.
+
+        `elsewhere`: another machine or process renders, and no device of this one is tried.
+        """
+        device = torch.device("cpu") if elsewhere else pick_device(args.device)
+        choice = "auto" if elsewhere else args.attention
+        vae_device = None
+        if args.vae_device is not None and not elsewhere:
+            vae_device = pick_device(args.vae_device, "--vae-device")
+            if vae_device == device and device.type != "cpu":
+                vae_device = None  # on one GPU sampling and decoding take turns
+        peers = vars(args).get("peers")
+        follows = peers is not None and not peers.leads  # rank 0 alone has a run folder and shows progress
+        return cls(
+            device=device,
+            dtype=dtype,
+            attention=attention_function(choice, device, dtype, head_dim),
+            attention_choice=choice,
+            cuda_graph=args.cuda_graph and not elsewhere,
+            compile=args.compile,
+            runs=None if follows else args.runs,
+            found_profiles=found_profiles_folder(args.found_profiles),
+            quiet=args.json or follows,
+            vae_device=vae_device,
+            fp8_linears=args.fp8_linears,
+            peers=peers,
+            shard_weights=peers is not None and args.shard_weights,
+        )
+
+    @property
+    def inexact(self) -> list[str]:
+        """Settings that make the numbers other than those of the dtype, for reports."""
+        if not self.fp8_linears:
+            return []
+        emulated = ", emulated: this device does not multiply them, nothing is faster"
+        return [f"{fp8.INEXACT} (--fp8-linears{'' if fp8.has_product(self.device) else emulated})"]
+
+    def identified(self, info: CheckpointInfo) -> CheckpointInfo:
+        """The model with an identity of its own where it is computed inexactly."""
+        if not self.fp8_linears:
+            return info
+        return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
+
+    @property
+    def rank(self) -> str:
+        """The beginning of messages about this rank alone; empty for one GPU."""
+        return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
+
+    def place(self, plan: RenderPlan) -> Place:
+        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
+
+        Not on several ranks, because each of them could choose another one.
+        """
+        attention, shape = self.attention, plan.shape
+        if self.peers is not None:
+            from ..distributed.ranks import rank_place
+
+            return rank_place(self.peers, self.device, attention, self.attention_choice)
+        if self.attention_choice == "auto":
+            attention = attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
+        return Place(self.device, attention, self.attention_choice)
 
 
 @dataclass(frozen=True)
@@ -90,8 +186,6 @@ class LoadedModel:
             raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.describe_stored(video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*bar.describe_stored(video)) from stop
-        finally:
-            bar.close()
         if machine.peers is not None and bar.render is not None:
             from ..distributed.ranks_report import RanksReport
 
@@ -123,7 +217,7 @@ class ProgressBar(Listener):
     def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         self.plan, self._bar.total = plan, plan.steps
 
-    def close(self) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
 

@@ -1,14 +1,16 @@
-"""The parser of the command line, and how modules add their commands to it."""
+"""The parser of the command line, the types of its numbers, and how commands are added to it."""
 
 from __future__ import annotations
 
 import argparse
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Container, Mapping
 from typing import Any, NoReturn
 
 from ..errors import one_line
+from ..names import METHODS, NOT_BUILT
+from .paths import check_arguments
 
 
 def whole_number(text: str) -> int:
@@ -35,6 +37,38 @@ def finite_number(text: str) -> float:
     raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
 
 
+def seed_number(text: str) -> int:
+    """The type of `--seed`: what a random number generator takes, 0 to 2^64 - 1."""
+    if not re.fullmatch("[0-9]{1,20}", text) or int(text) >= 1 << 64:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
+    return int(text)
+
+
+def speeds(text: str) -> tuple[float, ...]:
+    """The type of `--gpu-speeds`."""
+    try:
+        found = tuple(map(float, text.split(",")))
+        if all(0.001 <= speed <= 1000 for speed in found):
+            return found
+    except ValueError:
+        pass
+    raise argparse.ArgumentTypeError(
+        f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}"
+    )
+
+
+def built_method(text: str) -> str:
+    """The type of `--method`: a method that is known and not built gets its own sentence."""
+    if text in NOT_BUILT:
+        raise argparse.ArgumentTypeError(NOT_BUILT[text])
+    if text not in METHODS:
+        from ..methods.registry import method_names  # imports torch; a program may have added a row
+
+        if text not in method_names():
+            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(METHODS)})")
+    return text
+
+
 class Parser(argparse.ArgumentParser):
     """A parser whose numbers are finite and whose errors are one short line, whatever the arguments hold."""
 
@@ -49,31 +83,38 @@ class Parser(argparse.ArgumentParser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Raises HeadForcingError for files that are both read and written, see `check_arguments`."""
         found, unknown = super().parse_known_args(args, namespace)
-        from .paths import check_arguments  # imports torch, which takes seconds; help and errors do without
-
-        check_arguments(self, found)
+        if not unknown and self._subparsers is None:  # an unknown argument is an error; a command checks its own files
+            check_arguments(self, found)
         return found, unknown
 
 
 class Commands:
-    """Adds commands to a parser, for `add_parsers` of a module.
+    """Adds commands to the action that `add_subparsers` returns."""
 
-    Args:
-        texts: what the help says of commands that are added without a text.
-    """
+    def __init__(self, subcommands: Any):
+        self._subcommands = subcommands
 
-    def __init__(self, subcommands: Any, texts: Mapping[str, str] | None = None):
-        self._subcommands, self._texts = subcommands, texts or {}
+    def __call__(self, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        """The parser of a command; `run` takes the parsed arguments.
 
-    def __call__(self, name: str, run: Any, text: str = "", parent: Any = None) -> argparse.ArgumentParser:
-        """The parser of a command, among all or in the group `parent`; `run` takes the parsed arguments."""
-        text = text or self._texts[name]
-        sub = (parent or self._subcommands).add_parser(name, help=text, description=text)
-        sub.set_defaults(run=run)
-        sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
+        It is a function, or the name of one, `module.function` of this folder, which is imported when it is called;
+        empty for a group of commands.
+        """
+        sub: argparse.ArgumentParser = self._subcommands.add_parser(name, help=text, description=text)
+        if run:
+            sub.set_defaults(run=run)
+            sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
         return sub
 
-    def group(self, name: str) -> Any:
-        """A group of commands with names of two words."""
-        parent = self._subcommands.add_parser(name, help=self._texts[name], description=self._texts[name])
-        return parent.add_subparsers(required=True, metavar="COMMAND")
+    def add_all(
+        self, rows: Mapping[str, tuple[str, Callable[[Any], None]]], texts: Mapping[str, str], words: Container[str]
+    ) -> None:
+        """Add commands with their help; those that `words` name get their arguments, all where none is named.
+
+        `rows` has `run` of each command and the function that adds its arguments.
+        """
+        named = [name for name in rows if name in words] or rows
+        for name, (run, add_arguments) in rows.items():
+            sub = self(name, run, texts[name])
+            if name in named:
+                add_arguments(sub)

@@ -11,20 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..demo import assets
-from ..files import Named, check_kept
-from ..head_profiles.profile import bundled_profiles
-from ..render.sinks import partial_path
+from ..files import Named, check_kept, partial_path
+from ..head_profiles.bundled import bundled_profiles
 
 Files = Callable[[Any, argparse.Namespace], Iterable[Path]]
-
-
-def _none(value: Any, args: argparse.Namespace) -> Iterable[Path]:
-    return ()
-
-
-def _itself(value: Any, args: argparse.Namespace) -> Iterable[Path]:
-    return (value,)
 
 
 @dataclass(frozen=True)
@@ -36,8 +26,8 @@ class PathType:
         value: what a word of the command line becomes.
     """
 
-    reads: Files = _none
-    writes: Files = _none
+    reads: Files = lambda value, args: ()
+    writes: Files = lambda value, args: ()
     value: Callable[[str], Any] = Path
 
     def __call__(self, word: str) -> Any:
@@ -46,21 +36,22 @@ class PathType:
 
 def folder_written(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are written."""
-    return PathType(writes=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
+    return PathType(writes=lambda folder, args: _find(folder, patterns))
 
 
 def folder_read(*patterns: str) -> PathType:
     """A folder in which the files of these names and patterns are read."""
-    return PathType(reads=lambda folder, args: (path for pattern in patterns for path in _find(folder, pattern)))
+    return PathType(reads=lambda folder, args: _find(folder, patterns))
 
 
-def _find(folder: Path, pattern: str) -> Iterable[Path]:
-    """The file of a name, which need not be there, or those of a pattern that are there."""
-    return folder.glob(pattern) if "*" in pattern else [folder / pattern]
+def _find(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
+    """The files of names, which need not be there, and those of patterns that are there."""
+    for pattern in patterns:
+        yield from folder.glob(pattern) if "*" in pattern else [folder / pattern]
 
 
-def _text_file(text: str, args: argparse.Namespace) -> Iterable[Path]:
-    return [Path(text[1:])] if text.startswith("@") else []
+def _itself(value: Path, args: argparse.Namespace) -> Iterable[Path]:
+    return (value,)
 
 
 def _profile_file(name: str, args: argparse.Namespace) -> Iterable[Path]:
@@ -70,10 +61,6 @@ def _profile_file(name: str, args: argparse.Namespace) -> Iterable[Path]:
 
 def _measured_profile(path: Path, args: argparse.Namespace) -> Iterable[Path]:
     return [path, path.with_suffix(".safetensors")] if path.suffix == ".json" else []  # another name is refused
-
-
-def _video(path: Path, args: argparse.Namespace) -> Iterable[Path]:
-    return [path, partial_path(path)] if path.name else []
 
 
 def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
@@ -86,10 +73,18 @@ def story_path(target: Path) -> Path:
     return target.with_name(f"{target.stem}.story.txt")
 
 
+def named_file(word: str) -> tuple[str, Path]:
+    """The name and the file of `hero=hero.png`."""
+    name, _, file = word.partition("=")
+    return name.removeprefix("@"), Path(file)
+
+
 READ = PathType(reads=_itself)
+NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)
+"""A file with a name, `hero=hero.png`."""
 WRITTEN = PathType(writes=_itself)
-VIDEO = PathType(writes=_video)
-TEXT = PathType(reads=_text_file, value=str)
+VIDEO = PathType(writes=lambda path, args: [path, partial_path(path)] if path.name else [])
+TEXT = PathType(reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str)
 """A text, or `@FILE`."""
 PROFILE = PathType(reads=_profile_file, value=str)
 """A bundled head profile, or the file of one; its shares lie beside it."""
@@ -100,10 +95,14 @@ FOLLOWED = PathType(reads=_itself, writes=_story)
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by another content."""
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
+RENDERED_FILES = ("*-seed*.mp4", "*-seed*.part.mp4")
+COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json", *RENDERED_FILES)
 
 
 def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:
     """The files that parsed arguments name: those that are read, and those that are written, by option."""
+    from ..demo import assets  # imports torch, which help and mistakes do without
+
     reads: list[Named] = [("the embedded model", path) for path in (assets.model_path(), assets.autoencoder_path())]
     writes: list[Named] = []
     for action in parser._actions:
@@ -112,7 +111,7 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
             given = vars(args).get(action.dest)
             if given is None and action.type is PROFILE:  # whichever of them fits
                 reads += [(option, path) for path in bundled_profiles().values()]
-            for value in _values(given):
+            for value in given if isinstance(given, list) else [] if given is None else [given]:
                 reads += [(option, path) for path in action.type.reads(value, args)]
                 writes += [(option, path) for path in action.type.writes(value, args)]
     return reads, writes
@@ -121,10 +120,3 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
 def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
     """Refuse arguments by which a file that is read would be written over, see `check_kept`."""
     check_kept(*named_files(parser, args))
-
-
-def _values(value: Any) -> Iterator[Any]:
-    if isinstance(value, list):
-        yield from value
-    elif value is not None:
-        yield value

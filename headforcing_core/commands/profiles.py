@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,77 +15,28 @@ from tqdm import tqdm
 from ..demo import assets, word_hash
 from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed, replacing
-from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.profiler import BUDGETS, pick_part, profile_heads
+from ..files import check_writable, claimed
+from ..head_profiles.profile_setup import ProfileSetup, ReturnStory
+from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
-from ..head_profiles.rules import RULES, remark_on_rule, with_rule
+from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
 from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
+from ..names import BUDGETS
 from ..rollout.schedule import SCHEDULES
 from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
-from .arguments import (
-    DTYPES,
-    Result,
-    find_profile,
-    parse_size,
-    pick_device,
-    read_text,
-    seed_number,
-)
-from .farm_arguments import add_farm_arguments, farm_of
-from .kept import Kept
-from .model_files import ModelFiles
-from .parser import Commands
-from .paths import PROFILE, PROFILE_OUT, READ, TEXT, WRITTEN
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `profile` and `profiles merge | compare | show | plot` to the command line."""
-    sub = command("profile", profile)
-    sub.add_argument("out", type=PROFILE_OUT, help="head profile to write (.json); the measured shares go beside it")
-    source = sub.add_mutually_exclusive_group(required=True)
-    source.add_argument("--weights", type=READ, help="checkpoint, .safetensors or .pt")
-    source.add_argument("--demo", action="store_true", help="the embedded toy model")
-    sub.add_argument("--demo-weights", type=READ, help="with --demo: another model of the toy world, .safetensors")
-    sub.add_argument("--lora", type=READ, help="LoRA to merge")
-    sub.add_argument("--num-heads", type=int, help="only for models whose heads are not 128 wide")
-    sub.add_argument("--text-encoder", type=READ, help="umT5-xxl encoder, ComfyUI's or the original file")
-    sub.add_argument("--embeddings", type=READ, help="precomputed prompt embeddings instead of a text encoder")
-    sub.add_argument(
-        "--prompts", type=TEXT, help="one prompt per line, or @FILE; default: twenty that come with the pack"
-    )
-    sub.add_argument("--preset", choices=BUDGETS, default="full", help="full: 20 prompts x 30 s; quick: 4 x 10 s")
-    sub.add_argument("--rule", choices=RULES, default="quota", help="of the roles; the shares stay the same (quota)")
-    sub.add_argument("--rope", choices=["absolute", "contiguous"], default="absolute", help="absolute: as in the paper")
-    sub.add_argument("--size", default="832x480", help="WIDTHxHEIGHT in pixels (832x480)")
-    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
-    sub.add_argument("--shard", default="1/1", help="the share of one machine of a farm: 2/4 is the second of four")
-    sub.add_argument("--seed", type=seed_number, default=0)
-    sub.add_argument("--device", default="auto", help="auto, cpu, cuda, mps (auto)")
-    sub.add_argument("--dtype", choices=DTYPES, default="bf16", help="compute dtype (bf16)")
-    add_farm_arguments(sub)
-
-    profiles = command.group("profiles")
-    sub = command("merge", merge, "Add up measurements of the same setup from several machines.", profiles)
-    sub.add_argument("measured", type=READ, nargs="+", help="measured shares (.safetensors)")
-    sub.add_argument("--out", type=PROFILE_OUT, required=True, help="head profile to write (.json)")
-    sub = command("compare", compare, "Compare two head profiles.", profiles)
-    sub.add_argument("profiles", type=PROFILE, nargs=2, help="files, or names of bundled profiles")
-    sub = command("show", show, "Where a head profile is from, its roles, and the heads its sources dispute.", profiles)
-    sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
-    sub = command("plot", plot, "Plot a head profile.", profiles)
-    sub.add_argument("profile", type=PROFILE, help="file, or name of a bundled profile")
-    sub.add_argument("out", type=WRITTEN, help="PNG to write")
-    sub.add_argument("--measured", type=READ, help="measured shares: adds stability")
-    sub.add_argument("--theme", choices=["dark", "light"], default="light")
+from .arguments import Result
+from .farms import farm_of
+from .values import DTYPES, Kept, ModelFiles, find_profile, parse_size, pick_device, read_text, save_plot
 
 
 def profile(args: argparse.Namespace) -> Result:
     """Measure attention shares, resuming an interrupted measurement, and save shares and profile."""
     _check_profile_name(args.out)
+    if args.returns and args.farm is not None:
+        raise HeadForcingError("--returns is measured by one process, or by each --shard; leave out --farm")
     count, seconds = BUDGETS[args.preset]
     if args.demo:
         weights = args.demo_weights or assets.model_path()
@@ -96,8 +48,21 @@ def profile(args: argparse.Namespace) -> Result:
     prompts = default if args.prompts is None else split_prompts(read_text(args.prompts))
     setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
     made_for = "toy_world" if args.demo else args.model_family
-    where = farm_of(args), args.device, dtype
-    return Measurement(args.out, files, setup, made_for, *where, args.rule, args.shard, args.json).run()
+    if args.returns:
+        ReturnStory.of(setup, 0)  # refuses prompts and blocks that none fits
+    return Measurement(
+        args.out,
+        files,
+        setup,
+        made_for,
+        farm_of(args),
+        args.device,
+        dtype,
+        rule=args.rule,
+        part=args.shard,
+        quiet=args.json,
+        returns=args.returns,
+    ).run()
 
 
 def setup_of(
@@ -119,6 +84,7 @@ class Measurement:
         device: by name.
         rule: of `rules.RULES`, which makes the roles of shares.
         part: of the prompts, such as 2/4, for one machine of several.
+        returns: whether return stories are measured, too, see `head_profiles.profiler`.
     """
 
     out: Path
@@ -131,21 +97,22 @@ class Measurement:
     rule: str = "quota"
     part: str = "1/1"
     quiet: bool = False
+    returns: bool = False
 
     def run(self) -> Result:
         """Measure what is missing, and save shares and profile."""
         with claimed(self.out, self.measured):
-            shares, texts = self._begin(), list(self.setup.prompts)
-            missing, device = set(shares.missing_prompts()), pick_device(self.device)
-            toy = self.made_for == "toy_world"
+            shares, texts, toy = self._begin(), list(self.setup.prompts), self.made_for == "toy_world"
+            device, part = pick_device(self.device), pick_part(len(texts), self.part)
             embeds = list(map(word_hash.encode, texts)) if toy else self.files.encode(texts, device)
-            todo = {prompt: embeds[prompt] for prompt in pick_part(len(texts), self.part) if prompt in missing}
+            missing = set(shares.missing_prompts())
+            todo = {prompt: embeds[prompt] for prompt in part if prompt in missing}
             if self.farm.parallel:
                 self._measure_on_farm(shares, todo)
             else:
-                self._measure_here(shares, todo, device)
+                self._measure_here(shares, todo, device, embeds, part if self.returns else [])
             source = f"measured on {self.files.weights.name}"
-            return _finish(shares, self.out, self.measured, source, (self.made_for,), self.rule)
+            return _finish(shares, self.out, source, (self.made_for,), self.rule)
 
     @property
     def measured(self) -> Path:
@@ -163,23 +130,38 @@ class Measurement:
             )
         return shares
 
-    def _measure_here(self, shares: HeadShares, todo: dict[int, Tensor], device: torch.device) -> None:
-        """Measure prompts, given with their text embeddings, into `shares`, which are saved after each."""
+    def _measure_here(
+        self,
+        shares: HeadShares,
+        todo: dict[int, Tensor],
+        device: torch.device,
+        embeds: Sequence[Tensor],
+        stories: Sequence[int],
+    ) -> None:
+        """Measure prompts, given with their text embeddings, into `shares`, which are saved after each; then return
+        stories, from the embeddings of all prompts."""
         setup, config = self.setup, self.files.inspect().config
+        where: dict[str, Any] = {"dtype": self.dtype, "device": device}
         backbone = WanModel.from_state_dict(config, self.files.load(), self.dtype, device)
+        model = WanVideoModel(backbone, self.dtype, device)
         steps = len(todo) * setup.blocks * len(setup.sigmas)
+
+        def save(number: int) -> None:
+            shares.save(self.measured)
+
         try:
             with tqdm(total=steps, unit="step", desc="profiling", disable=self.quiet) as bar:
                 profile_heads(
-                    WanVideoModel(backbone, self.dtype, device),
+                    model,
                     config,
                     shares,
                     todo,
-                    on_prompt=lambda prompt: shares.save(self.measured),
-                    dtype=self.dtype,
-                    device=device,
+                    on_prompt=save,
                     on_step=lambda block, step, latents: bar.update(latents is not None),
+                    **where,
                 )
+            told = tqdm(stories, unit="return story", disable=self.quiet or not stories)
+            measure_returns(model, config, shares, told, embeds, on_story=save, **where)
         finally:
             shares.save(self.measured)
 
@@ -218,11 +200,10 @@ _backbones = Kept()
 def measure_job(job: PromptJob) -> HeadShares:
     """Measure one prompt; to be called in any process."""
     info, device, shares = job.files.inspect(), pick_device(job.device), HeadShares(job.setup)
-
-    def load() -> WanModel:
-        return WanModel.from_state_dict(info.config, job.files.load(), job.dtype, device)
-
-    backbone = _backbones.get((job.files, info.fingerprint, job.dtype, str(device)), load)
+    backbone = _backbones.get(
+        (job.files, info.fingerprint, job.dtype, str(device)),
+        lambda: WanModel.from_state_dict(info.config, job.files.load(), job.dtype, device),
+    )
     model, todo = WanVideoModel(backbone, job.dtype, device), {job.prompt: job.embed.get()}
     profile_heads(model, info.config, shares, todo, dtype=job.dtype, device=device)
     return shares
@@ -234,9 +215,8 @@ def merge(args: argparse.Namespace) -> Result:
     first, *others = [HeadShares.load(path) for path in args.measured]
     for other in others:
         first.merge(other)
-    measured = args.out.with_suffix(".safetensors")
-    first.save(measured)
-    return _finish(first, args.out, measured, f"merged from {len(args.measured)} measurements")
+    first.save(args.out.with_suffix(".safetensors"))
+    return _finish(first, args.out, f"merged from {len(args.measured)} measurements")
 
 
 def compare(args: argparse.Namespace) -> Result:
@@ -272,9 +252,7 @@ def plot(args: argparse.Namespace) -> Result:
     shares = None if args.measured is None else HeadShares.load(args.measured)
     if shares is not None:
         profile.check_model(shares.setup.num_layers, shares.setup.num_heads)
-    picture = profile_picture(profile, shares, theme=args.theme)
-    with replacing(args.out) as temporary:
-        picture.save(temporary)
+    save_plot(args.out, profile_picture(profile, shares, theme=args.theme))
     return {"text": f"plot     {args.out}", "json": {"picture": str(args.out)}}
 
 
@@ -285,12 +263,15 @@ def _check_profile_name(out: Path) -> None:
     check_writable(out.with_suffix(".safetensors"))
 
 
-def _finish(
-    shares: HeadShares, out: Path, measured: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota"
-) -> Result:
+def _finish(shares: HeadShares, out: Path, source: str, families: tuple[str, ...] = (), rule: str = "quota") -> Result:
+    """Save the profile of measured shares, and report on both."""
+    measured = out.with_suffix(".safetensors")
     made = replace(shares.profile(out.stem, {"source": source}), families=families)
     made = made if rule == "quota" else with_rule(made, rule)
     made.save(out)
-    lines = [*shares.describe(made), *remark_on_rule(made), f"profile  {out}", f"shares   {measured}"]
-    found = {"profile": str(out), "measured": str(measured), "counts": made.counts(), "stability": shares.stability()}
-    return {"text": "\n".join(lines), "json": {**found, "missing_prompts": shares.missing_prompts()}}
+    remarks = [*remark_on_rule(made), *describe_returns(made)]
+    lines = [*shares.describe(made), *remarks, f"profile  {out}", f"shares   {measured}"]
+    found: dict[str, Any] = {"profile": str(out), "measured": str(measured), "counts": made.counts()}
+    found |= {"stability": shares.stability(), "missing_prompts": shares.missing_prompts()}
+    found |= {"retrieving": retrieving_heads(made)} if made.returns is not None else {}
+    return {"text": "\n".join(lines), "json": found}

@@ -3,8 +3,7 @@
 import signal
 import sys
 
-from ..distributed.rank_outcome import decided
-from ..distributed.starter import end_with_starter
+from ..distributed.rank_outcome import decided, end_with_starter
 
 if __name__ == "__main__":
     if decided():  # asked before torch is imported, which takes seconds

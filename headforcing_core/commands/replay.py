@@ -8,22 +8,8 @@ import json
 from safetensors.torch import save
 
 from ..files import check_writable, claimed, replacing
-from ..model.attention import ATTENTION_HELP, BACKENDS
 from ..recorded.replay import Case, replay
 from .arguments import Result
-from .parser import Commands
-from .paths import WRITTEN, folder_read
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `replay` to the commands."""
-    sub = command("replay", replay_case)
-    sub.add_argument("case", type=folder_read("*.json", "*.safetensors"), help="folder with config.json")
-    sub.add_argument("--run", dest="run_name", required=True, help="name of the run in config.json")
-    sub.add_argument("--out", type=WRITTEN, required=True, help="safetensors file to write, tensor `latents`")
-    sub.add_argument("--events", type=WRITTEN, help="JSON file for the memory events")
-    sub.add_argument("--device", default="cpu")
-    sub.add_argument("--attention", default="auto", choices=["auto", *BACKENDS, "reference"], help=ATTENTION_HELP)
 
 
 def replay_case(args: argparse.Namespace) -> Result:

@@ -7,30 +7,11 @@ import math
 from pathlib import Path
 
 from ..errors import HeadForcingError
-from ..files import check_writable, replacing
 from ..render.describe import format_bytes
-from ..runs.entries import list_takes
 from ..runs.stored import folder_bytes, prune, survey
+from ..runs.takes import list_takes
 from .arguments import Result
-from .parser import Commands
-from .paths import STORE, WRITTEN
-
-
-def add_parsers(command: Commands) -> None:
-    """Add `runs list | takes | show | prune` to the command line."""
-    runs = command.group("runs")
-    sub = command("list", list_runs, "List stored videos: finished blocks, size of the folder, prompt.", runs)
-    sub.add_argument("folder", type=STORE, help="the folder given to --runs; ComfyUI's is output/head_forcing")
-    sub = command("takes", list_run_takes, "List stored videos as a table: take, date, length, size, prompts.", runs)
-    sub.add_argument("folder", type=STORE, help="as for `runs list`; default: the current folder", nargs="?")
-    sub = command("show", show_run, "Report drift of a stored video's latents, and decisions of episodic memory.", runs)
-    sub.add_argument("folder", type=STORE)
-    sub.add_argument("name", help="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
-    sub.add_argument("--plot", type=WRITTEN, help="PNG to write: the report as a plot")
-    sub.add_argument("--theme", choices=["dark", "light"], default="light", help="of the plot (light)")
-    sub = command("prune", prune_runs, "Remove the oldest run folders until the others fit into a size.", runs)
-    sub.add_argument("folder", type=STORE)
-    sub.add_argument("--keep-gb", type=float, required=True, help="gigabytes to keep; 0 removes all that are unused")
+from .values import check_plot, save_plot
 
 
 def list_runs(args: argparse.Namespace) -> Result:
@@ -65,9 +46,7 @@ def list_run_takes(args: argparse.Namespace) -> Result:
 def show_run(args: argparse.Namespace) -> Result:
     """The run report of one stored video."""
     _check_folder(args.folder)
-    if args.plot is not None and args.plot.suffix != ".png":
-        raise HeadForcingError(f"the name of the plot must end in .png, got {args.plot.name!r}")
-    check_writable(args.plot)
+    check_plot(args.plot)
     videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
     if video is None:
@@ -80,8 +59,7 @@ def show_run(args: argparse.Namespace) -> Result:
     if args.plot is not None:
         from ..report.latents_plot import run_picture
 
-        with replacing(args.plot) as temporary:
-            run_picture(report, args.theme, video.about.get("novelty_threshold")).save(temporary)
+        save_plot(args.plot, run_picture(report, args.theme, video.about.get("novelty_threshold")))
         text, result["picture"] = f"{text}\nplot     {args.plot}", str(args.plot)
     return {"text": text, "json": result}
 

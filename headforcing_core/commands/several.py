@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
 from dataclasses import replace
 from typing import NoReturn
@@ -19,7 +19,7 @@ from ..distributed.division import check_division
 from ..distributed.peers import PeersLost
 from ..distributed.rank_outcome import Outcome, say, started_here
 from ..distributed.ranks import check_all_ranks_memory, check_roles
-from ..distributed.start_ranks import ANSWER_SECONDS, joined, local_rank, restarts, start
+from ..distributed.start_ranks import ANSWER_SECONDS, joined, restarts, start
 from ..errors import HeadForcingError
 from . import render
 from .source import Source
@@ -34,7 +34,8 @@ def run_on_several(
 ) -> Outcome:
     """Run a command as one of several ranks, or start them; `run` runs it in this process."""
     try:
-        _check(args, under_torchrun)
+        for mistake in _mistakes(args, under_torchrun):
+            raise HeadForcingError(mistake)
         if not under_torchrun:
             _check_before_start(args, _kind(args.device))
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
@@ -57,7 +58,7 @@ def run_on_several(
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
     """Run one rank of a render, report its outcome, and end this process; errors while it ends change nothing."""
     kind = _kind(args.device)
-    device = torch.device(kind, local_rank()) if kind == "cuda" else torch.device(kind)
+    device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
     try:
         with joined(device, args.rank_timeout or ANSWER_SECONDS) as peers:
             args.peers, args.device, peers.speeds = peers, str(device), args.gpu_speeds
@@ -94,50 +95,40 @@ def _kind(device: str) -> str:
     return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _check(args: argparse.Namespace, under_torchrun: bool) -> None:
-    """Refuse what cannot be done on several GPUs and can be seen without a model."""
-    world = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus
+def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
+    """Sentences on what cannot be done on several GPUs and can be seen without a model."""
+    world, kind = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus, _kind(args.device)
+    speeds, seconds = args.gpu_speeds, args.rank_timeout
     if args.gpus < 1:
-        raise HeadForcingError(f"--gpus must be 1 or more, got {args.gpus}")
+        yield f"--gpus must be 1 or more, got {args.gpus}"
     if args.gpus not in (1, world):
-        raise HeadForcingError(f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out")
+        yield f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out"
     if world == 1:
-        raise HeadForcingError(
-            "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
-        )
-    if args.gpu_speeds is not None and len(args.gpu_speeds) != world:
-        raise HeadForcingError(f"--gpu-speeds must be {world} numbers, one for each rank, got {len(args.gpu_speeds)}")
-    if args.rank_timeout is not None and not LEAST_SECONDS <= args.rank_timeout <= MOST_SECONDS:
-        raise HeadForcingError(
-            f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {args.rank_timeout:g}"
-        )
-    if (kind := _kind(args.device)) not in ("cpu", "cuda"):
-        raise HeadForcingError(
-            f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
-        )
+        yield "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
+    if speeds is not None and len(speeds) != world:
+        yield f"--gpu-speeds must be {world} numbers, one for each rank, got {len(speeds)}"
+    if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        yield f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {seconds:g}"
+    if kind not in ("cpu", "cuda"):
+        yield f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
     if kind == "cuda" and not under_torchrun and torch.cuda.device_count() < world:
-        raise HeadForcingError(f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer")
+        yield f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer"
     if kind == "cpu" and not under_torchrun and world > max(LEAST_RANKS, cores := os.cpu_count() or 1):
-        raise HeadForcingError(f"this machine has {cores} processor cores, got --gpus {world}; choose fewer")
+        yield f"this machine has {cores} processor cores, got --gpus {world}; choose fewer"
     if kind == "cuda" and not dist.is_nccl_available():
-        raise HeadForcingError(
+        yield (
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
             "for the second GPU, or Linux"
         )
+    sharded = args.shard_weights
     for given, name, reason in (
         (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
-        (args.follow is not None, "--follow", "the ranks would read the file at different times"),
-        (
-            args.shard_weights and args.fp8_linears,
-            "--fp8-linears with --shard-weights",
-            "weights of one dtype are divided",
-        ),
-        (args.shard_weights and args.compile, "--compile with --shard-weights", "weights move between passes"),
+        (args.follow, "--follow", "the ranks would read the file at different times"),
+        (sharded and args.fp8_linears, "--fp8-linears with --shard-weights", "weights of one dtype are divided"),
+        (sharded and args.compile, "--compile with --shard-weights", "weights move between passes"),
     ):
         if given:
-            raise HeadForcingError(
-                f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
-            )
+            yield f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
 
 
 def _check_before_start(args: argparse.Namespace, kind: str) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from ..model import fp8
 from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
-from ..render.family import with_family
+from ..render.family import family_for
 from ..render.job import RenderJob
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
@@ -32,16 +32,14 @@ from ..render.remedies import COMMAND_LINE
 from ..render.resources import NO_DECODER, Needs, room_on
 from ..render.sinks import load_latents
 from ..render.start import Start
+from ..rollout.rows import Picture
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .arguments import DTYPES, read_text, render_options
-from .follow import FollowedFile
-from .loaded import LoadedModel
-from .machine import Machine
-from .model_files import ModelFiles, text_encoder_bytes
-from .start import chosen_start
+from .followed_file import FollowedFile
+from .loaded import LoadedModel, Machine
+from .values import DTYPES, ModelFiles, chosen_references, chosen_start, read_text, render_options, text_encoder_bytes
 
 
 @dataclass(frozen=True)
@@ -54,6 +52,8 @@ class Source:
         start_latents: `[frames, 16, h, w]` of a video to go on from.
         start: the same as video frames, before `with_start` has encoded them.
         start_key: as for `RenderJob`.
+        references: pictures that prompts can hold, by name, as video frames.
+        pictures: the same as latents, once `with_start` has encoded them.
         follow: the file of the story, where it is read again during the render.
         family: a line on the model family, for the report.
     """
@@ -69,47 +69,44 @@ class Source:
     start_key: str = ""
     follow: FollowedFile | None = None
     family: str = ""
+    references: Mapping[str, Start] = field(default_factory=dict)
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
-        """The inputs of `demo` or `generate`; `elsewhere` as for `Machine.of`."""
-        if "weights" in args:
-            return cls.of_files(args, args.prompts, args.start_latents, follow, elsewhere)
-        return cls.demo(args, follow, elsewhere)
+    def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
+        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one.
 
-    @classmethod
-    def demo(cls, args: argparse.Namespace, follow: FollowedFile | None = None, elsewhere: bool = False) -> Source:
-        """The embedded model, with the text of `follow`, `--prompts` or its default story."""
-        options, _ = with_family(render_options(args, assets.SIZE), None)
-        info = ModelFiles(assets.model_path()).inspect()
-        machine = Machine.of(args, torch.float32, info.config.head_dim, elsewhere)
-        if follow is not None or args.prompts:
-            timeline = options.parse(read_text(args.prompts) if follow is None else follow.text)
-            note_unlike_training([segment.text for segment in timeline.segments])
+        Without prompts the embedded model tells its own story; `elsewhere` as for `Machine.of`.
+        """
+        given = vars(args)
+        files = ModelFiles.of(args) if given.get("weights") else None
+        family, family_line = family_for(args.model_family, None if files is None else files.weights)
+        options = render_options(args, None if files else assets.SIZE, family)
+        references = chosen_references(args, options)
+        follow = FollowedFile(args.follow) if given.get("follow") else None
+        text = follow.text if follow else read_text(args.prompts or "")
+        if files or follow or args.prompts:
+            timeline = options.parse(text, references=tuple(references))
+            if files is None:
+                note_unlike_training(timeline)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
-        start = chosen_start(args, options)
-        return cls(options, timeline, machine, machine.identified(info), scale=args.scale, start=start, follow=follow)
-
-    @classmethod
-    def of_files(
-        cls,
-        args: argparse.Namespace,
-        prompts: str,
-        start_latents: Path | None = None,
-        follow: FollowedFile | None = None,
-        elsewhere: bool = False,
-    ) -> Source:
-        """The model of `--weights`; the text of `follow` replaces `prompts`."""
-        files = ModelFiles.of(args)
-        options, family = with_family(render_options(args), files.weights)
-        timeline = options.parse(read_text(prompts) if follow is None else follow.text)
-        info = files.inspect()
-        latents = None if start_latents is None else load_latents(start_latents, (options.width, options.height))
-        start = chosen_start(args, options)
-        machine = Machine.of(args, DTYPES[args.dtype], info.config.head_dim, elsewhere)
-        source = cls(options, timeline, machine, machine.identified(info), files, follow=follow, family=family)
-        return replace(source, start_latents=latents, start=start)
+        info = (files or ModelFiles(assets.model_path())).inspect()
+        latents = given.get("start_latents")
+        machine = Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere)
+        return cls(
+            options,
+            timeline,
+            machine,
+            machine.identified(info),
+            files=files,
+            scale=1 if files else args.scale,
+            start_latents=None if latents is None else load_latents(latents, (options.width, options.height)),
+            start=chosen_start(args, options),
+            follow=follow,
+            family=family_line if files else "",
+            references=references,
+        )
 
     def with_prompts(self, text: str) -> Source:
         """A copy with other prompts."""
@@ -117,9 +114,9 @@ class Source:
 
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
-        timeline = self.options.parse(text)
+        timeline = self.options.parse(text, references=self.timeline.references)
         if self.files is None:
-            note_unlike_training([segment.text for segment in timeline.segments])
+            note_unlike_training(timeline)
         return timeline
 
     @property
@@ -127,7 +124,7 @@ class Source:
         """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
-    @cached_property
+    @property
     def texts(self) -> list[str]:
         """The texts to encode."""
         return self.timeline.texts
@@ -157,19 +154,23 @@ class Source:
             self.files.check_text()
         given = self.files is None or self.files.vae is not None
         plan.check_encoder(given, f"give --vae, the {self.vae_name}")
-        if self.start is not None and not given:
-            raise HeadForcingError(
-                f"--start-image and --start-video need --vae, the {self.vae_name}, which encodes them"
-            )
+        if (self.start is not None or self.references) and not given:
+            options = "--start-image and --start-video need" if self.start is not None else "--reference needs"
+            raise HeadForcingError(f"{options} --vae, the {self.vae_name}, which encodes images")
 
     def with_start(self) -> Source:
-        """A copy with the latents of `start`. Call it before prompts are encoded: the VAE is not kept in memory."""
-        if self.start is None:
+        """A copy with the latents of `start` and `references`.
+
+        Call it before prompts are encoded: the VAE is not kept in memory.
+        """
+        if self.start is None and not self.references:
             return self
         codec = self._codec(encodes=True)
         assert codec is not None
-        latents = self.start.encoded(codec).float().cpu()
-        return replace(self, start_latents=latents, start_key=self.start.key(codec))
+        source = replace(self, pictures={name: shown.picture(codec) for name, shown in self.references.items()})
+        if self.start is None:
+            return source
+        return replace(source, start_latents=self.start.encoded(codec), start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated."""
@@ -184,17 +185,26 @@ class Source:
             state_seconds=self.options.state_seconds,
             found_profiles=self.machine.found_profiles,
             about=self._about(plan) if embeds else {},
+            pictures=self.pictures,
         )
+
+    def job_with_found_roles(self, plan: RenderPlan, embeds: Sequence[Tensor]) -> RenderJob:
+        """The same, with the roles of heads that were found for this model earlier where the plan would find them."""
+        job = self.job(plan, embeds)
+        known = job.take_found_roles(self.plan)
+        return job if known is plan else self.job(known, embeds)
 
     def _about(self, plan: RenderPlan) -> dict[str, Any]:
         latent_format = None if self.files is None else self.info.config.latents.name
-        inexact = self.machine.inexact
-        return {
-            **about_video(plan, self.options.method_name, self.options.seed, latent_format),
-            "weights": self.info.path.name,
-            **({"inexact": inexact} if inexact else {}),
-            **({"start": self.start.about} if self.start else {}),
-        }
+        about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
+        about["weights"] = self.info.path.name
+        if self.machine.inexact:
+            about["inexact"] = self.machine.inexact
+        if self.start is not None:
+            about["start"] = self.start.about
+        if self.references:
+            about["references"] = {name: shown.about for name, shown in self.references.items()}
+        return about
 
     def check_needs(
         self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
@@ -263,18 +273,17 @@ class Source:
         device, dtype = self.machine.device, self.machine.dtype
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = (self.files or ModelFiles(assets.model_path())).load()
-        backbone: Any
-        if self.machine.fp8_linears:  # rounded on the host, so that the device never holds more than it needs
-            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype)
+        rounded, sharded = self.machine.fp8_linears, self.machine.shard_weights
+        # rounded or divided on the host, so that the device never holds more than it needs
+        host = "cpu" if rounded or sharded else device
+        backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, dtype, host)
+        if rounded:
             fp8.use_fp8_linears(backbone, fp8.has_product(device))
             backbone = backbone.to(device)
-        else:
-            sharded = self.machine.shard_weights
-            backbone = WanModel.from_state_dict(self.info.config, state_dict, dtype, "cpu" if sharded else device)
-            if sharded:
-                from ..distributed.sharded import shard
+        elif sharded:
+            from ..distributed.sharded import shard
 
-                backbone = shard(backbone, device)
+            backbone = shard(backbone, device)
         return LoadedModel(self.machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:
@@ -295,8 +304,8 @@ def toy_codec(device: torch.device) -> FrameCodec:
     return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)
 
 
-def note_unlike_training(texts: Sequence[str]) -> None:
+def note_unlike_training(timeline: Timeline) -> None:
     """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
-    found = next(filter(None, map(word_hash.advice, texts)), None)
+    found = next(filter(None, map(word_hash.advice, map(timeline.spoken, timeline.segments))), None)
     if found is not None:
         sys.stderr.write(f"note: {one_line(found)}.\n")

@@ -38,9 +38,9 @@ DEMO_STORY = """\
 """What is rendered without other prompts: each room is left and comes back."""
 COMPARED = {
     "self_forcing": "full cache: every frame is kept",
-    "self_forcing_window_21": "window: the last 21 frames are kept",
     "head_forcing": "Head Forcing: each head keeps what it needs",
-    "head_forcing_scenes": "the same, and a scene that returns gets its own frames back",
+    "head_forcing_scenes": "head_forcing_scenes: besides, a scene that returns gets its own frames back",
+    "self_forcing_window_21": "window: the last 21 frames are kept",
 }
 """The methods that are compared on the story without others, labels by name."""
 _FOLDER = Path(__file__).parent

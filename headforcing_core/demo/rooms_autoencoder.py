@@ -18,24 +18,14 @@ from ..timeline.clock import TEMPORAL_STRIDE
 
 LATENT_CHANNELS = 16
 SPATIAL_FACTOR = 8
+# fmt: off
 PREVIEW_FACTORS = (
-    (-0.0256, -0.0203, -0.1832),
-    (-0.0238, 0.0361, -0.0303),
-    (-0.1567, -0.2092, -0.0278),
-    (-0.0006, -0.0064, 0.0022),
-    (0.0913, -0.0161, -0.1136),
-    (-0.0026, 0.0032, 0.0035),
-    (0.0000, -0.0007, 0.0044),
-    (-0.0009, 0.0006, 0.0021),
-    (-0.0497, 0.1105, -0.0198),
-    (-0.0061, 0.0196, -0.0465),
-    (-0.0693, 0.0422, 0.0502),
-    (0.0619, 0.0136, 0.0263),
-    (-0.0032, -0.0071, 0.0010),
-    (-0.0014, 0.0076, 0.0009),
-    (0.1280, 0.0159, -0.0014),
-    (-0.0038, -0.0021, 0.0046),
+    (-0.0256, -0.0203, -0.1832), (-0.0238, 0.0361, -0.0303), (-0.1567, -0.2092, -0.0278), (-0.0006, -0.0064, 0.0022),
+    (0.0913, -0.0161, -0.1136), (-0.0026, 0.0032, 0.0035), (0.0000, -0.0007, 0.0044), (-0.0009, 0.0006, 0.0021),
+    (-0.0497, 0.1105, -0.0198), (-0.0061, 0.0196, -0.0465), (-0.0693, 0.0422, 0.0502), (0.0619, 0.0136, 0.0263),
+    (-0.0032, -0.0071, 0.0010), (-0.0014, 0.0076, 0.0009), (0.1280, 0.0159, -0.0014), (-0.0038, -0.0021, 0.0046),
 )
+# fmt: on
 PREVIEW_BIAS = (-0.2718, -0.3073, -0.3155)
 """Latent pixel to colour in -1..1, as `training/release.py` prints them."""
 _PATCH = 4
@@ -140,11 +130,14 @@ class RoomsAutoencoder(nn.Module):
         patches = F.pixel_shuffle(out(hidden), _PATCH)
         return ((patches + full(patches)) * 0.5 + 0.5).unflatten(1, (-1, 3))
 
-    def decode_next(self, latent: Tensor, before: Tensor | None, starts_video: bool) -> tuple[Tensor, Tensor]:
-        """Decode one latent frame `[1, 16, h, w]`; returns its video frames and the features the next one needs."""
+    def decode_next(self, latent: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Decode one latent frame `[1, 16, h, w]`; returns its video frames and the features the next one needs.
+
+        `before` are the features of the one before; None for the first of a video.
+        """
         hidden = self.dec(self.raw(latent.to(self.mean)))
         mixed = self._mix(hidden, hidden if before is None else before)
-        out, full = (self.out_img, self.full_img) if starts_video else (self.out_vid, self.full_vid)
+        out, full = (self.out_img, self.full_img) if before is None else (self.out_vid, self.full_vid)
         return self._full(mixed, out, full)[0].movedim(1, -1).clamp(0, 1), hidden
 
 
@@ -183,6 +176,6 @@ class RoomsStreamingDecoder:
         """Decode the next latent frames `[frames, 16, h, w]` to video frames `[video frames, 8h, 8w, 3]` in 0..1."""
         parts = []
         for latent in latents.split(1):
-            part, self._before = self.autoencoder.decode_next(latent, self._before, self._before is None)
+            part, self._before = self.autoencoder.decode_next(latent, self._before)
             parts.append(part)
         return torch.cat(parts)

@@ -10,23 +10,12 @@ import torch
 from torch import Tensor
 
 from .assets import DEMO_STORY
-from .words import CHOICES, Look
+from .words import CHOICES, TEMPLATE, Look
 
 TEXT_LEN = 12
 TEXT_DIM = 64
 MOST_NAMED = 6  # unknown words in a sentence
 FIRST_PROMPT = 60_000  # number of the first prompt that a head profile is measured on
-TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
-
-HELP = (
-    "The toy world understands prompts of the form '"
-    + TEMPLATE
-    + "', with "
-    + "; ".join(
-        f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
-        for kind, words in CHOICES.items()
-    )
-)
 
 _KNOWN_WORDS = frozenset(word for word in TEMPLATE.split() if word.isalpha()).union(
     *(phrase.split() for words in CHOICES.values() for phrase in words)

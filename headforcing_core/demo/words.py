@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "colour": ("red", "green", "blue", "yellow", "orange", "purple", "cyan", "pink"),
@@ -15,6 +17,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "camera": ("", "panning left", "panning right"),
 }
 """By what they say. Looks are drawn by their order, so it must not change."""
+
+TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
+
+HELP = (
+    "The toy world understands prompts of the form '"
+    + TEMPLATE
+    + "', with "
+    + "; ".join(
+        f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
+        for kind, words in CHOICES.items()
+    )
+)
 
 
 @dataclass(frozen=True)

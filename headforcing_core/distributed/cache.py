@@ -7,7 +7,7 @@ attention back. A rank holds whole heads, so no cache is ever moved, and each he
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -15,16 +15,15 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.base import Cache, WriteClean
+from ..cache.base import State
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
-from ..cache.scenes import Recall
 from ..cache.shape import CacheShape, Shape
 from ..devices import upload
+from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
-from ..timeline.switch import Switch
 from .division import Division, grouped
 from .peers import Peers
 
@@ -101,15 +100,12 @@ class SpreadMemoryHeads(MemoryHeads):
         return torch.cat(got)[upload(torch.tensor(order, dtype=torch.long), here.device)]
 
 
-class ParallelCache(Cache):
-    """The cache for one rank's strip of tokens; `bytes` are those of this rank's keys and values.
+class ParallelCache(HeadCache):
+    """The caches of one rank's heads, for its strip of tokens; `bytes` are those of this rank's keys and values.
 
     Args:
         shape: of the whole model's cache.
         division: by default that for the speeds of the ranks.
-
-    Attributes:
-        part: the caches of this rank's heads.
     """
 
     def __init__(
@@ -121,13 +117,12 @@ class ParallelCache(Cache):
         attention: AttentionFunction = sdpa,
         division: Division | None = None,
     ):
-        shape = grouped(shape)
-        self.peers, self.shape = peers, shape
-        self.division = division or Division.of(shape, peers.world, peers.speeds)
+        whole = grouped(shape)
+        self.peers, self.whole = peers, whole
+        self.division = division or Division.of(whole, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
-        everywhere = SpreadMemoryHeads(peers, shape, self.division)
-        self.part = HeadCache(PartShape.of(shape, self._own), dtype, device, attention, everywhere=everywhere)
-        self.device, self.fused = self.part.device, self.part.fused
+        everywhere = SpreadMemoryHeads(peers, whole, self.division)
+        super().__init__(PartShape.of(whole, self._own), dtype, device, attention, everywhere=everywhere)
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads = [
             [torch.tensor(own, dtype=torch.long, device=self.device) for own in layers]
@@ -135,69 +130,50 @@ class ParallelCache(Cache):
         ]
 
     @property
-    def block(self) -> int:  # type: ignore[override]
-        return self.part.block
-
-    @property
-    def layout(self) -> Hashable | None:
-        return self.part.layout
-
-    @property
-    def bytes(self) -> int:
-        return self.part.bytes
-
-    @property
     def occupied(self) -> int:
-        heads = [sum(map(len, layers)) for layers in self.shape.groups.values()]
-        return sum(group.frames * count for group, count in zip(self.part.groups, heads, strict=True))
+        heads = [sum(map(len, layers)) for layers in self.whole.groups.values()]
+        return sum(group.frames * count for group, count in zip(self.groups, heads, strict=True))
 
-    @property
-    def recalls(self) -> Sequence[Recall]:
-        return self.part.recalls
+    def state(self) -> None:
+        """None: a rank holds its own heads only."""
 
-    def begin_block(self) -> None:
-        self.part.begin_block()
-
-    def switch_blocks(self, switch: Switch) -> int:
-        return self.part.switch_blocks(switch)
-
-    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        self.part.apply_switch(switch, write_clean, latest)
+    def restore(self, state: State) -> None:
+        raise HeadForcingError("this cache does not store its state")
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        return self.part.commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank]))
+        return super().commit(PartPrompt(prompt.layers, prompt.valid_tokens, self._heads[self.peers.rank]))
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
         k, v = self._to_heads(layer, torch.cat((k, v), dim=-1)).chunk(2, dim=-1)  # one message for both
-        self.part.write(layer, k, v)
+        super().write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         """Attention of `q [own tokens, all heads, head_dim]` in the contexts of all heads, in the same shape."""
         q = self._to_heads(layer, q)
-        return self._to_tokens(layer, self.part.attend(layer, q) if self._own[layer] else q)
+        return super().attend(layer, q) if self._own[layer] else self._to_tokens(layer, q)
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """Norms over all heads first, then one message for queries, keys and values, then the kernel of `part`."""
+        """Norms over all heads first, then one message for queries, keys and values, then the kernel."""
         if weights is not None:
             k = F.rms_norm(k, k.shape[1:], weights[1], eps)
             q = None if q is None else F.rms_norm(q, q.shape[1:], weights[0], eps)
-        sent = [x.unflatten(-1, (self.shape.heads, -1)) for x in (k, v, q) if x is not None]
+        sent = [x.unflatten(-1, (self.whole.heads, -1)) for x in (k, v, q) if x is not None]
         got = self._to_heads(layer, torch.cat(sent, dim=-1)).chunk(len(sent), dim=-1)
         if not self._own[layer]:
             return None if q is None else got[2]
         flat = [x.flatten(1) for x in got]
-        return self.part.write_projections(layer, None if q is None else flat[2], flat[0], flat[1], None, eps)
+        return super().write_projections(layer, None if q is None else flat[2], flat[0], flat[1], None, eps)
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` for what `write_projections` returned."""
-        return self._to_tokens(layer, self.part.attend_rotated(layer, queries) if self._own[layer] else queries)
+        return self._to_tokens(layer, super().attend_rotated(layer, queries) if self._own[layer] else queries)
 
     def _to_heads(self, layer: int, x: Tensor) -> Tensor:
         """`x [own tokens, all heads, n]` to `[all tokens, own heads, n]`, tokens in the order of the frames."""
-        strips, shape, own, n = self.division.strips, self.shape, len(self._own[layer]), x.shape[-1]
+        strips, shape, own, n = self.division.strips, self.whole, len(self._own[layer]), x.shape[-1]
         frames = len(x) // strips[self.peers.rank].tokens
         by_head = x.transpose(0, 1)
         parts = [by_head[heads[layer]] for heads in self._heads]
@@ -209,7 +185,7 @@ class ParallelCache(Cache):
 
     def _to_tokens(self, layer: int, x: Tensor) -> Tensor:
         """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
-        strips, shape, n = self.division.strips, self.shape, x.shape[-1]
+        strips, shape, n = self.division.strips, self.whole, x.shape[-1]
         frames = len(x) // shape.frame_tokens
         own_tokens = frames * strips[self.peers.rank].tokens
         by_head = x.transpose(0, 1).unflatten(1, (frames, shape.rows, shape.columns))

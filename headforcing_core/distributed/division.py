@@ -8,7 +8,6 @@ from fractions import Fraction
 from itertools import accumulate
 from math import gcd, lcm
 
-import torch
 from torch import Tensor
 
 from ..cache.policy import CachePolicy
@@ -101,20 +100,16 @@ def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[
         costs: per layer and head.
         speeds: of the ranks, relative to each other; by default all are equal.
     """
-    parts = ratio(speeds, ranks)
-    held = [0.0] * ranks
-    heads: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
-    for row in costs:
-        load, mine = [0.0] * ranks, [[] for _ in range(ranks)]  # type: list[float], list[list[int]]
+    parts, held = ratio(speeds, ranks), [0.0] * ranks
+    heads: list[list[list[int]]] = [[[] for _ in costs] for _ in range(ranks)]
+    for layer, row in enumerate(costs):
+        load = [0.0] * ranks
         for head in sorted(range(len(row)), key=lambda head: (-row[head], head)):
-            done = [((load[rank] + row[head]) / parts[rank], held[rank], rank) for rank in range(ranks)]
-            rank = min(done)[2]
+            rank = min(((load[rank] + row[head]) / parts[rank], held[rank], rank) for rank in range(ranks))[2]
             load[rank] += row[head]
             held[rank] += row[head]
-            mine[rank].append(head)
-        for rank in range(ranks):
-            heads[rank].append(tuple(sorted(mine[rank])))
-    return tuple(map(tuple, heads))
+            heads[rank][layer].append(head)
+    return tuple(tuple(tuple(sorted(layer)) for layer in layers) for layers in heads)
 
 
 @dataclass(frozen=True)
@@ -146,17 +141,12 @@ class Division:
     @property
     def worst_over_mean(self) -> float:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
-        speeds = ratio(self.speeds, self.ranks)
-
-        def worst(load: Sequence[int]) -> float:
-            return max(cost / speed for cost, speed in zip(load, speeds, strict=True)) / (sum(load) / sum(speeds))
-
-        return max(map(worst, self._loads()))
-
-    def _loads(self) -> Iterator[list[int]]:
-        """Per layer, the cost of every rank."""
+        speeds, worst = ratio(self.speeds, self.ranks), 0.0
         for layer, costs in enumerate(self.costs):
-            yield [sum(costs[head] for head in heads[layer]) for heads in self.heads]
+            loads = [sum(costs[head] for head in heads[layer]) for heads in self.heads]
+            slowest = max(load / speed for load, speed in zip(loads, speeds, strict=True))
+            worst = max(worst, slowest / (sum(loads) / sum(speeds)))
+        return worst
 
     def share_of_cache(self, rank: int) -> float:
         """The part of the cache's bytes that a rank holds."""
@@ -184,10 +174,7 @@ def grouped(shape: Shape) -> CacheShape:
 
 
 def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> None:
-    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work.
-
-    Also refuses parts that leave a token to nobody or to two ranks, whose flow would never be written.
-    """
+    """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
     grouped(shape)
     if not _fits(shape, ranks):
         most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
@@ -196,24 +183,12 @@ def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = No
             f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(most)}"
         )
     parts = strips(shape.rows, shape.columns, ranks, speeds)
-    if not _cover_once(parts, shape):
-        raise HeadForcingError(
-            f"the parts of {ranks} GPUs do not cover a frame of {shape.rows}x{shape.columns} tokens once; leave out "
-            "--gpu-speeds, or choose another --size"
-        )
     if min(strip.tokens for strip in parts) == 0:
         given = ",".join(f"{speed:g}" for speed in speeds or ())
         raise HeadForcingError(
             f"--gpu-speeds {given} leave one GPU without a part of the frame ({shape.rows}x{shape.columns} tokens); "
             "give numbers closer to each other, or leave out the slowest GPU"
         )
-
-
-def _cover_once(parts: Sequence[Strip], shape: Shape) -> bool:
-    covered = torch.zeros(shape.rows, shape.columns, dtype=torch.int32)
-    for strip in parts:
-        strip.of_frames(covered).add_(1)
-    return bool((covered == 1).all())
 
 
 def _fits(shape: Shape, ranks: int) -> bool:

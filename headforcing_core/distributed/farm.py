@@ -1,4 +1,4 @@
-"""The interface of a farm, and the farm of this process alone: one job after the other."""
+"""The interface of a farm, the farm of this process alone, and the choice of one."""
 
 from __future__ import annotations
 

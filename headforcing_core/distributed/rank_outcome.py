@@ -1,13 +1,21 @@
-"""The end of a render, handed from a rank to the process that started the ranks. Imports no torch."""
+"""Knowledge that ranks and the process that started them have of each other: the outcome of the render, and that the
+starter runs, since they end when it does. Imports no torch."""
 
 from __future__ import annotations
 
 import json
 import os
 import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import inf
 from pathlib import Path
 
+from ..files import lock, unlock
+
 FOLDER = "HEADFORCING_OUTCOMES"  # environment: where ranks that `start` has started put their outcomes
+_LOCK = "starter.lock"  # held while the starter runs: every operating system frees it when the process is killed
 
 Outcome = tuple[int, str]  # exit code and text
 
@@ -40,3 +48,27 @@ def said(folder: Path) -> Outcome | None:
         code, text = json.loads(path.read_text(encoding="utf-8"))
         return code, text
     return None
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[None]:
+    """Show ranks that read this folder that this process, their starter, runs."""
+    held = lock(folder / _LOCK)
+    try:
+        yield
+    finally:
+        if held is not None:
+            unlock(held)
+
+
+def end_with_starter() -> None:
+    """End this rank within a second of the process that has started it, whatever the rank does then."""
+    folder = Path(os.environ[FOLDER])
+
+    def wait() -> None:
+        try:
+            lock(folder / _LOCK, inf)
+        finally:
+            os._exit(1)
+
+    threading.Thread(target=wait, name="head forcing starter", daemon=True).start()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
+import re
 import signal
 import sys
 import threading
@@ -16,12 +18,12 @@ from ..errors import HeadForcingError, first_sentence
 from ..versions import VERSION
 from .farm import Farm, Job, Outcome, Shared, Value, log
 
-LOCAL = "local"
 RETRIES = 3  # of a job whose worker or machine died; its error is not tried again
-INSTALL = 'pip install -e ".[farm]"'
 _POLL_SECONDS = 0.5
 _STOP_SECONDS = 15.0  # a cancelled job may store what it has
 _OBJECT_STORE_BYTES = 500_000_000  # of a local Ray: jobs share text embeddings, and Ray moves to disk what is more
+LOCAL = "local"  # name of a farm of Ray on this machine
+INSTALL = 'pip install -e ".[farm]"'
 _LOCAL_SETTINGS = {
     "RAY_worker_niceness": "0",  # 15 by default: on a machine with other work jobs would starve
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would report its use to its makers
@@ -175,3 +177,28 @@ def _cancel(tasks: list[Any]) -> None:
 
 def _ray() -> Any:
     return importlib.import_module("ray")
+
+
+def farm_named(name: str | None, gpus: float | None = None, workers: int | None = None) -> Farm:
+    """The farm of `--farm`: None is this process alone; else as for `RayFarm`.
+
+    Without Ray `local` is this process, too, and says so; a cluster cannot be reached without it.
+    """
+    if name is None:
+        if gpus is not None or workers is not None:
+            raise HeadForcingError("--farm-gpus and --farm-workers go with --farm: add --farm local")
+        return Farm()
+    if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
+        raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
+    if gpus is not None and not 0 <= gpus <= 64:
+        raise HeadForcingError(f"--farm-gpus must be from 0 to 64, got {gpus}")
+    if workers is not None and not 1 <= workers <= 1024:
+        raise HeadForcingError(f"--farm-workers must be from 1 to 1024, got {workers}")
+    if workers is not None and name != LOCAL:
+        raise HeadForcingError("--farm-workers goes with --farm local: a cluster knows its own size")
+    if importlib.util.find_spec("ray") is not None:
+        return RayFarm(name, gpus, workers)
+    if name != LOCAL:
+        raise HeadForcingError(f"--farm {name} needs Ray, which is not installed: {INSTALL}")
+    log.warning("Head Forcing: Ray is not installed (%s), so everything is made one after the other", INSTALL)
+    return Farm()

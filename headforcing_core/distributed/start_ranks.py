@@ -19,8 +19,7 @@ import torch
 import torch.distributed as dist
 
 from .peers import DistributedPeers, losing_peers
-from .rank_outcome import FOLDER, Outcome, said
-from .starter import running
+from .rank_outcome import FOLDER, Outcome, running, said
 
 RESTARTS = 3
 ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead; loading may differ by minutes
@@ -29,7 +28,7 @@ ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead
 def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     """Run `python -m module arguments` as `ranks` processes of this machine under torchrun; returns when they are done.
 
-    When a rank ends without an outcome (`outcome.say`), all of them are started again, at most `RESTARTS` times.
+    When a rank ends without an outcome (`rank_outcome.say`), all of them are started again, at most `RESTARTS` times.
     """
     from torch.distributed.elastic.multiprocessing.api import DefaultLogsSpecs, SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -79,11 +78,6 @@ def _interrupted_once() -> None:
     if threading.current_thread() is threading.main_thread():  # which alone gets signals
         api._terminate_process_handler = stop  # registered by torchrun whenever it starts the ranks
         signal.signal(signal.SIGINT, stop)
-
-
-def local_rank() -> int:
-    """The number of this rank on its machine."""
-    return int(os.environ["LOCAL_RANK"])
 
 
 def restarts() -> int:

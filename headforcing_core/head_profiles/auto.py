@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -18,11 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.base import Cache, State, WriteClean
+from ..cache.base import State, WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent
 from ..cache.policy import CachePolicy, HeadRole, RolePolicy
-from ..cache.scenes import Recall
 from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -42,7 +42,7 @@ FIRST_MEASURED_BLOCK = 2  # 0-based; before it, the context is too short to dist
 class AutoProfile:
     """Requests that head roles are measured during sampling; used in place of a head profile.
 
-    The fractions are those of `profile.classify`, the rule is one of `rules.RULES`.
+    The fractions are those of `profile.classify`, the rule is one of `names.RULES`.
     """
 
     anchor_fraction: float = ANCHOR_FRACTION
@@ -75,18 +75,16 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
     )
 
 
-class AutoProfileCache(Cache):
-    """A `HeadCache` that measures the head roles in a warm-up and then switches to head-wise caches.
+class AutoProfileCache(HeadCache):
+    """A `HeadCache` of every frame that measures the head roles, and begins again with them after the warm-up.
 
     Args:
         shape: of the head-wise caches; its roles are replaced by the measured ones.
         known: the profile that an earlier render of the same video measured. The switch takes place at the same block,
             but nothing is measured.
-
-    Attributes:
-        profile: the measured profile; None before the switch, and for videos that end before it.
-        earlier_events: decisions of episodic memory for the blocks of the warm-up, available after the switch.
     """
+
+    meter: ShareMeter
 
     def __init__(
         self,
@@ -97,41 +95,27 @@ class AutoProfileCache(Cache):
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
     ):
-        self.known = known
-        self.auto, self.dtype, self.device, self.attention = auto, dtype, torch.device(device), attention
-        self.shape = shape
-        self.warm_up = warm_up_shape(shape)
-        layers, heads = len(shape.roles), len(shape.roles[0])
-        self.cache: HeadCache = HeadCache(self.warm_up, dtype, device, attention)
-        self.meter = ShareMeter(layers, heads, self.cache.rope.frame_tokens)
-        self.cache.meter = self.meter
-        self.profile: HeadProfile | None = None
+        self.auto, self.known, self.dtype, self.head_wise = auto, known, dtype, shape
+        self._hold(warm_up_shape(shape), device, attention)
+        self.meter = ShareMeter(shape.layers, shape.heads, self.rope.frame_tokens)
         self.earlier_events: list[MemoryEvent] = []
         self._prompts: list[PromptKV] = []
         self._switches: dict[int, Switch] = {}  # those that only begin a prompt, by block
-        self._sum, self._passes = torch.zeros(layers, heads, 3, dtype=torch.float64), 0
+        self._sum, self._passes = torch.zeros(shape.layers, shape.heads, 3, dtype=torch.float64), 0
         self._pass_open = False
 
-    @property
-    def block(self) -> int:  # type: ignore[override]
-        return self.cache.block
+    def _hold(self, shape: CacheShape, device: torch.device | str, attention: AttentionFunction) -> None:
+        """Become empty caches of this shape."""
+        super().__init__(shape, self.dtype, device, attention)
+        self.fused = False  # `write` counts the passes
 
     @property
-    def bytes(self) -> int:
-        return self.cache.bytes
-
-    @property
-    def occupied(self) -> int:
-        return self.cache.occupied
-
-    @property
-    def report(self) -> list[str]:
-        return self.cache.report
+    def layout(self) -> None:
+        """None: the buffers change at the switch."""
 
     def begin_block(self) -> None:
-        self.cache.begin_block()
-        measuring = self.profile is None and self.known is None
-        self.meter.active = measuring and self.cache.block >= FIRST_MEASURED_BLOCK
+        super().begin_block()
+        self.meter.active = self.profile is None and self.known is None and self.block >= FIRST_MEASURED_BLOCK
         self._pass_open = False
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
@@ -141,50 +125,41 @@ class AutoProfileCache(Cache):
                 self._sum += self.meter.shares
                 self._passes += 1
             self._pass_open = True
-        self.cache.write(layer, k, v)
-
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.cache.attend(layer, q)
+        super().write(layer, k, v)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        event = self.cache.commit(prompt)
+        event = super().commit(prompt)
         if self.profile is None:
             self._prompts.append(prompt)
             frames = self.shape.frames_per_block
-            if self.cache.block * frames >= warm_up_frames(frames):
+            if self.block * frames >= warm_up_frames(frames):
                 event = self._switch()
         return event
 
-    def switch_blocks(self, switch: Switch) -> int:
-        return HeadCache.switch_blocks(self.cache, switch)
-
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         if self.profile is not None:
-            self.cache.apply_switch(switch, write_clean, latest)
+            super().apply_switch(switch, write_clean, latest)
         elif switch.changes_cache:  # the cache of the warm-up stays as it is: the head-wise caches are filled from it
             raise HeadForcingError(
                 "a prompt switch cannot change the cache while head roles are being measured; load a head profile"
             )
         else:
-            self._switches[self.cache.block] = switch
+            self._switches[self.block] = switch
 
-    @property
-    def recalls(self) -> list[Recall]:
-        return self.cache.recalls
-
-    @property
-    def scene_starts(self) -> list[int] | None:
-        return self.cache.scene_starts
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        if self.profile is None:
+            raise HeadForcingError("pictures cannot be held while head roles are being measured; load a head profile")
+        super().hold_pictures(pictures, write_clean)
 
     def state(self) -> State | None:
-        return None if self.profile is None else self.cache.state()
+        return None if self.profile is None else super().state()
 
     def restore(self, state: State) -> None:
         """Restore the state of head-wise caches from an earlier render, with the roles that it measured (`known`)."""
         assert self.known is not None
-        cache = HeadCache(replace(self.shape, roles=self.known.roles), self.dtype, self.device, self.attention)
-        cache.restore(state)
-        self.cache, self.profile = cache, self.known
+        self._hold(replace(self.head_wise, roles=self.known.roles), self.device, self.attention)
+        super().restore(state)
+        self.profile = self.known
 
     def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
@@ -197,7 +172,7 @@ class AutoProfileCache(Cache):
             shares,
             self.auto.anchor_fraction,
             self.auto.local_fraction,
-            measured={"window_frames": self.warm_up.total_frames, "rope": "absolute", "prompts": 1},
+            measured={"window_frames": self.shape.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )
         return found if self.auto.rule == "quota" else with_rule(found, self.auto.rule)
@@ -205,17 +180,28 @@ class AutoProfileCache(Cache):
     def _switch(self) -> MemoryEvent | None:
         """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
         self.profile = self.known or self._measure()
-        roles = self.profile.roles
-        full = self.cache
-        self.cache = HeadCache(replace(self.shape, roles=roles), self.dtype, self.device, self.attention)
+        full = copy(self)
+        self._hold(replace(self.head_wise, roles=self.profile.roles), self.device, self.attention)
         events = []
         for block, prompt in enumerate(self._prompts):
             if block in self._switches:
-                self.cache.begin_scene(self._switches[block])
-            events.append(self.cache.refill(full, block, prompt))
+                self.begin_scene(self._switches[block])
+            self._take_block(full, block)
+            events.append(self.commit(prompt))
         self._prompts = []
         self.earlier_events = [event for event in events[:-1] if event is not None]
         return events[-1]
+
+    def _take_block(self, full: HeadCache, block: int) -> None:
+        """Write a block from the keys and values of `full`, a cache that holds every frame in every head."""
+        (group,) = full.groups
+        frames = self.shape.frames_per_block
+        slots = slice(block * frames, (block + 1) * frames)
+        self.begin_block()
+        for layer, (k, v) in enumerate(zip(group.k, group.v, strict=True)):
+            for ours in self.groups:
+                heads = ours.heads[layer]
+                ours.take(layer, k[heads, slots], v[heads, slots], group.indices[slots])
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,8 @@ from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing
-from .queries import Queries, query_statistics
+from .bundled import BUNDLED_FOLDER as BUNDLED_FOLDER
+from .bundled import bundled_profiles as bundled_profiles
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -26,11 +27,12 @@ LABELS = {"local": "wave", "anchor": "veil", "memory": "anchor"}  # Pyramid Forc
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
-BUNDLED_FOLDER = Path(__file__).parents[2] / "profiles"
 # bundled profiles for families without their own
 FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
-LONG_FIELDS = ("roles", "shares", "labels", "queries")  # at the end of the file, a layer per line
+LONG_FIELDS = ("roles", "shares", "labels", "queries", "returns")  # at the end of the file, a layer per line
 
+# queries[layer][head]: for every pair of channels the real parts of the mean query, its imaginary parts, mean sizes
+Queries = tuple[tuple[tuple[float, ...], ...], ...]
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
 
@@ -47,8 +49,8 @@ class HeadProfile:
         measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
             fingerprint. Empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
-        queries: `queries[layer][head]` = statistics of the head's queries, see `queries.Queries`; None if they were not
-            measured.
+        queries: `queries[layer][head]` = statistics of the head's queries, see `Queries`; None without.
+        returns: `returns[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`; None without.
         labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
     """
 
@@ -64,6 +66,7 @@ class HeadProfile:
     provenance: dict[str, Any] = field(default_factory=dict)
     labels: tuple[tuple[str, ...], ...] | None = None
     queries: Queries | None = None
+    returns: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
@@ -103,7 +106,7 @@ class HeadProfile:
     @property
     def query_statistics(self) -> QueryStatistics | None:
         """`queries` as tensors; None without."""
-        return None if self.queries is None else query_statistics(self.queries)
+        return None if self.queries is None else QueryStatistics.of(self.queries)
 
     def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
@@ -153,7 +156,7 @@ class HeadProfile:
             entries = {"format_version": json.dumps(FORMAT_VERSION)}
             for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
                 value = vars(self)[item.name]
-                if item.name in ("labels", "queries") and value is None:  # files of other kinds stay as they were
+                if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
                     continue
                 if item.name in LONG_FIELDS and value is not None:
                     entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
@@ -213,11 +216,6 @@ def load_profile(path: str | Path) -> HeadProfile:
         raise HeadForcingError(f"{path.name}: the head profile cannot be read ({error})") from error
 
 
-def bundled_profiles() -> dict[str, Path]:
-    """Paths of the profiles bundled with the pack, by name."""
-    return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
-
-
 def default_profile(num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False) -> HeadProfile:
     """The bundled profile for a model: that of its family, or else the fallback with its dimensions.
 
@@ -225,22 +223,17 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None, 
 
     Raises HeadForcingError if there is none.
     """
-    fitting = {
-        name: profile
-        for name, path in bundled_profiles().items()
-        if ((profile := load_profile(path)).num_layers, profile.num_heads) == (num_layers, num_heads)
-    }
-    published = {name: profile for name, profile in fitting.items() if profile.labels is not None}
-    fitting = (published if labelled else None) or {name: fitting[name] for name in fitting.keys() - published.keys()}
-    for profile in fitting.values():
-        if family is not None and family in profile.families:
-            return profile
-    for name in FALLBACKS:
-        if name in fitting:
-            return fitting[name]
-    raise HeadForcingError(
-        f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for this model."
-    )
+    bundled = {name: load_profile(path) for name, path in bundled_profiles().items()}
+    fitting = {n: each for n, each in bundled.items() if (each.num_layers, each.num_heads) == (num_layers, num_heads)}
+    published = {name: each for name, each in fitting.items() if each.labels is not None}
+    chosen = (published if labelled else None) or {n: each for n, each in fitting.items() if n not in published}
+    of_family = [each for each in chosen.values() if family is not None and family in each.families]
+    fallbacks = [chosen[name] for name in FALLBACKS if name in chosen]
+    if not of_family and not fallbacks:
+        raise HeadForcingError(
+            f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for this model."
+        )
+    return (*of_family, *fallbacks)[0]
 
 
 def classify(
@@ -257,21 +250,31 @@ def classify(
     """
     _check_fraction("anchor_fraction", anchor_fraction)
     _check_fraction("local_fraction", local_fraction)
-    heads = [(layer, head) for layer, row in enumerate(shares) for head in range(len(row))]
+    heads = sum(map(len, shares))
 
     def count(fraction: float) -> int:
         # round half up, unlike Python's round; 1e-9 because 0.35 * 30 is slightly below 10.5
-        return math.floor(fraction * len(heads) + 0.5 + 1e-9)
+        return math.floor(fraction * heads + 0.5 + 1e-9)
 
-    by_sink = sorted(heads, key=lambda at: -shares[at[0]][at[1]][0])
-    anchors = set(by_sink[: count(anchor_fraction)])
-    by_current = sorted((at for at in heads if at not in anchors), key=lambda at: -shares[at[0]][at[1]][2])
-    locals_ = set(by_current[: count(local_fraction)])
+    anchors = heads_with_most(shares, 0, count(anchor_fraction))
+    locals_ = heads_with_most(shares, 2, count(local_fraction), besides=anchors)
+    return name_heads(shares, {HeadRole.ANCHOR: anchors, HeadRole.LOCAL: locals_}, rest=HeadRole.MEMORY)
 
-    def role(at: tuple[int, int]) -> HeadRole:
-        return HeadRole.ANCHOR if at in anchors else HeadRole.LOCAL if at in locals_ else HeadRole.MEMORY
 
-    return tuple(tuple(role((layer, head)) for head in range(len(row))) for layer, row in enumerate(shares))
+def heads_with_most(
+    shares: Sequence[Sequence[Sequence[float]]], part: int, count: int, besides: Collection[tuple[int, int]] = ()
+) -> set[tuple[int, int]]:
+    """`(layer, head)` of the `count` heads with the largest share of a part; of equal shares, the lower comes first."""
+    heads = [(i, j) for i, row in enumerate(shares) for j in range(len(row)) if (i, j) not in besides]
+    return set(sorted(heads, key=lambda at: -shares[at[0]][at[1]][part])[:count])
+
+
+def name_heads(
+    shares: Sequence[Sequence[Sequence[float]]], named: Mapping[HeadRole, Collection[tuple[int, int]]], rest: HeadRole
+) -> tuple[tuple[HeadRole, ...], ...]:
+    """Roles `[layer][head]`: those of `named`, and `rest` for all other heads."""
+    role_of = {at: role for role, heads in named.items() for at in heads}
+    return tuple(tuple(role_of.get((i, j), rest) for j in range(len(row))) for i, row in enumerate(shares))
 
 
 def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
@@ -305,9 +308,8 @@ def _are_shares(values: Any) -> bool:
     return in_range and abs(sum(values) - 1) <= 1e-3
 
 
-def _are_queries(values: Sequence[float]) -> bool:
-    """Whether numbers can be the statistics of a head's queries: finite, in threes, sizes from 0."""
-    third = len(values) // 3
+def _are_queries(values: Any) -> bool:
+    third = len(values) // 3 if _are_numbers(values) else 0
     return third > 0 and len(values) == 3 * third and all(map(math.isfinite, values)) and min(values[-third:]) >= 0
 
 
@@ -319,12 +321,9 @@ def _floats(values: Iterable[float]) -> tuple[float, ...]:
 _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
     "shares": ("three numbers from 0 with sum 1", _are_shares, _floats),
+    "returns": ("a number in 0-1", lambda share: _is_number(share) and 0 <= share <= 1.001, float),
     "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
-    "queries": (
-        "finite numbers in threes, sizes from 0",
-        lambda values: _are_numbers(values) and _are_queries(values),
-        _floats,
-    ),
+    "queries": ("finite numbers in threes, sizes from 0", _are_queries, _floats),
 }
 
 

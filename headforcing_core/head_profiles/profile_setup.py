@@ -109,3 +109,41 @@ class ProfileSetup:
     def prompts_hash(self) -> str:
         """Hash of all prompts, which identifies them in a profile."""
         return hashlib.blake2b("\n".join(self.prompts).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class ReturnStory:
+    """One return story of a measurement: a prompt of it for every block.
+
+    Attributes:
+        prompts: by block, numbers of prompts.
+        visited: the latent frames of the visit that the prompt returns to.
+        measured: the blocks after the return.
+    """
+
+    prompts: tuple[int, ...]
+    visited: range
+    measured: range
+
+    @classmethod
+    def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
+        """The story of that number, as long as the window; raises HeadForcingError where none fits."""
+        blocks, count = setup.window_frames // setup.frames_per_block, len(setup.prompts)
+        visit = (blocks - 1) // 3
+        if not visit or count < 3:
+            raise HeadForcingError(
+                f"a return story has three prompts in at least four blocks of a window of {setup.window_frames} latent "
+                f"frames, got {count} prompts and blocks of {setup.frames_per_block}; give more prompts, or leave "
+                "out --returns"
+            )
+        opening = blocks - 3 * visit
+        before, scene, between = ((number + place) % count for place in range(3))
+        prompts = (before,) * opening + (scene,) * visit + (between,) * visit + (scene,) * visit
+        visited = range(opening * setup.frames_per_block, (opening + visit) * setup.frames_per_block)
+        return cls(prompts, visited, range(blocks - visit, blocks))
+
+    def even_share(self, frames_per_block: int) -> float:
+        """The share of attention that the visit would get if all frames in the context got the same, mean over the
+        measured blocks."""
+        shares = [len(self.visited) / ((block + 1) * frames_per_block) for block in self.measured]
+        return sum(shares) / len(shares)

@@ -3,30 +3,36 @@
 During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
 which share of attention goes to the first frame in the cache, to the current block, and to the frames between them. The
 same passes give the statistics of the queries that `cache/query_score.py` needs.
+
+In a video of one prompt the first frame is an earlier frame of the scene, too, so its shares cannot tell a head that
+looks scenes up from one that looks at the first frame. A return story can: an opening, a scene, another one, and the
+scene's prompt again, all within the measured window. The share *return* is the attention to the frames of the visit.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.guards import AroundAttention
 from ..cache.head_cache import HeadCache, HeadGroup
 from ..cache.query_score import query_means
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction
-from ..model.attention_shares import with_shares
+from ..model.attention import AttentionFunction, sdpa
+from ..model.attention_shares import part_shares, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
 from ..rollout.rows import Script, lay_out_rows
+from .profile_setup import ProfileSetup, ReturnStory
 from .shares import HeadShares
 
-# number of prompts and seconds of video for each; the paper uses 20 x 30 s, and finds 3-4 prompts sufficient
-BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}
+FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's video has
 
 
 class ShareMeter:
@@ -69,42 +75,102 @@ class ShareMeter:
         return measured
 
 
+class _VisitMeter:
+    """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a visit."""
+
+    def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
+        self.active, self._visited, self._tokens = False, visited, frame_tokens
+        self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
+
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
+
+        def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            of_frame = torch.tensor([int(sources[0] in self._visited) for sources in group.sources], device=k.device)
+            shares = part_shares(attention, q, k, of_frame.repeat_interleave(self._tokens), 2)
+            self.shares[layer, group.heads[layer].cpu()] = shares[:, 1].cpu().double()
+            return attention(q, k, v)
+
+        return measured
+
+
 def measure_prompt(
-    model: VideoModel,
-    config: WanConfig,
-    shares: HeadShares,
-    prompt: int,
-    embedding: Tensor,
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-    attention: AttentionFunction | None = None,
-    on_step: StepCallback = lambda block, step, latents: None,
+    model: VideoModel, config: WanConfig, shares: HeadShares, prompt: int, embedding: Tensor, **options: Any
 ) -> None:
     """Generate a video for one prompt of the setup and add the attention shares of every denoising step to `shares`.
 
     Args:
         prompt: index of the prompt in the setup.
         embedding: its text embedding, `[tokens, text_dim]`.
-        dtype: of the KV cache.
-        on_step: as in `rollout`. It may raise to stop; the measurements so far are kept.
+        options: those of `_measure`: dtype, device, attention, on_step. Measurements so far are kept if that raises.
     """
     setup = shares.setup
-    cache = HeadCache(setup.shape(config), dtype, device, *([attention] if attention else []))
-    meter = ShareMeter(setup.num_layers, setup.num_heads, cache.rope.frame_tokens, config.head_dim)
-    cache.meter = meter
+    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
     shares.forget(prompt)
+
+    def add(block: int, step: int) -> None:
+        shares.add(prompt, block, step, meter.shares, queries=meter.queries)
+
+    texts, measured = [setup.prompts[prompt]] * setup.blocks, range(setup.first_block, setup.blocks)
+    _measure(model, config, setup, texts, {texts[0]: embedding}, prompt, meter, measured, add, **options)
+
+
+def measure_return(
+    model: VideoModel, config: WanConfig, shares: HeadShares, number: int, embeds: Sequence[Tensor], **options: Any
+) -> None:
+    """Make the video of a return story and note its shares in `shares.returns`.
+
+    Args:
+        embeds: the text embeddings of all prompts of the setup, `[tokens, text_dim]` each.
+        options: as for `measure_prompt`.
+    """
+    setup, story = shares.setup, ReturnStory.of(shares.setup, number)
+    meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
+    total = torch.zeros_like(meter.shares)
+
+    def add(block: int, step: int) -> None:
+        total.add_(meter.shares)
+
+    texts, by_text = [setup.prompts[prompt] for prompt in story.prompts], dict(zip(setup.prompts, embeds, strict=True))
+    _measure(model, config, setup, texts, by_text, FIRST_STORY + number, meter, story.measured, add, **options)
+    shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
+
+
+def _measure(
+    model: VideoModel,
+    config: WanConfig,
+    setup: ProfileSetup,
+    texts: Sequence[str],
+    embeds: Mapping[str, Tensor],
+    video: int,
+    meter: AroundAttention,
+    blocks: Container[int],
+    add: Callable[[int, int], None],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    attention: AttentionFunction = sdpa,
+    on_step: StepCallback = lambda block, step, latents: None,
+) -> None:
+    """Make a video of a text per block from noise number `video`; `add(block, step)` follows the measured steps.
+
+    Args:
+        blocks: in which all denoising steps are measured.
+        dtype: of the KV cache.
+        on_step: as in `rollout`; it may raise to stop.
+    """
+    cache = HeadCache(replace(setup, blocks=len(texts)).shape(config), dtype, device, attention)
+    cache.meter = meter
 
     def watch(block: int, step: int, latents: Tensor | None) -> None:
         if latents is not None and meter.active:
-            shares.add(prompt, block, step - 1, meter.shares, queries=meter.queries)
+            add(block, step - 1)
         # the clean pass, which follows the last step, is not measured
-        meter.active = block >= setup.first_block and step < len(setup.sigmas)
+        meter.active = block in blocks and step < len(setup.sigmas)
         on_step(block, step, latents)
 
-    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=prompt)
-    text = setup.prompts[prompt]
-    script = Script(lay_out_rows([text] * setup.blocks, setup.schedule, setup.seed), {text: embedding})
+    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video)
+    script = Script(lay_out_rows(texts, setup.schedule, setup.seed), dict(embeds))
     for _ in rollout(model, cache, script, noise, on_step=watch):
         pass
 
@@ -128,6 +194,22 @@ def profile_heads(
         if prompt in missing:
             measure_prompt(model, config, shares, prompt, embedding, **options)
             on_prompt(prompt)
+
+
+def measure_returns(
+    model: VideoModel,
+    config: WanConfig,
+    shares: HeadShares,
+    numbers: Sequence[int],
+    embeds: Sequence[Tensor],
+    on_story: Callable[[int], None] = lambda number: None,
+    **options: Any,
+) -> None:
+    """Measure the return stories of these numbers that are not measured yet; `options` of `measure_return`."""
+    for number in numbers:
+        if not shares.returns[number].any():
+            measure_return(model, config, shares, number, embeds, **options)
+            on_story(number)
 
 
 def pick_part(count: int, text: str) -> list[int]:

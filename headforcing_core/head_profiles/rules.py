@@ -14,9 +14,10 @@ from statistics import median
 
 from ..cache.roles import HeadRole, check_choice
 from ..errors import HeadForcingError
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify
+from ..names import RULES
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, heads_with_most, name_heads
 
-RULES = ("quota", "function", "auto")
+RETRIEVES = 1.5  # a head that retrieves gives an earlier visit at least this many times an even share of the context
 EVEN_SHARES = 2.0  # an anchor gives the first frame at least this many times an even share of the window
 
 
@@ -34,16 +35,10 @@ def classify_by_function(
     """
     by_quota = classify(shares, anchor_fraction, local_fraction)
     counts = Counter(role for layer in by_quota for role in layer)
-    heads = [(layer, head) for layer, row in enumerate(shares) for head in range(len(row))]
-    by_middle = sorted(heads, key=lambda at: -shares[at[0]][at[1]][1])
-    memory = set(by_middle[: counts[HeadRole.MEMORY]])
-    by_sink = sorted((at for at in heads if at not in memory), key=lambda at: -shares[at[0]][at[1]][0])
-    anchors = {at for at in by_sink[: counts[HeadRole.ANCHOR]] if shares[at[0]][at[1]][0] >= floor}
-
-    def role(at: tuple[int, int]) -> HeadRole:
-        return HeadRole.MEMORY if at in memory else HeadRole.ANCHOR if at in anchors else HeadRole.LOCAL
-
-    return tuple(tuple(role((layer, head)) for head in range(len(row))) for layer, row in enumerate(shares))
+    memory = heads_with_most(shares, 1, counts[HeadRole.MEMORY])
+    most = heads_with_most(shares, 0, counts[HeadRole.ANCHOR], besides=memory)
+    anchors = {at for at in most if shares[at[0]][at[1]][0] >= floor}
+    return name_heads(shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL)
 
 
 def anchor_floor(profile: HeadProfile) -> float:
@@ -70,8 +65,44 @@ def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
     return sorted(wrong, key=lambda at: -of[at][1][1])
 
 
+def retrieving_heads(profile: HeadProfile) -> list[tuple[int, int]]:
+    """`(layer, head)` of the heads that look up an earlier visit where a prompt returns, the first of them most.
+
+    They give its frames at least one and a half times an even share. Empty where returns were not measured.
+    """
+    even = profile.measured.get("return_even_share")
+    of = {(i, j): share for i, row in enumerate(profile.returns or ()) for j, share in enumerate(row)}
+    least = RETRIEVES * even if isinstance(even, float) else 1.0
+    return sorted((at for at, share in of.items() if share >= least), key=lambda at: -of[at])
+
+
+def describe_returns(profile: HeadProfile) -> list[str]:
+    """Lines on the heads that retrieve; none where returns were not measured."""
+    if profile.returns is None:
+        return []
+    found, lines = retrieving_heads(profile), list[str]()
+    for layer, head in found[:3]:
+        share, role = profile.returns[layer][head], profile.roles[layer][head]
+        lines.append(f"  layer {layer}, head {head} ({role}): {share:.0%} to the visit")
+    return [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns", *lines]
+
+
 def remark_on_rule(profile: HeadProfile) -> list[str]:
-    """A sentence about the heads that a profile misnames; none if it misnames none."""
+    """A sentence about the heads that a profile misnames; none if it misnames none.
+
+    Where returns were measured these are the heads that retrieve and are no memory heads, else `misnamed_heads`.
+    """
+    if profile.returns is not None:
+        wrong = [(i, j) for i, j in retrieving_heads(profile) if profile.roles[i][j] != HeadRole.MEMORY]
+        if not wrong:
+            return []
+        layer, head = wrong[0]
+        share, role = profile.returns[layer][head], profile.roles[layer][head]
+        return [
+            f"{len(wrong)} heads that look up the earlier visit of a scene are not memory heads; the first is layer "
+            f"{layer}, head {head} (called {role}; {share:.0%} to the visit). "
+            "Choose the rule `function`, or head_forcing_scenes, which gives scenes back to anchors, too."
+        ]
     wrong = misnamed_heads(profile)
     if not wrong or profile.shares is None:
         return []
@@ -85,7 +116,7 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
 
 
 def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
-    """The same measurement with the roles that a rule of `RULES` gives; the rule is noted in its provenance.
+    """The same measurement with the roles that a rule of `names.RULES` gives; the rule is noted in its provenance.
 
     `auto` takes the roles by function where the quota misnames a head, else those by quota. Raises HeadForcingError for
     an unknown rule and for a profile without shares.

@@ -13,16 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..cache.scenes import spread_over
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
-from .profile_setup import ProfileSetup
-from .queries import stored_queries
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, Queries, classify, stability
+from .profile_setup import ProfileSetup, ReturnStory
 
 FORMAT_VERSION = 1
-FIXED_STEP = (
-    2  # 0-based: the third denoising step, in which stability over blocks and prompts is compared, as in the paper
-)
+FIXED_STEP = 2  # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
 CONDITIONS = 4  # runs compared per condition (paper, "Core stability ratio")
 # the paper's core stability ratios for Self Forcing, for comparison with a measurement
 PUBLISHED_STABILITY = {
@@ -34,13 +32,15 @@ PUBLISHED_STABILITY = {
 
 _TENSORS = ("sums", "counts")
 _QUERIES = "query_sums"
+_RETURNS = "returns"
 
 
 class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
 
     Measurements of different prompts of one setup are merged by addition, in any order. `query_sums` are sums of the
-    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured.
+    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured. `returns`
+    are the mean shares of every return story, `[prompts, layers, heads]`, zero where it is not measured.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -49,15 +49,9 @@ class HeadShares:
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
         self.query_sums: Tensor | None = None
+        self.returns = torch.zeros(len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64)
 
-    def add(
-        self,
-        prompt: int,
-        block: int,
-        step: int,
-        shares: Tensor,
-        queries: Tensor | None = None,
-    ) -> None:
+    def add(self, prompt: int, block: int, step: int, shares: Tensor, queries: Tensor | None = None) -> None:
         """Add the shares of one denoising step.
 
         Args:
@@ -83,9 +77,15 @@ class HeadShares:
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         for name in _TENSORS:
             vars(self)[name].add_(vars(other)[name])
+        self.returns += other.returns * ~self._has_returns[:, None, None]
         if other.query_sums is not None:
             measured = self.query_sums
             self.query_sums = other.query_sums.clone() if measured is None else measured + other.query_sums
+
+    @property
+    def _has_returns(self) -> Tensor:
+        """True for every return story that is measured, `[prompts]`."""
+        return self.returns.flatten(1).any(dim=1)
 
     def missing_prompts(self) -> list[int]:
         """Indices of prompts that are not measured completely."""
@@ -109,22 +109,12 @@ class HeadShares:
         Combinations without a measurement are left out. `blocks` are counted from the first measured one. Raises
         HeadForcingError if nothing has been measured.
         """
-        selected = [
-            list(range(size)) if given is None else list(given)
-            for given, size in zip((prompts, blocks, steps), self.counts.shape, strict=True)
-        ]
-        cells = torch.meshgrid(*(torch.tensor(indices) for indices in selected), indexing="ij")
-        counts = self.counts[cells]
+        chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
+        sums, counts = (x[chosen[0]][:, chosen[1]][:, :, chosen[2]] for x in (self.sums, self.counts))
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
-        values = self.sums[cells] / counts.clamp(min=1)[..., None, None, None]
-        weight = (counts > 0).double()
-        for _ in range(3):
-            values = (values * weight[..., None, None, None]).sum(dim=len(weight.shape) - 1)
-            total = weight.sum(dim=-1)
-            values = values / total.clamp(min=1)[..., None, None, None]
-            weight = (total > 0).double()
-        return values
+        values = sums / counts[..., None, None, None]  # NaN where nothing was measured
+        return values.nanmean(dim=2).nanmean(dim=1).nanmean(dim=0)
 
     def profile(
         self,
@@ -136,6 +126,7 @@ class HeadShares:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
         setup = self.setup
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
+        returns = self.returns[self._has_returns]
         measured = {
             "fingerprint": setup.fingerprint,
             "window_frames": setup.window_frames,
@@ -149,6 +140,9 @@ class HeadShares:
             "size": f"{setup.width}x{setup.height}",
             "seed": setup.seed,
         }
+        if len(returns):
+            even = ReturnStory.of(setup, 0).even_share(setup.frames_per_block)
+            measured |= {"return_stories": len(returns), "return_even_share": round(even, 6)}
         return HeadProfile(
             name,
             setup.num_layers,
@@ -160,6 +154,7 @@ class HeadShares:
             measured=measured,
             provenance=provenance or {},
             queries=stored_queries(self.query_sums, self.counts),
+            returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
         )
 
     def stability(self) -> dict[str, dict[str, float]]:
@@ -177,7 +172,7 @@ class HeadShares:
         result = {}
         for condition, values in ranges.items():
             if len(values) > 1:
-                runs = [self.mean(**{**fixed, condition: [value]}) for value in _evenly(values, CONDITIONS)]
+                runs = [self.mean(**{**fixed, condition: [value]}) for value in spread_over(values, CONDITIONS)]
                 result[condition] = stability(classify(run.tolist()) for run in runs)
         return result
 
@@ -196,6 +191,7 @@ class HeadShares:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
         names = _TENSORS if self.query_sums is None else (*_TENSORS, _QUERIES)
+        names = (*names, _RETURNS) if self._has_returns.any() else names
         with replacing(path) as temporary:
             temporary.write_bytes(save({name: vars(self)[name] for name in names}, tags))
 
@@ -208,6 +204,7 @@ class HeadShares:
                 setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
                 tensors = {name: file.get_tensor(name) for name in _TENSORS}
                 queries = file.get_tensor(_QUERIES) if _QUERIES in file.keys() else None
+                tensors |= {_RETURNS: file.get_tensor(_RETURNS)} if _RETURNS in file.keys() else {}
             version = setup.pop("format_version")
             if version != FORMAT_VERSION:
                 raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
@@ -231,8 +228,18 @@ class HeadShares:
         return shares
 
 
-def _evenly(values: Sequence[int], count: int) -> list[int]:
-    """At most `count` evenly spaced values, the first and the last included."""
-    if len(values) <= count:
-        return list(values)
-    return [values[round(i * (len(values) - 1) / (count - 1))] for i in range(count)]
+def stored_queries(sums: Tensor | None, counts: Tensor) -> Queries | None:
+    """The statistics for a profile, averaged over steps and blocks, then prompts, with four significant digits.
+
+    None where a measured prompt has none.
+
+    Args:
+        sums: `[prompts, layers, heads, 3, head_dim / 2]`.
+        counts: measured passes `[prompts, ...]`.
+    """
+    passes = counts.flatten(1).sum(dim=1)
+    used = passes > 0
+    if sums is None or not sums[used].flatten(1).any(dim=1).all():
+        return None
+    means = (sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
+    return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())

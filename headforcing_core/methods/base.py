@@ -59,6 +59,7 @@ class MethodPolicy(Method):
         switch: the kind of `timeline.switch.Switch` that every new prompt causes.
         cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
         recalls: whether it may bring an earlier scene back (`recall`).
+        cache_class: the `MethodCache` that is defined with `of=` this class.
     """
 
     shape_class: ClassVar[type[Shape]] = MethodShape
@@ -81,10 +82,6 @@ class MethodPolicy(Method):
     def passes(self, schedule: Schedule) -> Passes:
         return Passes(recached_frames=self.recached_frames)
 
-    def make_cache(self, *args: Any) -> Cache:
-        """An empty cache, from the arguments of `MethodCache`."""
-        raise NotImplementedError
-
     def own_switch(self, switch: Switch) -> Switch | None:
         if switch.recall is not None and not self.recalls:
             refuse_recall(switch)
@@ -106,6 +103,11 @@ class MethodCache(Cache):
     """
 
     policy: Any  # subclasses declare the type
+
+    def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
+        """`of`: the settings of the method whose cache it is."""
+        if of is not None:
+            of.cache_class = cls
 
     def __init__(
         self,
@@ -208,6 +210,12 @@ class MethodCache(Cache):
 
     # --- helpers for methods
 
+    def first_pass(self, layer: int) -> bool:
+        """Whether this is the first pass of the current call in a layer; asked once in each."""
+        first = layer not in self._entered
+        self._entered.add(layer)
+        return first
+
     @property
     def frames_seen(self) -> int:
         """Number of latent frames of all committed blocks."""
@@ -239,6 +247,7 @@ class MethodCache(Cache):
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching, self.clean = start, end, recaching, False
+        self._entered: set[int] = set()  # layers
         self.open()
 
 

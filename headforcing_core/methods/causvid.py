@@ -11,9 +11,9 @@ them and provides the encoder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -25,10 +25,8 @@ from ..cache.shape import CacheShape
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
-from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, rollout
-from ..rollout.noise import NoiseSource
+from ..rollout.loop import Block, BlockCache, JointModel, rollout
 from ..rollout.overlap import Overlap
-from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape, WrappedModel
 
@@ -96,17 +94,37 @@ class CausVid(MethodPolicy):
         return RolloutCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
     def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
-        encode: Any = video.reencode  # None only for a video of one rollout, where it is not called
-        return overlapping_rollouts(
-            model,
-            cache,
-            video.script,
-            video.noise,
-            lambda _, latents: encode(latents),
-            self.overlap(video.frames_per_block),
-            video.given,
-            video.on_step,
-        )
+        """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not yielded again.
+
+        The cache is for one rollout, with `POLICY`; it is emptied for each. Between two rollouts `video.reencode` gets
+        the first `finished_frames` of the finished one, those of given blocks, too, unless they are the whole video.
+        """
+        script, given, layout = video.script, video.given, self.overlap(video.frames_per_block)
+        if script.rows[0].sigmas == SCHEDULES["3_steps"].sigmas:
+            model = WholeTimesteps(model)
+        latents: list[Tensor] = []  # of the current rollout
+        for number in range(layout.rollouts(len(script))):
+            first = number * layout.stride
+            overlap: Sequence[Tensor] = ()
+            if number and len(given) < len(script):
+                assert video.reencode is not None
+                finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
+                overlap = torch.cat((video.reencode(finished).to(rest), rest)).split(layout.frames_per_block)
+            latents = list(overlap)
+            begin = first + (layout.given_blocks if number else 0)
+            end = min(first + layout.blocks, len(script))
+            blocks: Iterator[Block]
+            if end <= len(given):
+                blocks = (Block(block, upload(given[block], cache.device)) for block in range(begin, end))
+            else:
+                cache.rewind(cache.block)
+                known = [*overlap, *given[begin:end]]
+                blocks = rollout(model, cache, script, video.noise, known, video.on_step, range(first, end))
+            for block in blocks:
+                if block.index >= begin:
+                    latents.append(block.latents)
+                    begun_with = torch.cat(tuple(overlap)) if overlap and block.index == begin else None
+                    yield OverlapBlock(block.index, block.latents, rollout=number, given=begun_with)
 
 
 class RolloutCache(HeadCache):
@@ -126,50 +144,3 @@ class OverlapBlock(Block):
 
     rollout: int = 0
     given: Tensor | None = None
-
-
-def overlapping_rollouts(
-    model: JointModel,
-    cache: HeadCache,
-    script: Script,
-    noise: NoiseSource,
-    reencode: Callable[[int, Tensor], Tensor],
-    layout: Overlap,
-    given: Sequence[Tensor] = (),
-    on_step: StepCallback = lambda block, step, latents: None,
-) -> Iterator[OverlapBlock]:
-    """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not yielded again.
-
-    Args:
-        cache: for one rollout, with `POLICY`; it is emptied for each.
-        reencode: called as `(rollout, latents [frames, channels, h, w])` between two rollouts, with the first
-            `finished_frames` of the finished one. Decodes them and encodes the last video frame as the first of a
-            video; returns the latent frame `[1, channels, h, w]`.
-        given: finished blocks of an earlier render, the first ones of the video; they are yielded unchanged. `reencode`
-            is called for their rollouts, too, unless they are the whole video.
-        on_step: as in `rollout`.
-    """
-    if script.rows[0].sigmas == SCHEDULES["3_steps"].sigmas:
-        model = WholeTimesteps(model)
-    latents: list[Tensor] = []  # of the current rollout
-    for number in range(layout.rollouts(len(script))):
-        first = number * layout.stride
-        overlap: Sequence[Tensor] = ()
-        if number and len(given) < len(script):
-            finished, rest = torch.cat(latents).tensor_split((layout.finished_frames,))
-            overlap = torch.cat((reencode(number - 1, finished).to(rest), rest)).split(layout.frames_per_block)
-        latents = list(overlap)
-        begin = first + (layout.given_blocks if number else 0)
-        end = min(first + layout.blocks, len(script))
-        blocks: Iterator[Block]
-        if end <= len(given):
-            blocks = (Block(block, upload(given[block], cache.device)) for block in range(begin, end))
-        else:
-            cache.rewind(cache.block)
-            known = [*overlap, *given[begin:end]]
-            blocks = rollout(model, cache, script, noise, known, on_step, range(first, end))
-        for block in blocks:
-            if block.index >= begin:
-                latents.append(block.latents)
-                begun_with = torch.cat(tuple(overlap)) if overlap and block.index == begin else None
-                yield OverlapBlock(block.index, block.latents, rollout=number, given=begun_with)

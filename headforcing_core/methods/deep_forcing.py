@@ -55,9 +55,6 @@ class DeepForcing(MethodPolicy):
                 f"Deep Forcing's recent frames must hold a block of {block}, got {self.recent_frames}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return DeepForcingCache(*args)
-
 
 @dataclass
 class Tokens:
@@ -77,18 +74,14 @@ class Tokens:
     sink_start: int | None = None
 
 
-class DeepForcingCache(MethodCache):
+class DeepForcingCache(MethodCache, of=DeepForcing):
     policy: DeepForcing
     reads_queries = True  # compression scores tokens with them
 
     def begin_video(self) -> None:
-        def empty() -> Tensor:
-            return torch.zeros(self.shape.heads, 0, self.shape.head_dim, dtype=self.dtype, device=self.device)
-
-        def none_reused() -> Tensor:
-            return torch.zeros(0, dtype=torch.long, device=self.device)
-
-        self.layers = [Tokens(empty(), empty(), none_reused(), empty()) for _ in self.shape.roles]
+        empty = torch.zeros(self.shape.heads, 0, self.shape.head_dim, dtype=self.dtype, device=self.device)
+        none_reused = torch.zeros(0, dtype=torch.long, device=self.device)
+        self.layers = [Tokens(empty, empty, none_reused, empty) for _ in self.shape.roles]
         self._new: dict[int, tuple[Tensor, Tensor]] = {}
 
     @property
@@ -97,13 +90,10 @@ class DeepForcingCache(MethodCache):
         return round(numbers / (2 * self.rope.frame_tokens * self.shape.head_dim))
 
     def saved(self) -> Any:
-        return [vars(tokens) for tokens in self.layers]
+        return self.layers
 
     def load(self, saved: Any) -> None:
         self.layers = [Tokens(**tokens) for tokens in saved]
-
-    def open(self) -> None:
-        self._appended: set[int] = set()  # layers that hold the current block
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._new[layer] = (self.at_own_index(k).flatten(1, 2), v.flatten(1, 2))
@@ -114,11 +104,10 @@ class DeepForcingCache(MethodCache):
         if self.policy.budget_frames is not None:
             count = self.policy.recent_frames * self.rope.frame_tokens
             tokens.q = torch.cat((tokens.q, q), dim=1)[:, -count:].clone()
-        if layer in self._appended:
-            tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
-        else:
+        if self.first_pass(layer):
             self._append(layer, tokens, k, v)
-            self._appended.add(layer)
+        else:
+            tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
         return self.attention(q, tokens.k, tokens.v)
 
     def _append(self, layer: int, tokens: Tokens, k: Tensor, v: Tensor) -> None:

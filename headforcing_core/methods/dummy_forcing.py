@@ -8,7 +8,6 @@ dummy heads), the others *first* or *mid* heads. Only clean passes write to the 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -64,11 +63,8 @@ class DummyForcing(MethodPolicy):
                 f"and {self.last_share:g}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return DummyForcingCache(*args)
 
-
-class DummyForcingCache(MethodCache):
+class DummyForcingCache(MethodCache, of=DummyForcing):
     """Per layer `sink`, the first frame, and `local`, the last blocks.
 
     Before the split both are of all heads. After it `local` is of mid heads only, and `short` is the one frame that
@@ -82,7 +78,7 @@ class DummyForcingCache(MethodCache):
         self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
         self.short: list[KVFrames] = []
         self.groups: Groups | None = None
-        self._numbers: dict[tuple[int, tuple[str, ...]], Tensor] = {}
+        self.heads: list[dict[str, Tensor]] = []  # per layer, `groups` on the device, and `short`, the first and last
         self.sampled: dict[int, Tensor] = {}
         self.split = False
 
@@ -101,7 +97,8 @@ class DummyForcingCache(MethodCache):
             seen = self._everything(layer)
             return self.attention_over(q, seen.k, seen.v)
         out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
-        for heads, past in ((self._short_heads(layer), self.short[layer]), (self._mid_heads(layer), self.local[layer])):
+        kinds = self.heads[layer]
+        for heads, past in ((kinds["short"], self.short[layer]), (kinds["mid"], self.local[layer])):
             if len(heads):
                 seen = past + own.of(heads)
                 out[heads] = self.attention_over(q[heads], seen.k, seen.v)
@@ -114,10 +111,10 @@ class DummyForcingCache(MethodCache):
         kept = self.policy.mid_blocks * self.shape.frames_per_block
         for layer in range(self.shape.layers):
             if self.split:
-                own = self.own[layer]
-                firsts, last = len(self._of(layer, "first")), own.of(self._heads(layer, "last")).last(1)
+                own, heads = self.own[layer], self.heads[layer]
+                firsts, last = len(heads["first"]), own.of(heads["last"]).last(1)
                 self.short[layer].k[firsts:], self.short[layer].v[firsts:] = last.k, last.v
-                self.local[layer] = (self.local[layer] + own.of(self._mid_heads(layer))).last(kept)
+                self.local[layer] = (self.local[layer] + own.of(heads["mid"])).last(kept)
             else:
                 everything = self._everything(layer)
                 self.sink[layer] = everything[:1]
@@ -174,28 +171,15 @@ class DummyForcingCache(MethodCache):
         return groups
 
     def _split(self) -> None:
-        self.split = True
-        self.short = []
-        for layer in range(self.shape.layers):
-            sink = self.sink[layer].of(self._heads(layer, "first"))
-            newest = self.local[layer].of(self._heads(layer, "last")).last(1)
-            self.short.append(KVFrames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
-            self.local[layer] = self.local[layer].of(self._mid_heads(layer))
-            self.sink[layer] = self.sink[layer][:0]
-
-    def _of(self, layer: int, kind: str) -> list[int]:
         assert self.groups is not None
-        return self.groups[layer][kind]
-
-    def _heads(self, layer: int, *kinds: str) -> Tensor:
-        """Indices of the heads of these kinds, kind by kind; copied to the device once."""
-        if (layer, kinds) not in self._numbers:
-            heads = [head for kind in kinds for head in self._of(layer, kind)]
-            self._numbers[layer, kinds] = torch.tensor(heads, dtype=torch.long, device=self.device)
-        return self._numbers[layer, kinds]
-
-    def _short_heads(self, layer: int) -> Tensor:
-        return self._heads(layer, "first", "last")
-
-    def _mid_heads(self, layer: int) -> Tensor:
-        return self._heads(layer, "mid")
+        self.split, self.short = True, []
+        of_layers = [{**kinds, "short": kinds["first"] + kinds["last"]} for kinds in self.groups]
+        self.heads = [
+            {kind: torch.tensor(heads, dtype=torch.long, device=self.device) for kind, heads in kinds.items()}
+            for kinds in of_layers
+        ]
+        for layer, heads in enumerate(self.heads):
+            sink, newest = self.sink[layer].of(heads["first"]), self.local[layer].of(heads["last"]).last(1)
+            self.short.append(KVFrames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
+            self.local[layer] = self.local[layer].of(heads["mid"])
+            self.sink[layer] = self.sink[layer][:0]

@@ -8,7 +8,7 @@ memory frame of an earlier scene, which fades and is dropped after a few blocks 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -25,9 +25,8 @@ from ..rollout.loop import Block, JointModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .echo_layers import History, Layer
+from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, plan_scenes
-from .echo_scores import TokenScores
 from .frames import played
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
@@ -88,9 +87,6 @@ class EchoForcing(MethodPolicy):
         if not 0 < self.played_frames(block) <= self.window_frames:
             raise HeadForcingError(f"Echo-Forcing plays 1 to {self.window_frames // block} blocks in its sinks")
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return EchoForcingCache(*args)
-
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
         scenes, switches = plan_scenes(script, self.compares_words), (row.switch for row in script.rows)
         recalls = [block for block, switch in enumerate(switches) if switch is not None and switch.recall is not None]
@@ -102,7 +98,7 @@ class EchoForcing(MethodPolicy):
         return block_by_block(model, cache, video)
 
 
-class EchoForcingCache(MethodCache):
+class EchoForcingCache(MethodCache, of=EchoForcing):
     policy: EchoForcing
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], dict[int, tuple[int, Scene]]]
@@ -127,21 +123,35 @@ class EchoForcingCache(MethodCache):
         self.kept = 0
         self.ready = False  # whether the query statistics are complete
         self.query_count = self.scene_query_count = 0
-        sizes = self.shape.heads, self.rope.frame_tokens, self.shape.head_dim
+        heads, s, d = self.shape.heads, self.rope.frame_tokens, self.shape.head_dim
         first = self.period + MAX_KEPT
+        none = torch.zeros(heads, 0, d, dtype=self.dtype, device=self.device)
+        numbers = torch.zeros(0, dtype=torch.long, device=self.device)
+
+        def sums(width: int) -> Tensor:
+            return torch.zeros(heads, width, device=self.device)
+
         self.layers = [
-            Layer.empty(*sizes, self.window, first, self.dtype, self.device) for _ in range(self.shape.layers)
+            Layer(
+                k,
+                v,
+                first_k,
+                first_v,
+                history=History(none, none, numbers, numbers),
+                query_sum=sums(d),
+                query_size=sums(d // 2),
+                scene_queries=sums(d),
+                candidates=[],
+                weights=torch.ones(0, s, device=self.device),
+            )
+            for k, v, first_k, first_v in zip(*map(self.zeros, (self.window, self.window, first, first)), strict=True)
         ]
 
     def saved(self) -> Any:
         names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready")
         counts = ("query_count", "scene_query_count")
-        return {
-            "fields": {name: vars(self)[name] for name in (*names, *counts)},
-            "scene": None if self.scene is None else asdict(self.scene),
-            "recalls": [asdict(recall) for recall in self.recalled],
-            "layers": [{**vars(state), "history": vars(state.history)} for state in self.layers],
-        }
+        fields = {name: vars(self)[name] for name in (*names, *counts)}
+        return {"fields": fields, "scene": self.scene, "recalls": self.recalled, "layers": self.layers}
 
     def load(self, saved: Any) -> None:
         for name, value in saved["fields"].items():
@@ -156,7 +166,6 @@ class EchoForcingCache(MethodCache):
         self.local = self.start - self.scene_start + self.kept
         self.rolls = self.local + self.frames > self.window
         self.filled = min(self.local + self.frames, self.window)
-        self._written: set[int] = set()  # layers that a pass of the current call has written
         self._undecided: set[int] = set(range(self.shape.layers)) if self.rolls else set()
         if self.rolls:  # the last sinks take the scene's first frames, forwards and backwards in turn
             begun = self.local - (self.window - self.period)
@@ -165,9 +174,8 @@ class EchoForcingCache(MethodCache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         state, frames = self.layers[layer], self.frames
-        if self.rolls and layer not in self._written:
+        if self.first_pass(layer) and self.rolls:
             self._roll(state)
-        self._written.add(layer)
         keys, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
         current = slice(self.filled - frames, self.filled)
         state.k[:, current], state.v[:, current] = keys, values

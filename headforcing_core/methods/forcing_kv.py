@@ -7,7 +7,6 @@ never split. Only clean passes write to the cache.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,11 +91,8 @@ class ForcingKV(MethodPolicy):
                 "another head profile"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return ForcingKVCache(*args)
 
-
-class ForcingKVCache(MethodCache):
+class ForcingKVCache(MethodCache, of=ForcingKV):
     """Per layer `sink` and `local` of all heads; after the split each kind of head has its own in place of `local`."""
 
     policy: ForcingKV

@@ -57,9 +57,6 @@ class IdForcing(MethodPolicy):
                 f"got {self.native_window}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return IdForcingCache(*args)
-
     def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         return block_by_block(MakesEntries(model), cache, video)
 
@@ -95,7 +92,7 @@ class Entry:
     place: int
 
 
-class IdForcingCache(MethodCache):
+class IdForcingCache(MethodCache, of=IdForcing):
     policy: IdForcing
 
     def begin_video(self) -> None:

@@ -7,13 +7,12 @@ their slot; once the window has moved, queries are rotated to its last indices.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodShape, WriteClean
+from .base import MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
 CUT_INDEX = 45  # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
@@ -35,11 +34,8 @@ class InfinityRope(WindowPolicy):
                 f"{self.sink_frames} of {self.window_frames}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return InfinityRopeCache(*args)
 
-
-class InfinityRopeCache(WindowCache):
+class InfinityRopeCache(WindowCache, of=InfinityRope):
     policy: InfinityRope
     cut = False  # whether the current block begins a new scene
 

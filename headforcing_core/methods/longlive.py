@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -26,7 +25,7 @@ class WindowPolicy(MethodPolicy):
         if self.sink_frames < 0 or self.window_frames < self.sink_frames + shape.frames_per_block:
             raise HeadForcingError(
                 f"a window of {self.window_frames} frames must hold {self.sink_frames} sinks and a block of "
-                f"{shape.frames_per_block}"
+                f"{shape.frames_per_block}; enlarge window_frames"
             )
 
 
@@ -51,9 +50,6 @@ class LongLive(WindowPolicy):
     def recached_frames(self) -> int:
         return self.window_frames
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return LongLiveCache(*args)
-
 
 @dataclass(frozen=True)
 class SelfGradientForcing(LongLive):
@@ -76,6 +72,7 @@ class WindowCache(MethodCache):
     """
 
     policy: WindowPolicy
+    reads_empty_sinks = False  # whether sink slots that are still empty are attended to as zeros
 
     def begin_video(self) -> None:
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
@@ -89,8 +86,13 @@ class WindowCache(MethodCache):
             return
         excess = max(0, self.filled + self.frames - self.window)
         self.rolled = excess > 0
-        self.drop(self.sinks, excess)
+        if excess:
+            self.evict(excess)
         self.filled += self.frames
+
+    def evict(self, count: int) -> None:
+        """Make room: drop the oldest frames after the sinks."""
+        self.drop(self.sinks, count)
 
     def drop(self, first: int, count: int) -> None:
         """Drop the frames of `count` slots from slot `first` on; later ones move to lower slots."""
@@ -106,7 +108,7 @@ class WindowCache(MethodCache):
     @property
     def read_slots(self) -> int:
         """Number of slots, the first ones, that are attended to."""
-        return self.filled
+        return max(self.sinks, self.filled) if self.reads_empty_sinks else self.filled
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self.store(layer, k, v)
@@ -129,12 +131,9 @@ class WindowCache(MethodCache):
         return self.attention_over(q, k, v)
 
 
-class LongLiveCache(WindowCache):
+class LongLiveCache(WindowCache, of=LongLive):
     policy: LongLive
-
-    @property
-    def read_slots(self) -> int:
-        return max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros
+    reads_empty_sinks = True
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         # a recache from the first frame on writes the sinks under the new prompt, too

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodShape, WriteClean
+from .base import MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -48,11 +47,8 @@ class LongLive2(WindowPolicy):
                 "shot_sinks=false"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return LongLive2Cache(*args)
 
-
-class LongLive2Cache(WindowCache):
+class LongLive2Cache(WindowCache, of=LongLive2):
     policy: LongLive2
 
     def begin_video(self) -> None:
@@ -61,17 +57,17 @@ class LongLive2Cache(WindowCache):
         self.begins_shot = False
         self.shot_sink: int | None = None  # first slot of the current shot's first block
 
-    def open(self) -> None:
+    def evict(self, count: int) -> None:
         first = self.policy.sink_frames
         if self.shot_sink is not None:
             # what lies between the two sinks goes first, then what lies behind the second one; the authors' code loses
             # a shot's sink that does not stop right behind the first one, as it does with whole blocks of sinks
-            before = min(max(0, self.filled + self.frames - self.window), self.shot_sink - first)
+            before = min(count, self.shot_sink - first)
             self.drop(first, before)
-            self.shot_sink -= before
+            self.shot_sink, count = self.shot_sink - before, count - before
             if self.shot_sink == first:
                 self.sinks = first + min(first, self.frames)
-        super().open()
+        super().evict(count)
 
     def at_own_index(self, x: Tensor) -> Tensor:
         first = self.start + self.shots * self.policy.shot_offset

@@ -16,7 +16,7 @@ from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodShape, WriteClean
+from .base import MethodShape, WriteClean
 from .longlive import WindowCache, WindowPolicy
 
 ROUTED_FRAMES = 3  # frames of sinks and bank together that a head attends to with routing
@@ -72,11 +72,8 @@ class MemFlow(WindowPolicy):
                 f"{self.bank_frames} and {self.interval}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return MemFlowCache(*args)
 
-
-class MemFlowCache(WindowCache):
+class MemFlowCache(WindowCache, of=MemFlow):
     policy: MemFlow
 
     def begin_video(self) -> None:

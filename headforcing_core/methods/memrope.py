@@ -6,13 +6,12 @@ Keys are stored without rotary embedding and are rotated to their slots, so that
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..model.rope import by_head
-from .base import MethodCache, MethodShape
+from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -39,31 +38,26 @@ class MemRoPE(WindowPolicy):
                 f"{shape.frames_per_block}, got {self.window_frames} frames"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return MemRoPECache(*args)
 
-
-class MemRoPECache(WindowCache):
+class MemRoPECache(WindowCache, of=MemRoPE):
     policy: MemRoPE
 
     def begin_video(self) -> None:
         super().begin_video()
         self.has_memory = False  # whether the two slots behind the sinks are memory frames yet
 
-    def open(self) -> None:
-        excess = max(0, self.filled + self.frames - self.window)
-        if excess:
-            for k, v in zip(self.k, self.v, strict=True):
-                self._evict(k, v, excess)
-            self.has_memory = True
-        self.filled += self.frames - excess
+    def evict(self, count: int) -> None:
+        for k, v in zip(self.k, self.v, strict=True):
+            self._average(k, v, count)
+        self.has_memory = True
+        self.drop(self.sinks + 2, count)
 
-    def _evict(self, k: Tensor, v: Tensor, excess: int) -> None:
-        """Average the oldest frames into the memory frames and move the others to lower slots."""
-        long, short = self.policy.sink_frames, self.policy.sink_frames + 1
-        rest = short + 1
+    def _average(self, k: Tensor, v: Tensor, count: int) -> None:
+        """Average the oldest frames behind the memory frames into these."""
+        long, short = self.sinks, self.sinks + 1
+        oldest = slice(short + 1, short + 1 + count)
         places = 1 if self.policy.adaptive else (1, 2)  # average over frames, or over their tokens, too
-        means = [x[:, rest : rest + excess].float().mean(places, keepdim=True) for x in (k, v)]
+        means = [x[:, oldest].float().mean(places, keepdim=True) for x in (k, v)]
         short_rate: float | Tensor = self.policy.short_rate
         if self.has_memory and self.policy.adaptive:
             short_rate = self.rates(means[0][:, 0] - k[:, short].float())[None, :, None]
@@ -71,7 +65,6 @@ class MemRoPECache(WindowCache):
             new = mean.squeeze(1)
             for slot, rate in ((long, self.policy.long_rate), (short, short_rate)):
                 x[:, slot] = rate * new + (1 - rate) * x[:, slot].float() if self.has_memory else new
-            x[:, rest : self.filled - excess] = x[:, rest + excess : self.filled].clone()
 
     def rates(self, change: Tensor) -> Tensor:
         """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s, head_dim]`."""

@@ -111,24 +111,26 @@ class PyramidForcing(MethodPolicy):
                 f"{self.recent_frames}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return PyramidForcingCache(*args)
-
 
 class Middle:
-    """Entries, in queues, that heads of one kind keep between their sinks and their last frames."""
+    """Entries that heads of one kind keep between their sinks and their last frames: the last ones of every queue.
 
-    def __init__(self, queues: int, entries: int):
+    A frame whose number is a multiple of `stride` goes to the queue of its phase, which queries of that phase read.
+    """
+
+    def __init__(self, queues: int, entries: int, stride: int = 1):
         self.queues: list[deque[Entry]] = [deque(maxlen=entries) for _ in range(queues)]
+        self.stride = stride
         self.sum: list[Tensor] = []  # of an unfinished entry's keys and values, float32
 
     def add(self, entry: Entry, raw_keys: Tensor) -> None:
         """Take a frame of a finished block; `raw_keys` are its keys without rotary embedding."""
-        raise NotImplementedError
+        if entry.at % self.stride == 0:
+            self.queues[entry.at % len(self.queues)].append(entry)
 
     def read(self, frame: int) -> list[Entry]:
         """The entries that a query of this frame may attend to."""
-        return [*self.queues[0]]
+        return [*self.queues[frame % len(self.queues)]]
 
     def held(self) -> list[Entry]:
         return [entry for queue in self.queues for entry in queue]
@@ -140,28 +142,6 @@ class Middle:
         for queue, places in zip(self.queues, saved["queues"], strict=True):
             queue.extend(entries[place] for place in places)
         self.sum = saved["sum"]
-
-
-class PhaseRings(Middle):
-    """The last frames of every phase of a period; a query reads those of its own phase."""
-
-    def add(self, entry: Entry, raw_keys: Tensor) -> None:
-        self.queues[entry.at % len(self.queues)].append(entry)
-
-    def read(self, frame: int) -> list[Entry]:
-        return [*self.queues[frame % len(self.queues)]]
-
-
-class StridedFrames(Middle):
-    """The last frames whose number is a multiple of `stride`."""
-
-    def __init__(self, stride: int, frames: int):
-        super().__init__(1, frames)
-        self.stride = stride
-
-    def add(self, entry: Entry, raw_keys: Tensor) -> None:
-        if entry.at % self.stride == 0:
-            self.queues[0].append(entry)
 
 
 class MergedBlocks(Middle):
@@ -206,13 +186,11 @@ class Heads:
         self.policy, self.label, self.index, self.sink_count = policy, label, index, policy.sinks(label)
         self.sinks: dict[int, Entry] = {}
         self.recent: dict[int, Entry] = {}
-        self.middle: Middle
+        self.middle = Middle(policy.period, policy.phase_frames)
         if label == VEIL:
             self.middle = MergedBlocks(cache)
         elif label == ANCHOR:
-            self.middle = StridedFrames(policy.stride, policy.stride_frames)
-        else:
-            self.middle = PhaseRings(policy.period, policy.phase_frames)
+            self.middle = Middle(1, policy.stride_frames, policy.stride)
 
     def write(self, entry: Entry, raw_keys: Tensor, clean: bool) -> None:
         """Store a frame of the current block in place of what an earlier pass stored."""
@@ -259,7 +237,7 @@ class Heads:
         self.middle.load(saved["middle"], entries)
 
 
-class PyramidForcingCache(MethodCache):
+class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
 
     def begin_video(self) -> None:
@@ -286,7 +264,7 @@ class PyramidForcingCache(MethodCache):
 
         layers = [[heads.saved(place) for heads in kinds] for kinds in self.layers]
         readouts = [readout.saved() for readout in self.readouts]
-        return {"layers": layers, "readouts": readouts, "entries": [vars(entry) for entry in entries]}
+        return {"layers": layers, "readouts": readouts, "entries": entries}
 
     def load(self, saved: Any) -> None:
         entries = [Entry(**entry) for entry in saved["entries"]]
@@ -296,9 +274,6 @@ class PyramidForcingCache(MethodCache):
         for readout, state in zip(self.readouts, saved["readouts"], strict=True):
             readout.load(state)
 
-    def open(self) -> None:
-        self._written: set[int] = set()  # layers that a pass of the current call has written
-
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         raw, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
         keys = self.rope.rotate_spatial(raw)
@@ -306,8 +281,7 @@ class PyramidForcingCache(MethodCache):
             for place, frame in enumerate(range(self.start, self.end)):
                 entry = Entry(frame, frame, frame, keys[heads.index, place], values[heads.index, place])
                 heads.write(entry, raw[heads.index, place], self.clean)
-        self.readouts[layer].written(self.start, repeated=layer in self._written and not self.clean)
-        self._written.add(layer)
+        self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, s = self.at_own_index(q), self.rope.frame_tokens

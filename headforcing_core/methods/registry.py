@@ -13,6 +13,7 @@ from ..cache.method import Method
 from ..cache.options import option_text, options_of, with_options
 from ..cache.policy import PRESETS
 from ..errors import HeadForcingError, unknown_name
+from ..names import NOT_BUILT
 from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
@@ -229,14 +230,6 @@ ALIASES = {
     "pyramid_forcing_python": ("pyramid_forcing", "leftover_frame=true, stale_readout=true"),
 }
 
-# methods that are known by name and not built, and why
-NOT_BUILT = {
-    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
-    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
-    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
-    "with its weights choose head_forcing or echo_forcing",
-}
-
 
 def method_names() -> list[str]:
     """The names of all methods, ablations and aliases, in the order of menus."""
@@ -272,6 +265,15 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
             "another method, such as longlive2 or head_forcing"
         )
     return chosen if own is None or sigmas.strip() else replace(own, frames_per_block=chosen.frames_per_block)
+
+
+def check_model(policy: Method, schedule: Schedule) -> None:
+    """Refuse LongLive 2.0's window for models that know no shots: it is longer than theirs."""
+    if isinstance(policy, LongLive2) and not schedule.shot_prefix:
+        raise HeadForcingError(
+            "method longlive2 is for weights of the model family longlive2, which were trained with shots and a window "
+            "of 32 latent frames; choose another method, such as head_forcing or longlive"
+        )
 
 
 def describe_method(name: str, options: str = "") -> list[str]:

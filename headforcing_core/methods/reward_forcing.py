@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from .base import MethodCache, MethodShape
+from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -28,19 +27,15 @@ class RewardForcing(WindowPolicy):
                 f"{self.kept_share:g}"
             )
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return RewardForcingCache(*args)
 
-
-class RewardForcingCache(WindowCache):
+class RewardForcingCache(WindowCache, of=RewardForcing):
     policy: RewardForcing
+    reads_empty_sinks = True
 
-    def open(self) -> None:
-        excess = max(0, self.filled + self.frames - self.window)
-        if excess:
-            for slots in (*self.k, *self.v):
-                self._feed_sinks(slots, slots[:, self.sinks : self.sinks + excess].clone())
-        super().open()
+    def evict(self, count: int) -> None:
+        for slots in (*self.k, *self.v):
+            self._feed_sinks(slots, slots[:, self.sinks : self.sinks + count].clone())
+        super().evict(count)
 
     def _feed_sinks(self, slots: Tensor, evicted: Tensor) -> None:
         count = min(self.sinks, evicted.shape[1])
@@ -49,7 +44,3 @@ class RewardForcingCache(WindowCache):
             return
         kept, sinks = self.policy.kept_share, slots[:, :count].float()
         slots[:, :count] = kept * sinks + (1 - kept) * evicted.float()
-
-    @property
-    def read_slots(self) -> int:
-        return max(self.sinks, self.filled)  # sink slots that are still empty are attended to as zeros

@@ -15,18 +15,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from ..cache.base import Cache
 from ..cache.method import Passes, RolloutInputs, VideoFacts
-from ..cache.shape import Shape
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, sdpa
-from ..model.rope import RotaryEmbedding, by_head
-from ..rollout.loop import Block, JointModel, StepCallback
-from ..rollout.noise import NoiseSource
-from ..rollout.rows import Script
+from ..rollout.loop import Block, JointModel
 from ..rollout.schedule import Schedule
-from .base import MethodPolicy, MethodShape
+from .base import MethodCache, MethodPolicy
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 # constants of the authors' code, there 24 and 21 latent frames
@@ -55,13 +49,43 @@ class RollingForcing(MethodPolicy):
         check_window(video.schedule, video.blocks)
         return self
 
-    def make_cache(
-        self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
-    ) -> RollingCache:
-        return RollingCache(shape, device, attention)  # it stores keys and values in their own dtype
-
     def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
-        return rolling_rollout(model, cache, video.script, video.noise, video.given, video.unfinished, video.on_step)
+        """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
+
+        A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
+        All rows of the script have the same noise levels. Given blocks are written to the cache and yielded unchanged;
+        each is moved to the cache's device when it is read. `on_step` is called for each block of a window after its
+        step, and with None for the newest one before it; an exception raised by it stops within one model call.
+        """
+        script, given = video.script, video.given
+        steps, blocks = len(script.rows[0].sigmas), len(script)
+        if len(video.unfinished) != (min(steps - 1, blocks - len(given)) if given else 0):
+            raise HeadForcingError(
+                f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the "
+                f"end of the video), got {len(video.unfinished)}; render the video from the beginning"
+            )
+        active, window = None, [upload(x, cache.device) for x in video.unfinished]
+        for number in range(steps - 1 if given else 0, blocks + steps - 1):
+            inside = range(max(0, number - steps + 1), min(number + 1, blocks))
+            first, newest = inside[0], inside[-1]
+            row = script.begin(newest)
+            if row.prompt != active:
+                active = row.prompt
+                model.use_prompt(script.embedding(newest))
+            video.on_step(newest, number - newest, None)
+            if first < len(given):
+                latents = upload(given[first], cache.device)
+            else:
+                if newest == number:
+                    window.append(upload(video.noise.initial(number, row.seed), cache.device))
+                latents, window = _take_step(model, cache, video, window, inside, number)
+            # The authors write the first block after every window. An unfinished block 0 is never read from the cache,
+            # so here a block is written once, when it is finished.
+            if number - first == steps - 1:
+                cache.begin(inside[:1], clean=True)
+                model.write_clean(latents, cache)
+                cache.block = first + 1
+                yield Block(first, latents, None, tuple(window) if first + 1 >= len(given) else ())
 
 
 def check_window(schedule: Schedule, blocks: int) -> None:
@@ -84,105 +108,37 @@ def check_window(schedule: Schedule, blocks: int) -> None:
         )
 
 
-def rolling_rollout(
-    model: JointModel,
-    cache: RollingCache,
-    script: Script,
-    noise: NoiseSource,
-    given: Sequence[Tensor] = (),
-    unfinished: Sequence[Tensor] = (),
-    on_step: StepCallback = lambda block, step, latents: None,
-) -> Iterator[Block]:
-    """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
-
-    A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
-
-    Args:
-        script: its rows all have the same noise levels.
-        given: finished blocks of an earlier render; they are written to the cache and yielded unchanged. Each is moved
-            to the cache's device when it is read.
-        unfinished: `Block.unfinished` of the last of them, which cannot be computed from finished blocks.
-        on_step: called as `(block, step, predicted clean latents)` for each block of a window after its step, and with
-            None for the newest one before it; an exception raised by it stops the rollout within one model call.
-    """
-    steps, blocks = len(script.rows[0].sigmas), len(script)
-    if len(unfinished) != (min(steps - 1, blocks - len(given)) if given else 0):
-        raise HeadForcingError(
-            f"resuming after {len(given)} of {blocks} blocks needs the {steps - 1} unfinished ones (fewer at the end "
-            f"of the video), got {len(unfinished)}; render the video from the beginning"
-        )
-    active, window = None, [upload(x, cache.device) for x in unfinished]
-    for number in range(steps - 1 if given else 0, blocks + steps - 1):
-        inside = range(max(0, number - steps + 1), min(number + 1, blocks))
-        first, newest = inside[0], inside[-1]
-        row = script.begin(newest)
-        if row.prompt != active:
-            active = row.prompt
-            model.use_prompt(script.embedding(newest))
-        on_step(newest, number - newest, None)
-        if first < len(given):
-            latents = upload(given[first], cache.device)
-        else:
-            if newest == number:
-                window.append(upload(noise.initial(number, row.seed), cache.device))
-            latents, window = _take_step(model, cache, script, noise, window, inside, number, on_step)
-        # The authors write the first block after every window. An unfinished block 0 is never read from the cache, so
-        # here a block is written once, when it is finished.
-        if number - first == steps - 1:
-            cache.begin(inside[:1], clean=True)
-            model.write_clean(latents, cache)
-            yield Block(first, latents, None, tuple(window) if first + 1 >= len(given) else ())
-
-
 def _take_step(
-    model: JointModel,
-    cache: RollingCache,
-    script: Script,
-    noise: NoiseSource,
-    window: Sequence[Tensor],
-    inside: range,
-    number: int,
-    on_step: StepCallback,
+    model: JointModel, cache: RollingCache, video: RolloutInputs, window: Sequence[Tensor], inside: range, number: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Denoise window `number` by one step; returns the first block's clean latents and the unfinished blocks."""
-    steps, levels = [number - block for block in inside], script.rows[0].sigmas
+    rows = video.script.rows
+    steps, levels = [number - block for block in inside], rows[0].sigmas
     sigmas = torch.tensor([levels[step] for step in steps], dtype=torch.float64)
     cache.begin(inside)
     frames = len(window[0])
     joint = model.denoise_jointly(torch.cat(tuple(window)), sigmas.repeat_interleave(frames), cache)
     unfinished = []
     for block, step, clean in zip(inside, steps, joint.split(frames), strict=True):
-        on_step(block, step + 1, clean)
+        video.on_step(block, step + 1, clean)
         if step + 1 < len(levels):
-            sigma, seed = levels[step + 1], script.rows[block].seed
-            fresh = upload(noise.renoise(block, seed, step).to(clean.dtype), clean.device)
+            sigma, seed = levels[step + 1], rows[block].seed
+            fresh = upload(video.noise.renoise(block, seed, step).to(clean.dtype), clean.device)
             unfinished.append((1 - sigma) * clean + sigma * fresh)
     # cloned, because a view would keep the latents of the whole window in memory
     return joint[:frames].clone(), unfinished
 
 
-class RollingCache(Cache):
+class RollingCache(MethodCache, of=RollingForcing):
     """Keys and values of finished blocks, the same in all heads: the first block of the video and the last seven.
 
-    Call `begin(blocks)` before each pass, which then calls `write` and `attend` layer by layer; only a clean pass is
-    stored. Keys have spatial rotary embedding only, `k, v [heads, frames, s, head_dim]`, because the temporal index of
-    the first block, the anchor, changes from call to call.
-
-    Args:
-        shape: as for the other caches; roles are used only to count layers and heads, the policy is not used.
+    Call `begin(blocks)` before each pass; only a clean pass is stored. Keys have spatial rotary embedding only, because
+    the temporal index of the first block, the anchor, changes from call to call.
     """
 
-    def __init__(
-        self,
-        shape: Shape,
-        device: torch.device | str = "cpu",
-        attention: AttentionFunction = sdpa,
-    ):
-        self.shape, self.attention = shape, attention
-        self.device = torch.device(device)
-        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
-        self.past: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in shape.roles]  # per layer, by block
-        self._inside, self._clean = range(0), False
+    def begin_video(self) -> None:
+        self.past: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in self.shape.roles]  # per layer, by block
+        self._inside = range(0)
         self._positions: dict[int, int] = {}
 
     @property
@@ -191,12 +147,8 @@ class RollingCache(Cache):
         return list(self.past[-1])
 
     @property
-    def block(self) -> int:  # type: ignore[override]
-        return max(self.held, default=-1) + 1
-
-    @property
     def occupied(self) -> int:
-        return len(self.held) * self.shape.frames_per_block * sum(map(len, self.shape.roles))
+        return len(self.held) * self.shape.frames_per_block * self.shape.layers * self.shape.heads
 
     @property
     def bytes(self) -> int:
@@ -204,31 +156,25 @@ class RollingCache(Cache):
 
     def begin(self, blocks: range, clean: bool = False) -> None:
         """Begin a pass over these blocks; a clean pass is over a single block and is stored."""
-        self._inside, self._clean = blocks, clean
-        self._positions = context(self.held, blocks, clean)
+        count = self.shape.frames_per_block
+        self.start, self.end, self.clean = blocks.start * count, blocks.stop * count, clean
+        self._inside, self._positions = blocks, context(self.held, blocks, clean)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Set the pass's `k, v [tokens, heads, head_dim]`, without rotary embedding; stored if it is a clean pass."""
-        s = self.rope.frame_tokens
-        self._own = self.rope.rotate_spatial(by_head(k, s)), by_head(v, s)
-        if self._clean:
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        self._own = k, v
+        if self.clean:
             past = self.past[layer]
             if len(past) == HELD_BLOCKS:
                 del past[list(past)[1]]
             past[self._inside.start] = self._own
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [tokens, heads, head_dim]`, without rotary embedding, to the context and the pass itself."""
+    def context(self, layer: int, q: Tensor) -> Tensor:
         pairs = [*(self.past[layer][block] for block in self._positions), self._own]
         k, v = (torch.cat(tensors, dim=1) for tensors in zip(*pairs, strict=True))
-        k = self.rope.rotate_temporal(k, self._frames([*self._positions.values(), *self._inside]))
-        q = self.rope.rotate_spatial(by_head(q, self.rope.frame_tokens))
-        q = self.rope.rotate_temporal(q, self._frames(self._inside))
-        return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2)).transpose(0, 1)
-
-    def _frames(self, blocks: Sequence[int]) -> list[int]:
         count = self.shape.frames_per_block
-        return [block * count + i for block in blocks for i in range(count)]
+        before = [place * count + frame for place in self._positions.values() for frame in range(count)]
+        k = self.rope.rotate_temporal(k, [*before, *range(self.start, self.end)])
+        return self.attention_over(self.at_own_index(q), k, v)
 
 
 def context(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:

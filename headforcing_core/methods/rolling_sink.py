@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..devices import upload
 from ..errors import HeadForcingError
-from .base import MethodCache, MethodShape
+from .base import MethodShape
 from .frames import played
 from .longlive import WindowCache, WindowPolicy
 
@@ -30,11 +29,8 @@ class RollingSink(WindowPolicy):
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         return 2 * self.window_frames - frames_per_block  # the window, and the frames that are played
 
-    def make_cache(self, *args: Any) -> MethodCache:
-        return RollingSinkCache(*args)
 
-
-class RollingSinkCache(WindowCache):
+class RollingSinkCache(WindowCache, of=RollingSink):
     def begin_video(self) -> None:
         super().begin_video()
         self.period = self.window - self.shape.frames_per_block  # the last block of the window is never played

@@ -31,12 +31,6 @@ AUTO_ON_CPU = ("sdpa", "explicit")  # the other kernels exist for GPUs only
 # all heads of a layer in one call, in the order of the time that they take to load
 ONE_CALL = ("torch_varlen", "flash_attn_2", "flash_attn_3", "flash_attn_4", "triton", "cudnn_varlen")
 TIMED = ("sdpa", "cudnn", *ONE_CALL)  # streams are left out until a GPU has run them
-ATTENTION_HELP = (
-    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, the same with cuDNN's "
-    "kernel; with _streams, groups of heads at the same time; torch_varlen, cudnn_varlen, flash_attn_2, flash_attn_3 "
-    "or flash_attn_4, all heads of a layer in one call; triton, the pack's own kernel; explicit, slow and exact; sage, "
-    "which rounds to 8 bits (auto)"
-)
 
 
 def attention_function(

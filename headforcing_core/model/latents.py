@@ -13,12 +13,14 @@ class LatentFormat:
         name: ComfyUI's name of the latent format.
         stride: side in pixels of what one latent pixel stands for.
         fps: video frames per second that the models were trained at.
+        size: width and height in pixels that they were trained at.
     """
 
     channels: int
     name: str
     stride: int
     fps: int
+    size: tuple[int, int]
 
     @property
     def side_multiple(self) -> int:
@@ -26,8 +28,8 @@ class LatentFormat:
         return 2 * self.stride
 
 
-WAN21 = LatentFormat(16, "Wan21", 8, 16)
-WAN22 = LatentFormat(48, "Wan22", 16, 24)
+WAN21 = LatentFormat(16, "Wan21", 8, 16, (832, 480))
+WAN22 = LatentFormat(48, "Wan22", 16, 24, (1280, 704))
 
 
 def latent_format(channels: int) -> LatentFormat:

@@ -33,9 +33,9 @@ def axis_dims(head_dim: int) -> tuple[int, int, int]:
     return head_dim - 2 * spatial, spatial, spatial
 
 
-def angles(positions: Tensor, dim: int) -> Tensor:
-    """Rotation angles in radians, float64: `positions [n]` -> `[n, dim/2]`."""
-    frequencies = THETA ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim)
+def angles(positions: Tensor, dim: int, base: float | Tensor = THETA) -> Tensor:
+    """Rotation angles in radians, float64: `positions [n]` -> `[n, dim/2]`; `[.., n, dim/2]` for `base [.., 1, 1]`."""
+    frequencies = base ** (-torch.arange(0, dim, 2, dtype=torch.float64, device=positions.device) / dim)
     return positions.to(torch.float64)[:, None] * frequencies
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -16,25 +17,59 @@ from ..methods.echo_forcing import EchoForcing
 from ..methods.forcing_kv import ForcingKV
 from ..methods.id_forcing import IdForcing
 from ..methods.infinity_rope import InfinityRope
+from ..methods.longlive import LongLive, LongLiveCache, WindowCache
 from ..methods.longlive2 import LongLive2
 from ..methods.memflow import MemFlow
+from ..methods.memrope import MemRoPE, MemRoPECache
 from ..methods.pyramid_forcing import ANCHOR, VEIL, WAVE, PyramidForcing
 from ..methods.reward_forcing import RewardForcing
 from ..methods.rolling_forcing import RollingForcing
 from ..methods.rolling_sink import RollingSink
-from .first_pass_sinks import AuthorsLongLive, AuthorsMemRoPE
 
 Config = dict[str, Any]
 Tensors = Mapping[str, Tensor]
+_LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
+_NOT_IN_ALL = "global_sink"  # a setting that some runs lack, which then have the option's default
+
+
+class FirstPassSinks(WindowCache):
+    """Writes a block's sinks in its first pass alone, as authors' code does where sinks are not whole blocks.
+
+    There a sink after the first block keeps the keys and values of its noisiest pass. With whole blocks of sinks, as
+    both papers have, it is the same as the methods themselves.
+    """
+
+    def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
+        repeated = not self.first_pass(layer) and self.start and not self.recaching
+        super().store(layer, k, v, self.sinks if repeated else protected)
+
+
+@dataclass(frozen=True)
+class AuthorsLongLive(LongLive):
+    resumes_from = ()  # clean passes cannot reproduce these sinks
+
+
+@dataclass(frozen=True)
+class AuthorsMemRoPE(MemRoPE):
+    resumes_from = ()
+
+
+class _LongLiveCache(FirstPassSinks, LongLiveCache, of=AuthorsLongLive):
+    pass
+
+
+class _MemRoPECache(FirstPassSinks, MemRoPECache, of=AuthorsMemRoPE):
+    pass
 
 
 def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Method, Roles]:
     """The policy and the head roles of one run of a case whose method is `config["method"]`."""
     method = config["method"]
-    if method not in _READERS:
-        raise HeadForcingError(f"the case's method must be one of {', '.join(_READERS)}, got {method!r}")
+    if method not in _OPTIONS and method not in _READERS:
+        names = ", ".join((*_OPTIONS, *_READERS))
+        raise HeadForcingError(f"the case's method must be one of {names}, got {method!r}")
     try:
-        policy = _READERS[method](run, config, tensors)
+        policy = _READERS[method](run, config, tensors) if method in _READERS else _with_options(method, run)
     except KeyError as error:
         raise HeadForcingError(f"the run cannot be used: {error} is missing") from error
     roles = [["memory"] * config["num_heads"] for _ in range(config["num_layers"])]
@@ -47,13 +82,49 @@ def recorded_policy(config: Config, run: Config, tensors: Tensors) -> tuple[Meth
     return policy, roles
 
 
-def _longlive(run: Config, config: Config, tensors: Tensors) -> Method:
-    return AuthorsLongLive(
-        window_frames=run["window"],
-        sink_frames=run["sink"],
-        infinite=run["infinite"],
-        keeps_sinks=run.get("global_sink", True),
-    )
+def _with_options(method: str, run: Config) -> Method:
+    """A method with the options of a run by the table `_OPTIONS`."""
+    settings, text, computed = _OPTIONS[method]
+    names = dict(pair.split("=") for pair in text.split())
+    known = {option: run[name] for option, name in names.items() if name != _NOT_IN_ALL or name in run}
+    return settings(**known, **{option: value(run) for option, value in computed.items()})
+
+
+_WINDOW = "window_frames=window sink_frames=sink"
+# by method, its settings, the run's setting of every option, and options that are computed from several
+_OPTIONS: dict[str, tuple[Callable[..., Method], str, dict[str, Callable[[Config], Any]]]] = {
+    "longlive": (AuthorsLongLive, f"{_WINDOW} infinite=infinite keeps_sinks={_NOT_IN_ALL}", {}),
+    "infinity_rope": (InfinityRope, _WINDOW, {}),
+    "rolling_sink": (RollingSink, _WINDOW, {}),
+    "reward_forcing": (RewardForcing, f"{_WINDOW} kept_share=alpha", {}),
+    "memflow": (
+        MemFlow,
+        f"{_WINDOW} bank_frames=bank interval=interval keeps_sinks={_NOT_IN_ALL} routed=SMA",
+        {"several_prompts": lambda run: bool(run.get("switch"))},
+    ),
+    "forcing_kv": (
+        ForcingKV,
+        "sink_frames=sink split_block=ar_start static_frames=spatial dynamic_frames=temporal "
+        f"chunks_per_frame=patches_per_frame keeps_sinks={_NOT_IN_ALL}",
+        {"kept_share": lambda run: run["ratio"] if run["dynamic"] else 0.0},
+    ),
+    "echo_forcing": (
+        EchoForcing,
+        "window_frames=window sink_frames=sink_frames compressed_frames=compressed_frames cycle_blocks=rolling_cycle "
+        "max_reuse=topc_max_reuse amplitude=use_amplitude_compensation gated=use_drift_gate drift=drift_gate_lambda",
+        {"takes_maximum": lambda run: run["fusion"] == "max", "scenes": lambda run: len(run["prompts"])},
+    ),
+    "pyramid_forcing": (
+        PyramidForcing,
+        "recent_frames=recent_frames period=cyclic_period phase_frames=cyclic_places stride=stride_interval "
+        "stride_frames=stride_places patch=merge_patch merged_blocks=merge_blocks overlaps_recent=mega "
+        "leftover_frame=anchor_leftover_frame stale_readout=stale_readout",
+        {f"{name}_sinks": lambda run, label=label: run["sink_frames"][str(label)] for label, name in _LABELS.items()}
+        | {"nearest": lambda run: run["far_clamp"][0], "farthest": lambda run: run["far_clamp"][1]},
+    ),
+    "causal_forcing": (lambda: preset("self_forcing"), "", {}),
+    "rolling_forcing": (RollingForcing, "", {}),
+}
 
 
 def _longlive2(run: Config, config: Config, tensors: Tensors) -> Method:
@@ -71,38 +142,10 @@ def _longlive2(run: Config, config: Config, tensors: Tensors) -> Method:
     )
 
 
-def _infinity_rope(run: Config, config: Config, tensors: Tensors) -> Method:
-    return InfinityRope(window_frames=run["window"], sink_frames=run["sink"])
-
-
 def _deep_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     if run["ds_only"]:
         return DeepForcing(run["sink"], budget_frames=None)
     return DeepForcing(run["sink"], run["budget_frames"], run["recent_frames"], run["topc_max_reuse"])
-
-
-def _memflow(run: Config, config: Config, tensors: Tensors) -> Method:
-    return MemFlow(
-        window_frames=run["window"],
-        sink_frames=run["sink"],
-        bank_frames=run["bank"],
-        interval=run["interval"],
-        keeps_sinks=run.get("global_sink", True),
-        routed=run["SMA"],
-        several_prompts=bool(run.get("switch")),
-    )
-
-
-def _forcing_kv(run: Config, config: Config, tensors: Tensors) -> Method:
-    return ForcingKV(
-        sink_frames=run["sink"],
-        split_block=run["ar_start"],
-        static_frames=run["spatial"],
-        dynamic_frames=run["temporal"],
-        chunks_per_frame=run["patches_per_frame"],
-        kept_share=run["ratio"] if run["dynamic"] else 0.0,
-        keeps_sinks=run.get("global_sink", True),
-    )
 
 
 def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
@@ -116,55 +159,11 @@ def _dummy_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     )
 
 
-def _causal_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
-    return preset("self_forcing")
-
-
-def _rolling_sink(run: Config, config: Config, tensors: Tensors) -> Method:
-    return RollingSink(run["window"], run["sink"])
-
-
-def _echo_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
-    return EchoForcing(
-        window_frames=run["window"],
-        sink_frames=run["sink_frames"],
-        compressed_frames=run["compressed_frames"],
-        cycle_blocks=run["rolling_cycle"],
-        max_reuse=run["topc_max_reuse"],
-        takes_maximum=run["fusion"] == "max",
-        amplitude=run["use_amplitude_compensation"],
-        gated=run["use_drift_gate"],
-        drift=run["drift_gate_lambda"],
-        scenes=len(run["prompts"]),
-    )
-
-
 def _memrope(run: Config, config: Config, tensors: Tensors) -> Method:
     if run["compression"] == "eviction":  # the authors' own comparison: no memory frames
         return AuthorsLongLive(run["window"], run["sink"], infinite=True)
     rates = (run["ema_alpha_long"], run["ema_alpha_short"])
     return AuthorsMemRoPE(run["window"], run["sink"], *rates, adaptive=run["ema_adaptive"])
-
-
-def _pyramid_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
-    wave, anchor, veil = (run["sink_frames"][str(label)] for label in _LABELS)
-    return PyramidForcing(
-        wave_sinks=wave,
-        anchor_sinks=anchor,
-        veil_sinks=veil,
-        recent_frames=run["recent_frames"],
-        period=run["cyclic_period"],
-        phase_frames=run["cyclic_places"],
-        stride=run["stride_interval"],
-        stride_frames=run["stride_places"],
-        patch=run["merge_patch"],
-        merged_blocks=run["merge_blocks"],
-        nearest=run["far_clamp"][0],
-        farthest=run["far_clamp"][1],
-        overlaps_recent=run["mega"],
-        leftover_frame=run["anchor_leftover_frame"],
-        stale_readout=run["stale_readout"],
-    )
 
 
 def _id_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
@@ -173,25 +172,10 @@ def _id_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
     return IdForcing(run["native_chunks"], run["cache_frames"], run["sink_size"])
 
 
-def _reward_forcing(run: Config, config: Config, tensors: Tensors) -> Method:
-    return RewardForcing(run["window"], run["sink"], kept_share=run["alpha"])
-
-
-_LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
 _READERS: dict[str, Callable[[Config, Config, Tensors], Method]] = {
-    "longlive": _longlive,
     "longlive2": _longlive2,
     "id_forcing": _id_forcing,
-    "infinity_rope": _infinity_rope,
     "deep_forcing": _deep_forcing,
-    "forcing_kv": _forcing_kv,
     "dummy_forcing": _dummy_forcing,
-    "memflow": _memflow,
-    "causal_forcing": _causal_forcing,
-    "echo_forcing": _echo_forcing,
-    "rolling_sink": _rolling_sink,
     "memrope": _memrope,
-    "pyramid_forcing": _pyramid_forcing,
-    "reward_forcing": _reward_forcing,
-    "rolling_forcing": lambda run, config, tensors: RollingForcing(),
 }

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..cache.head_cache import HeadCache
 from ..cache.method import Method, RolloutInputs
 from ..cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
 from ..cache.reference import ReferenceCache
@@ -24,12 +24,11 @@ from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import check_regular
 from ..head_profiles.profile import HeadProfile
-from ..methods import causvid
+from ..methods.causvid import SCHEDULES, CausVid, OverlapBlock
 from ..model.attention import attention_function, explicit
 from ..model.wan import WanConfig, WanModel
 from ..rollout.loop import split_start_latents
 from ..rollout.noise import RecordedNoise
-from ..rollout.overlap import Overlap
 from ..rollout.rows import Script, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..rollout.wan_video_model import WanVideoModel
@@ -114,8 +113,6 @@ class Replay:
 
 def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "auto") -> Replay:
     """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference path."""
-    if case.config.get("method") == "causvid":
-        return _replay_overlapping(case, case.run(run_name), device, attention)
     run = read_run(case, run_name)
     cache = new_cache(case, run, device, attention)
     video_model = WanVideoModel(case.model(device, case.run(run_name).get("lora", False)), torch.float32, device)
@@ -124,45 +121,15 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
     rows = lay_out_rows(prompts, run.schedule, switches=run.switches, start_blocks=len(start))
     script = Script(rows, {str(number): embedding for number, embedding in enumerate(run.embeds)})
     script = number_recalls(script, run.policy.recalled(script))
-    video = RolloutInputs(script, run.noise, frames, start, held=run.held)
+    video = RolloutInputs(script, run.noise, frames, start, held=run.held, reencode=run.reencode)
     made = list(run.policy.rollout(video_model, cache, video))
+    begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
+    parts = [part for block in made for part in (begun_with.get(block.index), block.latents) if part is not None]
     return Replay(
-        torch.cat([block.latents.cpu() for block in made]),
+        torch.cat([part.cpu() for part in parts]),
         [block.event.to_dict() for block in made if block.event],
         cache.memory.sources if isinstance(run.policy, CachePolicy) else [],
     )
-
-
-def _replay_overlapping(case: Case, run: dict[str, Any], device: str, attention: str) -> Replay:
-    """A run of CausVid: the latents of its rollouts one after another, given frames included."""
-    config = case.dimensions()
-    layout = Overlap(21, run.get("overlap", 3), need(case.config, "frames_per_block", int))
-    rollouts, frames = run.get("rollouts", 1), run.get("frames", layout.frames)  # a single one may be cut short
-    blocks = frames // layout.frames_per_block + layout.stride * (rollouts - 1)
-    noise, renoise = case.tensor("noise"), case.tensor("renoise")
-    later = range(1, rollouts)
-    source = RecordedNoise(
-        torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
-        torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),
-    )
-    sizes = (*noise.shape[-2:], layout.frames_per_block, layout.frames)
-    every_head = [["memory"] * config.num_heads] * config.num_layers
-    shape = CacheShape.for_model(config, every_head, causvid.POLICY, *sizes)
-    backend = attention_function("explicit" if attention == "reference" else attention, device, torch.float32)
-    cache = HeadCache(shape, torch.float32, device, backend)
-    model = WanVideoModel(case.model(device), torch.float32, device)
-    schedule = causvid.SCHEDULES["4_steps" if run.get("warp") else "3_steps"]
-    script = Script(lay_out_rows(["0"] * blocks, schedule), {"0": case.tensor("prompt_embeds")[0]})
-    made = causvid.overlapping_rollouts(
-        model,
-        cache,
-        script,
-        source,
-        lambda rollout, latents: case.tensor("reencoded_first_frame")[rollout, 0],
-        layout,
-    )
-    latents = [part for block in made for part in (block.given, block.latents) if part is not None]
-    return Replay(torch.cat([part.cpu() for part in latents]), [], [])
 
 
 @dataclass(frozen=True)
@@ -171,6 +138,7 @@ class RecordedRun:
 
     Attributes:
         prompts: per block, start blocks included, the number of its embedding in `embeds`.
+        reencode: as in `RolloutInputs`.
     """
 
     schedule: Schedule
@@ -182,6 +150,7 @@ class RecordedRun:
     start: Tensor | None = None
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
+    reencode: Callable[[Tensor], Tensor] | None = None
 
 
 def read_run(case: Case, run_name: str) -> RecordedRun:
@@ -189,6 +158,8 @@ def read_run(case: Case, run_name: str) -> RecordedRun:
     run = case.run(run_name)
     if case.config.get("method") == "longlive2":
         return _read_longlive2_run(case, run_name)
+    if case.config.get("method") == "causvid":
+        return _read_causvid_run(case, run_name)
     if "method" in case.config:
         return _read_method_run(case, run_name)
     frames_per_block = need(case.config, "frames_per_block", int)
@@ -285,6 +256,28 @@ def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
         case.tensor("given_latents")[0, :given] if given else None,
         {start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
         case.tensor("image_latent")[0] if run["image"] else None,
+    )
+
+
+def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
+    """A run of CausVid, whose rollouts have noise of their own, that of given frames included."""
+    config, run = case.dimensions(), case.run(run_name)
+    policy = CausVid(overlap_frames=run.get("overlap", 3))
+    layout = policy.overlap(need(case.config, "frames_per_block", int))
+    rollouts, frames = run.get("rollouts", 1), run.get("frames", layout.frames)  # a single one may be cut short
+    noise, renoise, later = case.tensor("noise"), case.tensor("renoise"), range(1, rollouts)
+    recorded = iter(case.tensors.get("reencoded_first_frame", ()))
+    return RecordedRun(
+        replace(SCHEDULES["4_steps" if run.get("warp") else "3_steps"], frames_per_block=layout.frames_per_block),
+        RecordedNoise(
+            torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
+            torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),
+        ),
+        [case.tensor("prompt_embeds")[0]],
+        [0] * (frames // layout.frames_per_block + layout.stride * (rollouts - 1)),
+        [["memory"] * config.num_heads] * config.num_layers,
+        policy,
+        reencode=lambda latents: next(recorded)[0],
     )
 
 

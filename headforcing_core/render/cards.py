@@ -14,14 +14,13 @@ from ..head_profiles.profile import HeadProfile
 from ..model.latents import WAN22
 from ..model.wan import WanConfig, WanModel
 from ..timeline.timeline import parse_timeline
-from ..video.wan_vae import decoder_memory
+from ..video.codec import decoder_memory
 from ..weights.umt5 import weights_bytes
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import COMFYUI, COMMAND_LINE, Host, remedies
 from .resources import MARGIN, Needs, needs_of
 
-CARDS = (6, 8, 10, 12, 16, 24)  # GiB
 IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
 SECONDS = 60.0
 _DTYPE = torch.bfloat16
@@ -80,10 +79,14 @@ def released_needs(width: int, height: int, family: str = "self_forcing") -> tup
     options, config = RenderOptions(width=width, height=height, model_family=family), MODELS[family]
     profile = None if family == "self_forcing" else paper_heads(config)
     plan = options.plan(config, parse_timeline("a minute", SECONDS), profile=profile)
-    with torch.device("meta"):
-        weights = sum(weight.numel() for weight in WanModel(config).parameters()) * _DTYPE.itemsize
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
-    return plan, needs_of(plan, _DTYPE, weights, decoder=decoder)
+    return plan, needs_of(plan, _DTYPE, _weight_bytes(family), decoder=decoder)
+
+
+@cache
+def _weight_bytes(family: str) -> int:
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in WanModel(MODELS[family]).parameters()) * _DTYPE.itemsize
 
 
 def card(size: float, width: int, height: int, family: str = "self_forcing") -> Card:

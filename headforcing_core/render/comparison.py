@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from ..cache.method import Method
 from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError, unknown_name
 from ..methods.registry import METHODS, check_built, describe_method, method_names, method_policy
+from ..names import ALL
 from ..report.drift import Progress, report_video
 from ..report.learned.base import Numbers, Panel
 from ..report.metrics import METRICS
@@ -77,9 +77,6 @@ class Entry:
             return plan()
         except HeadForcingError as error:
             raise HeadForcingError(f"{self.label}: {error}") from error
-
-
-ALL = "all"
 
 
 def all_methods() -> list[str]:
@@ -189,8 +186,8 @@ TABLE_COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
 def table(rows: Sequence[Compared]) -> str:
     """A Markdown table with one line per entry, in order; means over the seeds."""
     lines = []
-    for entry, videos in groupby(sorted(rows, key=_order(rows)), key=lambda row: row.entry):
-        group = list(videos)
+    for entry in dict.fromkeys(row.entry for row in rows):
+        group = [row for row in rows if row.entry == entry]
         cells = [_mean_cell([value(row) for row in group], cell) for value, cell in TABLE_COLUMNS.values()]
         lines.append([entry.label, *cells])
     return markdown_table(["method", *TABLE_COLUMNS], lines)
@@ -211,11 +208,6 @@ def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
     """Write the videos of the first seed side by side, with their labels, as one MP4."""
     tiles = [(row.entry.label, row.video) for row in rows if row.seed == rows[0].seed]
     return write_grid(path, tiles, **options)
-
-
-def _order(rows: Sequence[Compared]) -> Callable[[Compared], int]:
-    entries = list(dict.fromkeys(row.entry for row in rows))
-    return lambda row: entries.index(row.entry)
 
 
 def _mean_cell(values: Sequence[float | None], cell: Cell) -> str:

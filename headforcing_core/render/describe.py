@@ -59,6 +59,9 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             "the image is the first latent frame, held while the rest of its block is made; the authors of LongLive "
             "2.0 say that its released weights saw no such training, so that quality may be lower"
         )
+    for name in plan.timeline.references:
+        held = [str(i) for i, told in enumerate(plan.timeline.segments, 1) if name in plan.timeline.pictures(told)]
+        lines.append(f"picture @{name}: " + (f"held in prompts {', '.join(held)}" if held else "no prompt names it"))
     lines += ["", plan.story.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
@@ -66,6 +69,13 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             "the start of the video."
         )
     return "\n".join(lines)
+
+
+def going_on(plan: RenderPlan) -> str:
+    """Say how an unfinished video is resumed, as the end of a sentence."""
+    if "blocks" in plan.policy.resumes_from:
+        return "go on"
+    return "go on from where the cache was last stored, or begin again without that"
 
 
 def _steps(plan: RenderPlan) -> str:

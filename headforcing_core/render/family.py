@@ -50,22 +50,25 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
     return None if found is None else (found, f"by the name of {path.name}")
 
 
-def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
-    """The options with the family of a weights file in place of `auto`, and a line for the report, empty for none.
+def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
+    """The model family of a render, and a line on it for the report, empty for none.
 
-    So it is in place of a family whose latents are not those of the file. The line also says where a family that was
-    chosen is not that of the file in another way.
+    It is that of a weights file in place of `auto`, and of a family whose latents are not those of the file. The line
+    also says where a family that was chosen is not that of the file in another way.
     """
     found = None if path is None else family_of_file(Path(path))
-    if options.model_family == AUTO_FAMILY:
+    if chosen == AUTO_FAMILY:
         family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
-        return replace(options, model_family=family), f"model family {family} ({why})"
-    chosen = options.model_family
+        return family, f"model family {family} ({why})"
     if found is not None and SCHEDULES[found[0]].latents is not SCHEDULES[chosen].latents:
         family, why = found
-        return replace(
-            options, model_family=family
-        ), f"model family {family} ({why}), not {chosen}, whose latents differ"
+        return family, f"model family {family} ({why}), not {chosen}, whose latents differ"
     if found is not None and SCHEDULES[found[0]].frames_per_block != SCHEDULES[chosen].frames_per_block:
-        return options, f"note: the model family is {chosen} as chosen; that of the file is {found[0]} ({found[1]})"
-    return options, ""
+        return chosen, f"note: the model family is {chosen} as chosen; that of the file is {found[0]} ({found[1]})"
+    return chosen, ""
+
+
+def with_family(options: RenderOptions, path: str | Path | None) -> tuple[RenderOptions, str]:
+    """The options with the family of `family_for`, and its line."""
+    family, line = family_for(options.model_family, path)
+    return options if family == options.model_family else replace(options, model_family=family), line

@@ -43,7 +43,11 @@ def head_roles(
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
     source = "profile"
     if profile is None and policy.heads_by:
-        source, profile = "bundled profile", _bundled_or_auto(config, family, policy.heads_by == "labels")
+        source, labelled = "bundled profile", policy.heads_by == "labels"
+        try:
+            profile = default_profile(config.num_layers, config.num_heads, family, labelled)
+        except HeadForcingError:
+            profile = AutoProfile()
     if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
         _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
     queries = profile.query_statistics if isinstance(profile, HeadProfile) else None
@@ -77,10 +81,3 @@ def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
         raise HeadForcingError(
             "this method needs the head roles from the first block on; load or measure a head profile"
         )
-
-
-def _bundled_or_auto(config: WanConfig, family: str | None, labelled: bool) -> HeadProfile | AutoProfile:
-    try:
-        return default_profile(config.num_layers, config.num_heads, family, labelled)
-    except HeadForcingError:
-        return AutoProfile()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,17 +11,22 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..errors import HeadForcingError
 from ..files import check_writable
+from ..hashing import SHORT, digest
 from ..head_profiles.auto import load_found_profile
 from ..head_profiles.profile import HeadProfile
-from ..rollout.rows import Embeddings, Script
-from . import block_keys
+from ..rollout.rows import Embeddings, Picture, Script
+from ..runs.folder import count_blocks
+from ..weights.finite import is_finite
 from .plan import RenderPlan
 from .remedies import Host, check_memory
 from .resources import Needs, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
+
+_KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,7 @@ class RenderJob:
 
     Attributes:
         embeds: the text embeddings of `Timeline.texts`, by text.
+        pictures: those of `Timeline.references`, by name.
         weights: the fingerprint of the model's.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.
@@ -40,6 +46,7 @@ class RenderJob:
         state_seconds: how often the cache is stored there; 0 never.
         found_profiles: folder for roles that were found; None keeps none.
         about: what to note in the run folder, see `provenance.about_video`.
+        until: number of blocks, start blocks included, after which the render ends; None: all. A later one goes on.
     """
 
     plan: RenderPlan
@@ -55,28 +62,53 @@ class RenderJob:
     state_seconds: float = 0.0
     found_profiles: Path | None = None
     about: dict[str, Any] = field(default_factory=dict)
+    until: int | None = None
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
     @cached_property
     def setup(self) -> str:
         """The hash of everything a block depends on but prompts and length."""
-        start = self.start_latents, self.start_key
-        return block_keys.setup_hash(self.plan, self.weights, self.video, self.dtype, *start)
+        plan = self.plan
+        parts: list[Any] = [
+            _KEYS_VERSION,
+            self.weights,
+            str(self.dtype),
+            "auto" if plan.auto is not None else [list(layer) for layer in plan.shape.roles],
+            None if plan.auto is None else plan.auto.key,
+            plan.policy.key,
+            plan.schedule.key,
+            [plan.width, plan.height],
+            [plan.seed, self.video],
+        ]
+        if self.start_latents is not None:
+            parts += ["start", self.start_key] if self.start_key else [self.start_latents]
+        return digest(*parts)
 
     @cached_property
     def script(self) -> Script:
         """The rows of the plan with their embeddings; a render reads its own copy."""
-        return self.plan.script(self.embeds)
+        return self.plan.script(self.embeds, self.pictures)
 
     @cached_property
     def keys(self) -> list[str]:
-        """The key of each block."""
-        codec = self.codec.fingerprint() if self.codec is not None and self.plan.restart_frames else ""
-        return block_keys.video_keys(self.plan, self.setup, self.script, codec)
+        """The key of each block after the start blocks: the hash of everything that a stored block depends on.
+
+        In a video of several rollouts, those after the first depend on the autoencoder.
+        """
+        plan, more = self.plan, dict[int, str]()
+        if plan.overlap is not None and plan.restart_frames and self.codec is not None:
+            more[plan.overlap.blocks] = self.codec.fingerprint()
+        return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder."""
+        return None if self.runs is None else self.runs / self.setup[:SHORT]
 
     @property
     def finished_blocks(self) -> int:
         """Number of this video's blocks that are stored."""
-        return 0 if self.runs is None else block_keys.finished_blocks(self.runs, self.setup, self.keys)
+        return 0 if self.folder is None else count_blocks(self.folder, self.keys)
 
     def take_found_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
         """The plan with the roles that were found for this model earlier, where the plan would find them.
@@ -88,6 +120,28 @@ class RenderJob:
             return plan
         found = load_found_profile(self.found_profiles, self.weights, plan.auto)
         return plan if found is None else plan_with(found)
+
+    def check_finite(self) -> None:
+        """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
+        for number, embed in enumerate(self.embeds.values(), 1):
+            if not is_finite(embed):
+                raise HeadForcingError(
+                    f"the text embedding of prompt {number} holds NaN or infinity: encode the prompts again, with the "
+                    "text encoder in bf16 or float32 instead of fp16"
+                )
+        for name, picture in self.pictures.items():
+            if not is_finite(picture.latents):
+                raise HeadForcingError(
+                    f"the latents of the picture @{name} hold NaN or infinity: encode it again, with the VAE in bf16 "
+                    "or float32 instead of fp16"
+                )
+        start = () if self.start_latents is None else self.start_latents
+        bad = next((frame for frame, latents in enumerate(start) if not is_finite(latents)), None)
+        if bad is not None:
+            raise HeadForcingError(
+                f"the start latents hold NaN or infinity, first in latent frame {bad} of {len(start)}: encode the "
+                "video again, with the VAE in bf16 or float32 instead of fp16"
+            )
 
     def check_needs(
         self, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any

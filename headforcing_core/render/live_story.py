@@ -18,7 +18,6 @@ from ..rollout.loop import Block
 from ..rollout.rows import HasBegunError, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .finite_check import check_inputs
 from .job import RenderJob
 from .plan import RenderPlan
 from .provenance import about_story
@@ -120,21 +119,18 @@ class LiveEdits(Listener):
     def _with(self, plan: RenderPlan) -> RenderJob:
         """The job of another plan, with the embeddings of its prompts and no others; only new texts are encoded."""
         job, new = self._render.job, self._new_texts(plan)
-        encoded = dict(zip(new, self._story.encode(new), strict=True)) if new else {}
-        check_inputs(encoded.values(), None)
-        known = {**job.embeds, **encoded}
+        known = {**job.embeds, **(dict(zip(new, self._story.encode(new), strict=True)) if new else {})}
         embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
         about = {**job.about, **about_story(plan), **self._story.about()}
-        return replace(job, plan=plan, embeds=embeds, about=about)
+        changed = replace(job, plan=plan, embeds=embeds, about=about)
+        changed.check_finite()
+        return changed
 
     def _note(self, job: RenderJob) -> None:
         """Store the note of the new story's video in place of the one that will not be finished."""
         run, before = self._render.run, self._render.job.keys
         if run.folder is not None:
-            known = run.folder.save_video(job.keys, job.about, () if run.known else before)
-            if not run.known and job.keys[-1] != before[-1]:
-                run.folder.forget_video(before)
-            run.known = known
+            run.known = run.folder.save_video(job.keys, job.about, () if run.known else before)
 
 
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -10,68 +11,33 @@ from functools import cached_property
 from ..cache.guards import Guards
 from ..cache.method import Method
 from ..cache.options import with_options
-from ..cache.policy import ROLE_ARRANGEMENTS, CachePolicy
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError, unknown_name
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
-from ..methods.registry import method_policy, method_schedule
+from ..methods.registry import check_model, method_policy, method_schedule
 from ..model.wan import WanConfig
+from ..names import ROLE_ARRANGEMENTS
 from ..rollout.schedule import Schedule, known_family
 from ..timeline.clock import MAX_SECONDS
 from ..timeline.switch import RESET, Switch
 from ..timeline.timeline import Timeline, parse_timeline
-from .plan import RenderPlan, check_size
-
-_POLICY = CachePolicy()
+from .layout import check_size
+from .plan import RenderPlan
+from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
-class RenderOptions:
-    """The options of a render; checks itself. Command-line arguments and widgets take their defaults from here.
+class RenderOptions(RenderSettings):
+    """The options of a render; checks itself.
 
     Attributes:
-        method: a name of `methods.registry.method_names`; with `policy` only a name for files.
-        roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
-        shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
-        width, height: in pixels.
-        seconds: length of the new part of the video; 0 takes the timeline's.
-        seed: of the noise.
         profile: head roles; None takes the bundled profile that fits the model, or finds roles while sampling.
-        model_family: sets noise levels, frames per block and bundled profile; `auto` see `family.with_family`.
-        sigmas: noise levels as text, which replace those of the family and the method.
-        episodic_frames, recent_frames: latent frames that memory heads keep.
-        novelty_threshold: a candidate is admitted to episodic memory if its similarity to all entries is below this.
-        update_interval: a candidate is considered once in this many blocks.
-        sink_gate, rope_jitter: guards of the caches, see `cache.guards.Guards`; 0 is off.
-        compression: how episodic memory chooses the tokens of a merge: `prompt`, or `trigonometric`, which needs a head
-            profile with query statistics.
-        switch: the prompt switch of prompts without a tag, see `parse`.
-        state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         policy: a method's settings, used in place of those that `method` names.
-        method_options: options of the method as text, `window_frames=12, sink_frames=3`, see `cache.options`.
     """
 
-    method: str = "head_forcing"
-    roles: str = "profile"
-    width: int = 832
-    height: int = 480
-    seconds: float = 0.0
-    seed: int = 0
     profile: HeadProfile | AutoProfile | None = None
-    model_family: str = "self_forcing"
-    sigmas: str = ""
-    episodic_frames: int = _POLICY.memory.episodic_frames
-    recent_frames: int = _POLICY.memory.recent_frames or 0
-    novelty_threshold: float = _POLICY.episodic.novelty_threshold
-    update_interval: int = _POLICY.episodic.update_interval
-    sink_gate: float = 0.0
-    rope_jitter: float = 0.0
-    compression: str = "prompt"
-    shuffle: int = 0
-    switch: Switch = Switch()
-    state_seconds: float = 300.0
     policy: Method | None = None
-    method_options: str = ""
 
     def __post_init__(self) -> None:
         check_size("width", self.width)
@@ -109,8 +75,8 @@ class RenderOptions:
         """The noise levels: `sigmas`, else the method's own, else the model family's."""
         return method_schedule(self.policy or method_policy(self.method), self.model_family, self.sigmas)
 
-    def parse(self, text: str, shared_prompt: str = "") -> Timeline:
-        """The timeline of a text for this render.
+    def parse(self, text: str, shared_prompt: str = "", references: Sequence[str] = ()) -> Timeline:
+        """The timeline of a text for this render, which may name the pictures `references`.
 
         Prompts without a tag get `switch`; a plain one is a scene cut where the model was trained with them and the
         method knows cuts.
@@ -120,7 +86,7 @@ class RenderOptions:
             with suppress(HeadForcingError):
                 cut = Switch(re_anchor=True)
                 switch = cut if self.cache_policy.own_switch(cut) else switch
-        timeline = parse_timeline(text, self.seconds or None, shared_prompt=shared_prompt, switch=switch)
+        timeline = parse_timeline(text, self.seconds or None, schedule.clock, shared_prompt, switch, references)
         return replace(timeline, shot_prefix=schedule.shot_prefix)
 
     def plan(
@@ -134,6 +100,7 @@ class RenderOptions:
 
         `profile`, if given, replaces that of the options.
         """
+        check_model(self.cache_policy, self.schedule)
         return RenderPlan.make(
             config,
             self.cache_policy,

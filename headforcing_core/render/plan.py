@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import cast
 
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Passes, VideoFacts
-from ..cache.policy import CachePolicy
+from ..cache.method import Method, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
@@ -21,43 +20,34 @@ from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
-from ..rollout.rows import BlockRow, Embeddings, Script, lay_out_rows
+from ..rollout.rows import BlockRow, Embeddings, Picture, Script
 from ..rollout.schedule import SCHEDULES, Schedule
-from ..timeline.clock import MAX_SECONDS, BlockClock, format_time, video_frames_of
+from ..timeline.clock import format_time, video_frames_of
 from ..timeline.switch import Switch
-from ..timeline.timeline import Timeline, block_prompts, fit_timeline, format_timeline, parse_timeline
+from ..timeline.timeline import Timeline
 from .head_roles import head_roles
-
-MAX_SIDE = 4096
+from .layout import Layout, check_size, lay_out
 
 
 @dataclass(frozen=True)
-class RenderPlan:
+class RenderPlan(Layout):
     """A checked render.
 
     Attributes:
         rows: one per block. Start blocks get the first prompt, because the prompts they were made with are not known.
             Their switches name no recalled scenes yet; see `script`.
-        alike: as for `Script`; empty if no prompt recalls a scene.
         seed: of the noise, where the timeline sets no other.
-        start_frames: latent frames at the beginning of the video that are given, not made.
         held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
-        video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
         auto: how head roles are found while sampling; None if they are known.
         remarks: about the head profile, sentences for reports.
     """
 
     config: WanConfig
     shape: Shape
-    schedule: Schedule
-    timeline: Timeline
     rows: tuple[BlockRow, ...]
-    alike: Mapping[str, str]
     seed: int
     width: int
     height: int
-    start_frames: int
-    video_frames: int
     profile_name: str
     auto: AutoProfile | None = None
     remarks: tuple[str, ...] = ()
@@ -95,36 +85,25 @@ class RenderPlan:
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
-        alike = _alike(timeline)
-        timeline, wanted = _fit(timeline, seconds, schedule, start_frames)
-        blocks = start_frames // frames_per_block + timeline.blocks
-
+        layout = lay_out(timeline, seconds, schedule, policy, start_frames)
         name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
-        stride = schedule.latents.stride
-        sizes = (height // stride, width // stride, frames_per_block, blocks * frames_per_block)
-        story = policy.with_scenes(timeline)
-        facts = VideoFacts(schedule, blocks, start_frames, len(story.segments), story.recalls)
-        policy = policy.for_video(replace(facts, seed=seed, queries=queries, profile=name))
-        rows = _rows(story, schedule, policy, seed, start_frames // frames_per_block)
+        policy = policy.for_video(replace(layout.facts, seed=seed, queries=queries, profile=name))
+        rows, stride = layout.make_rows(policy, seed), schedule.latents.stride
+        sizes = (height // stride, width // stride, frames_per_block, len(rows) * frames_per_block)
         shape = policy.shape(config, by_head, *sizes)
-        video_frames = video_frames_of(start_frames) + wanted
         if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
             raise HeadForcingError(
                 f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure a "
                 "head profile"
             )
         return cls(
+            **vars(layout),
             config=config,
             shape=shape,
-            schedule=schedule,
-            timeline=timeline,
             rows=rows,
-            alike=alike,
             seed=seed,
             width=width,
             height=height,
-            start_frames=start_frames,
-            video_frames=video_frames,
             profile_name=name,
             auto=auto,
             remarks=remarks,
@@ -136,18 +115,14 @@ class RenderPlan:
 
         Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
         """
-        alike = _alike(timeline)
-        timeline, wanted = _fit(timeline, seconds, self.schedule, self.start_frames)
-        story = self.policy.with_scenes(timeline)
-        rows = _rows(story, self.schedule, self.policy, self.seed, self.start_blocks)
-        video_frames = video_frames_of(self.start_frames) + wanted
-        shape = self._shape_of(len(rows) * self.schedule.frames_per_block, video_frames)
-        facts = VideoFacts(self.schedule, len(rows), self.start_frames, len(story.segments), story.recalls)
-        if self.policy.for_video(facts).key != self.policy.key:
+        layout = lay_out(timeline, seconds, self.schedule, self.policy, self.start_frames)
+        rows = layout.make_rows(self.policy, self.seed)
+        shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
+        if self.policy.for_video(layout.facts).key != self.policy.key:
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
             )
-        changed = replace(self, shape=shape, timeline=timeline, rows=rows, alike=alike, video_frames=video_frames)
+        changed = replace(self, **vars(layout), shape=shape, rows=rows)
         changed.check_warm_up()
         return changed
 
@@ -175,22 +150,20 @@ class RenderPlan:
         """
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
         early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
-        if self.auto is not None and early < warm_up:
+        shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
+        if self.auto is not None and min(early, shown) < warm_up:
             clock, first = self.timeline.clock, warm_up - self.start_blocks
+            what = f"{self.switches[early]!s} in block {early}" if early <= shown else f"a picture in block {shown}"
             raise HeadForcingError(
-                f"head roles are found in the first {warm_up} blocks, in which no prompt switch may change the cache, "
-                f"got {self.switches[early]!s} in block {early}; load or measure a head profile, or move this prompt "
+                f"head roles are found in the first {warm_up} blocks, in which no prompt switch or picture may change "
+                f"the cache, got {what}; load or measure a head profile, or move this prompt "
                 f"to {format_time(clock.start_seconds(first))} or later"
             )
 
-    @cached_property
-    def story(self) -> Timeline:
-        """The timeline with a tag for every scene that comes back, by itself or because a tag says so."""
-        return self.policy.with_scenes(self.timeline)
-
-    def script(self, embeds: Embeddings) -> Script:
-        """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`."""
-        script = Script(self.rows, embeds, self.alike)
+    def script(self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})) -> Script:
+        """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
+        those of `Timeline.references`."""
+        script = Script(self.rows, embeds, self.alike, pictures)
         return number_recalls(script, self.policy.recalled(script))
 
     @property
@@ -210,14 +183,6 @@ class RenderPlan:
         """The prompt switches of the rows, by the number of the block before which they happen."""
         return {block: row.switch for block, row in enumerate(self.rows) if row.switch is not None}
 
-    @property
-    def novelty_threshold(self) -> float | None:
-        """Similarity below which a candidate is admitted to episodic memory; None without episodic memory."""
-        policy = self.policy
-        if not isinstance(policy, CachePolicy) or not policy.memory.episodic_frames:
-            return None
-        return policy.episodic.novelty_threshold
-
     def segment_index(self, block: int) -> int:
         """Index of a block's timeline segment; 0 for start blocks."""
         return self.timeline.prompt_index(max(0, block - self.start_blocks))
@@ -232,11 +197,6 @@ class RenderPlan:
     def blocks(self) -> int:
         """Number of blocks, start blocks included."""
         return len(self.rows)
-
-    @property
-    def start_blocks(self) -> int:
-        """Number of blocks that are given at the beginning of the video."""
-        return self.start_frames // self.schedule.frames_per_block
 
     @property
     def new_blocks(self) -> int:
@@ -314,14 +274,6 @@ class RenderPlan:
             )
 
 
-def check_size(name: str, value: int, multiple: int = 16) -> None:
-    """Refuse a width or height in pixels that is not a multiple of this: the stride of the VAE times the patch."""
-    if value % multiple or not multiple <= value <= MAX_SIDE:
-        raise HeadForcingError(
-            f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got {value}"
-        )
-
-
 def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> None:
     """Refuse the schedule of a model family whose latents are others than the model's."""
     if config.latents is not schedule.latents:
@@ -330,42 +282,3 @@ def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> 
             f"model_family: the model has {config.in_dim} latent channels, models of the family "
             f"{family or 'given'} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
         )
-
-
-def _fit(timeline: Timeline, seconds: float, schedule: Schedule, start_frames: int) -> tuple[Timeline, int]:
-    """The timeline with the render's block length and duration, and the number of new video frames."""
-    seconds = seconds or timeline.seconds
-    if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
-        raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
-    frames_per_block = schedule.frames_per_block
-    if start_frames % frames_per_block:
-        raise HeadForcingError(
-            f"start frames must fill whole blocks of {frames_per_block} latent frames, got {start_frames}"
-        )
-    clock = BlockClock(frames_per_block, schedule.latents.fps, continues=start_frames > 0)
-    if timeline.clock != clock:
-        timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock)
-    timeline = replace(timeline, shot_prefix=schedule.shot_prefix)
-    return fit_timeline(timeline, clock.blocks_for(seconds), seconds), math.ceil(seconds * clock.fps - 1e-6)
-
-
-def _rows(timeline: Timeline, schedule: Schedule, policy: Method, seed: int, start_blocks: int) -> tuple[BlockRow, ...]:
-    """The rows of a video; raises HeadForcingError for prompt switches that the method cannot do."""
-    prompts = block_prompts(timeline)
-    switches = {
-        start_blocks + segment.start_block: switch
-        for segment in timeline.segments[1:]
-        if (switch := policy.own_switch(segment.switch)) is not None
-    }
-    rows = lay_out_rows([prompts[0]] * start_blocks + prompts, schedule, seed, switches, start_blocks)
-    for segment in timeline.segments:
-        if segment.seed is not None:
-            first = start_blocks + segment.start_block
-            rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
-    return tuple(rows)
-
-
-def _alike(timeline: Timeline) -> dict[str, str]:
-    """For `Script.alike`: by prompt its text without common words, where a prompt recalls a scene."""
-    prompts = len(timeline.segments) if timeline.recalls else 0
-    return dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))

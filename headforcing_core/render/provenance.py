@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import FunctionType
 from typing import Any
 
+from ..cache.policy import CachePolicy
 from ..model.attention_backends import AttentionFunction, GroupedAttention, LayerAttention
 from ..versions import versions
 from .plan import RenderPlan
@@ -20,7 +21,8 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
     `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
     scale of the latents.
     """
-    clock = plan.timeline.clock
+    clock, policy = plan.timeline.clock, plan.policy
+    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
     return {
         "method": method,
         "seed": seed,
@@ -31,7 +33,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "start_frames": plan.start_frames,
         **({"held_frames": plan.held_frames} if plan.held_frames else {}),
         "restart_frames": list(plan.restart_frames),
-        "novelty_threshold": plan.novelty_threshold,
+        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
         "latent_format": latent_format,
         "versions": versions(),
     }

@@ -13,10 +13,12 @@ from torch import Tensor
 from ..cache.base import Cache
 from ..cache.method import RolloutInputs
 from ..devices import upload
+from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..rollout.loop import Block, JointModel
 from ..rollout.noise import SeededNoise
+from ..weights.finite import first_not_finite
 from .job import RenderJob
 from .plan import RenderPlan
 from .run import Run
@@ -71,46 +73,32 @@ class Render:
         job: with the story that is told now.
         script: the rows that the rollout reads, block by block.
         run: the stored part of the video.
-        check: a listener that may refuse a block before it is stored.
         finished: number of blocks so far, start blocks included.
     """
 
-    def __init__(
-        self,
-        job: RenderJob,
-        model: JointModel,
-        place: Place,
-        run: Run,
-        check: Listener,
-        listeners: Sequence[Listener] = (),
-    ):
-        self.job, self.model, self.place, self.run = job, model, place, run
-        self.check, self.listeners = check, listeners
+    def __init__(self, job: RenderJob, model: JointModel, place: Place, run: Run, listeners: Sequence[Listener] = ()):
+        self.job, self.model, self.place, self.run, self.listeners = job, model, place, run, listeners
         self.script, self.finished = job.script, 0
+        self._finite: dict[int, list[Tensor]] = {}  # per block under way, whether each step's prediction is finite
 
     def blocks(self) -> Iterator[Block]:
         """Yield all blocks, start blocks and those of earlier renders included; new ones are stored meanwhile."""
         self.run.resume(self.job.start_latents, self._new_cache, self.script)
-        listeners = [self.check, *self.listeners]
-        for listener in listeners:
+        for listener in self.listeners:
             listener.begin(self)
-
-        def step(block: int, step: int, latents: Tensor | None) -> None:
-            for listener in listeners:
-                listener.step(block, step, latents)
-
         begun = time.perf_counter()
-        for block in self._rollout(step):
-            block = self.run.complete(block)
-            self.check.add(block)
-            self.run.add(block, time.perf_counter() - begun)
+        for block in self._rollout():
+            self.check_finite(block)
+            block = self.run.add(block, time.perf_counter() - begun)
             self.finished = block.index + 1
             for listener in self.listeners:
                 listener.add(block)
             self.run.measure(block)
             yield block
+            if self.finished == self.job.until:
+                break
             begun = time.perf_counter()
-        self.run.finish()
+        self.run.finish(self.finished == self.job.plan.blocks)
         for listener in self.listeners:
             listener.finish()
 
@@ -130,13 +118,40 @@ class Render:
             return place.new_cache(job)
         return job.plan.make_cache(job.dtype, place.device, place.attention, known)
 
-    def _rollout(self, step: Callable[[int, int, Tensor | None], None]) -> Iterator[Block]:
-        """All blocks, from the method's loop; those of a finished video are read, and the model is not called."""
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        """Pass a denoising step on; the test of its result runs on its device, and nothing waits for the answer."""
+        if latents is not None:
+            self._finite.setdefault(block, []).append(torch.isfinite(latents).all())
+        for listener in self.listeners:
+            listener.step(block, step, latents)
+
+    def check_finite(self, block: Block) -> None:
+        """Refuse a new block with NaN or infinity, and name its first bad denoising step; those before it stay."""
+        steps = self._finite.pop(block.index, [])
+        if not self.run.is_made(block.index) or torch.isfinite(block.latents).all():
+            return
+        bad = next((number for number, finite in enumerate(steps, 1) if not finite), None)
+        place = f"block {block.index + 1} of {self.job.plan.blocks}"
+        place += f", denoising step {bad} of {len(steps)}" if bad else ""
+        backbone = self.model.backbone
+        weight = first_not_finite(backbone.named_parameters() if isinstance(backbone, torch.nn.Module) else ())
+        if weight is not None:
+            raise HeadForcingError(
+                f"{place}: NaN or infinity, because the weight {weight} holds some; load or convert the model again"
+            )
+        dtype = str(self.job.dtype).removeprefix("torch.")
+        raise HeadForcingError(
+            f"{place}: NaN or infinity in the latents; compute in bf16 or float32 (now {dtype}) or choose another "
+            "attention backend; blocks stored before it stay"
+        )
+
+    def _rollout(self) -> Iterator[Block]:
+        """All blocks, from the method's loop; where all are stored they are read, and the model is not called."""
         job, run = self.job, self.run
         given = run.given()
-        if run.ended is not None:
+        if run.is_stored:
             for index, latents in enumerate(given):
-                step(index, 0, None)
+                self.step(index, 0, None)
                 yield Block(index, upload(latents, run.cache.device))
             return
         inputs = RolloutInputs(
@@ -147,6 +162,6 @@ class Render:
             held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),
             reencode=None if job.codec is None else job.codec.reencode,
-            on_step=step,
+            on_step=self.step,
         )
         yield from job.plan.method(run.found_profile).rollout(self.model, run.cache, inputs)

@@ -147,7 +147,8 @@ def needs_of(
     decoder = decoder.and_another() if plan.restart_frames else decoder
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # float32; includes the unfinished blocks after it
     pixels = plan.video_frames * plan.width * plan.height * scale**2
-    one_pass = activation_bytes(plan, dtype)
+    one_pass, stores_state = activation_bytes(plan, dtype), kept and state and "state" in plan.policy.resumes_from
+    scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
     return Needs(
         weights,
         plan.cache_bytes(dtype),
@@ -159,7 +160,7 @@ def needs_of(
         one_pass if cuda_graph else 0,
         text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
-        state=_state_bytes(plan, dtype) if kept and state and "state" in plan.policy.resumes_from else 0,
+        state=plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype) if stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
     )
 
@@ -185,11 +186,6 @@ def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:
     width = config.dim * dtype.itemsize
     feed_forward = 6 * width + 2 * config.ffn_dim * dtype.itemsize
     return tokens * max(feed_forward, 9 * width + 2 * config.dim * torch.float32.itemsize)
-
-
-def _state_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
-    scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
-    return plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype)
 
 
 def check_growth(more: int, free: int | None) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
+from ..head_profiles.rules import remark_on_rule
 from ..report.latents import RunReport, describe_events
 from ..rollout.rows import Embeddings
 from .plan import RenderPlan
@@ -106,6 +107,7 @@ class RenderResult:
             lines.append(f"latents  {self.latents_file}")
         if self.found_profile is not None:
             lines.append(f"found    {describe_roles(self.found_profile)} heads")
+            lines += [f"note     {remark}" for remark in remark_on_rule(self.found_profile)]
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from ..cache.base import Cache
+from ..cache.base import Cache, State
 from ..cache.memory import MemoryEvent
 from ..cache.scenes import Recall, visit_starts
 from ..errors import HeadForcingError
@@ -19,33 +23,38 @@ from ..rollout.loop import Block, split_start_latents
 from ..rollout.rows import Script
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
-from .finished import Finished
+from ..video.queue_thread import QueueThread
 from .plan import RenderPlan
-from .storing import Storing
 
 log = logging.getLogger(__name__)
+
+WAITING_TASKS = 8  # blocks and notes that may wait for the disk
+Task = Callable[[], None]
 
 
 class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
 
+    A thread stores, in order, so that the next block need not wait for the disk. An error there is raised by the next
+    call, and nothing is stored after it. Leaving the `with` block waits until everything is stored.
+
     Args:
         folder: None stores nothing.
-        keys: of every block that is made, see `block_keys.video_keys`.
+        keys: of every block that is made, see `RenderJob.keys`; not needed without a folder.
         state_seconds: how often the cache is stored; 0: never, it is rebuilt from the blocks.
         share: gives what one process has read to all that make the video together.
+        until: as for `RenderJob`.
 
     Attributes:
         known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
-        storing: puts what is new into the folder; None without one.
         cache: of the render, with the blocks that a stored state holds.
         events: decisions of episodic memory so far, those of earlier renders included.
         found_profile: the roles that were found while sampling, or None.
         found_now: whether they were found in this render, not in an earlier one of the same video.
-        ended: what an earlier render noted when it finished the video; None for one that is not finished.
+        ended: the note of an earlier render that finished the video, see `finish`; None for one that is not finished.
     """
 
     def __init__(
@@ -55,10 +64,13 @@ class Run:
         keys: Sequence[str] = (),
         state_seconds: float = 0.0,
         share: Callable[[Any], Any] = lambda read: read,
+        until: int | None = None,
     ):
+        self._part = None if until is None else max(0, min(until, plan.blocks) - plan.start_blocks)
         self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
         self.first_made = plan.start_blocks
-        self.storing = None if folder is None else Storing(folder, state_seconds)
+        self.state_seconds, self._state_stored = state_seconds, time.monotonic()
+        self._thread: QueueThread[Task]
         self.known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
@@ -66,10 +78,20 @@ class Run:
         self.events: list[MemoryEvent] = []
         self.found_profile: HeadProfile | None = None
         self.found_now = False
-        self.ended: Finished | None = None
+        self.ended: dict[str, Any] | None = None
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self.meter = RunMeter()
         self._block_seconds: list[float] = []
+
+    def __enter__(self) -> Run:
+        if self.folder is not None:
+            self._thread = QueueThread("storing", _carry_out, WAITING_TASKS)
+            self._thread.__enter__()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.folder is not None:
+            self._thread.__exit__(*error)
 
     # ------------------------------------------------------------------------------------------------ resuming
 
@@ -81,32 +103,27 @@ class Run:
                 encoded, are taken in their place.
             make_cache: an empty cache with the roles that an earlier render found, None for none.
         """
-        self.start = self._share(self._read_start(start))
+        if self.folder is not None and start is not None:
+            start = self.folder.save_start(start)
+        self.start = self._share(start)
         given = 0 if self.start is None else len(self.start)
         expected = self.plan.start_frames + self.plan.held_frames
         if given != expected:
             raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
-        self.stored = self._share([] if self.folder is None else self.folder.load_blocks(self.keys))
+        self.stored = self._share([] if self.folder is None else self.folder.load_blocks(self.keys[: self._part]))
         self._read_roles()
         self.ended = self._share(self._read_end())
         self.cache = make_cache(self.found_profile)
-        if self.ended is None:
+        if not self.is_stored:
             try:
                 self._restore(script)
             except HeadForcingError as error:
                 log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
                 self.cache = make_cache(self.found_profile)
-        self._drop_what_cannot_go_on()
+            self._drop_what_cannot_go_on()
         if self.stored:
             begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
-
-    def _read_start(self, start: Tensor | None) -> Tensor | None:
-        if self.folder is None or start is None:
-            return start
-        self.folder.save_start(start)
-        stored = self.folder.load_start()
-        return start if stored is None else stored
 
     def _read_roles(self) -> None:
         """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
@@ -121,8 +138,8 @@ class Run:
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
-    def _read_end(self) -> Finished | None:
-        """The note of the render that finished the video.
+    def _read_end(self) -> dict[str, Any] | None:
+        """The note of the render that finished the video, with its recalls as objects.
 
         None for a video that is not finished, and where something is missing that only a cache can tell: then the
         blocks are written to one.
@@ -131,15 +148,18 @@ class Run:
             return None
         opening = self.events or self.folder.load_events(OPENING, self.keys[:1])
         events = len(opening) + sum(block.event is not None for block in self.stored)
-        end = Finished.load(self.folder, self.keys[-1])
-        if end is None or (end.events, len(end.occupied)) != (events, len(self.stored)):
+        note = self.folder.load_note(SECONDS, self.keys[-1:])
+        if note is None or any(note.get(name) is None for name in ("events", "guards", "recalls", "occupied")):
+            return None
+        if (note["events"], len(note["occupied"])) != (events, len(self.stored)):
             return None
         self.events = opening
-        return end
+        recalls = [Recall(saved["block"], saved["scene"], tuple(saved["frames"])) for saved in note["recalls"]]
+        return {**note, "recalls": recalls}
 
     def _restore(self, script: Script) -> None:
         """Set the cache to the latest stored state."""
-        if self.folder is None or self.storing is None or not self.stored or not self.storing.state_seconds:
+        if self.folder is None or not self.stored or not self.state_seconds:
             return
         state = self.folder.load_state(self.keys[: len(self.stored)])
         if state is None:
@@ -147,8 +167,8 @@ class Run:
         self.cache.restore(state)
         self._check_scenes(script)
         if not self.events:  # a cache that is rebuilt makes these decisions again
-            for event in self.folder.load_events(OPENING, self.keys[:1]):
-                self._add_opening(event)
+            self._opening = self.folder.load_events(OPENING, self.keys[:1])
+            self.events += self._opening
 
     def _check_scenes(self, script: Script) -> None:
         """Refuse a restored cache of a story with other scenes: a prompt repeated in a new scene changes no key."""
@@ -181,63 +201,67 @@ class Run:
         start = split_start_latents(None if held else self.start, self.plan.schedule.frames_per_block)
         return [*start, *(block.latents for block in self.stored)]
 
+    @property
+    def is_stored(self) -> bool:
+        """Whether earlier renders have made all that is asked for, so that the model is not called."""
+        part = self._part is not None and self._part < self.plan.new_blocks
+        return self.ended is not None or (part and len(self.stored) == self._part)
+
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""
         return index >= self.first_made + len(self.stored)
 
-    def complete(self, block: Block) -> Block:
-        """The block with the decision of episodic memory that was stored with it."""
-        place = block.index - self.first_made
-        if not 0 <= place < len(self.stored):
-            return block
-        return Block(block.index, block.latents, self.stored[place].event, block.unfinished)
-
-    def add(self, block: Block, seconds: float) -> None:
-        """Take the next block, which took so long; a new one is stored."""
+    def add(self, block: Block, seconds: float) -> Block:
+        """Take the next block, which took so long; a new one is stored. Returns it as listeners get it: one that was
+        stored has the decision of episodic memory from its file."""
         place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
-                self._add_opening(block.event)
-            return
-        if place == 0 and self.ended is None:
-            self._store_opening()
+                self._opening.append(block.event)
+                self.events.append(block.event)
+            return block
+        if place < len(self.stored):
+            block = replace(block, event=self.stored[place].event)
+        if place == 0 and self.ended is None and self._opening:  # a restored cache does not decide this again
+            self._store_note(OPENING, 0, events=[event.to_dict() for event in self._opening])
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
             self._store_profile(place)
-            if self.storing is not None:
-                self.storing.block(place, self.keys, block)
-                self.storing.state(place, self.keys[place], self.cache)
+            if self.folder is not None:
+                self._store_block(self.folder, place, block)
+                self._store_state(self.folder, place)
         if block.event is not None:
             self.events.append(block.event)
+        return block
 
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
-        self.meter.add(block.latents, self._occupied(block.index, block.index - self.first_made))
+        place, occupied = block.index - self.first_made, None
+        if place >= 0 and self.ended is not None:
+            occupied = self.ended["occupied"][place]
+        elif place >= 0 and self.cache.block == block.index + 1:  # else the cache holds later blocks already
+            occupied = self.cache.occupied
+        self.meter.add(block.latents, occupied)
 
-    def finish(self) -> None:
-        """Wait until all is stored, and note what a report says of the finished video, with its last block."""
-        if self.storing is not None:
-            self.storing.finish()
-        if self.folder is not None and self.ended is None:
-            occupied = self.meter.occupied[-self.plan.new_blocks :]
-            end = Finished(self.seconds_per_block, len(self.events), self.guards, self.recalls, occupied)
-            end.save(self.folder, self.keys[-1])
+    def finish(self, whole: bool) -> None:
+        """Wait until all is stored, and note what a report says of a `whole` video, with its last block."""
+        if self.folder is None:
+            return
+        self._thread.finish()
+        if whole and self.ended is None:
+            note = {
+                "seconds": self.seconds_per_block,
+                "events": len(self.events),
+                "guards": self.guards,
+                "recalls": [asdict(recall) for recall in self.recalls],
+                "occupied": self.meter.occupied[-self.plan.new_blocks :],
+            }
+            with suppress(HeadForcingError):  # without it a later render takes longer, and no block is lost
+                self.folder.save_note(SECONDS, self.keys[-1], note)
 
-    def _occupied(self, index: int, place: int) -> int | None:
-        """Frame slots in use after a block; None where the cache holds later blocks already."""
-        if self.ended is not None:
-            return None if place < 0 else self.ended.occupied[place]
-        return self.cache.occupied if self.cache.block == index + 1 and place >= 0 else None
-
-    def _add_opening(self, event: MemoryEvent) -> None:
-        self._opening.append(event)
-        self.events.append(event)
-
-    def _store_opening(self) -> None:
-        """Store the decisions of episodic memory after start blocks: a restored cache does not make them again."""
-        if self.storing is not None and self._opening:
-            events = [event.to_dict() for event in self._opening]
-            self.storing.note(OPENING, self.keys[0], {"events": events})
+    def _store_note(self, kind: str, place: int, **fields: Any) -> None:
+        if self.folder is not None:
+            self._thread.put(partial(self.folder.save_note, kind, self.keys[place], fields))
 
     def _store_profile(self, place: int) -> None:
         """Store the roles with the block after which they were found."""
@@ -245,9 +269,26 @@ class Run:
             return
         self.found_profile, self.found_now = self.cache.profile, True
         self.events += self.cache.earlier_events
-        if self.storing is not None:
-            events = [event.to_dict() for event in self.events]
-            self.storing.note(FOUND, self.keys[place], {"profile": self.found_profile.to_json(), "events": events})
+        events = [event.to_dict() for event in self.events]
+        self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
+
+    def _store_block(self, folder: RunFolder, place: int, block: Block) -> None:
+        """Store a new block, whose latents are known to be there."""
+        previous = self.keys[place - 1] if place else None
+        latents, unfinished = block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
+        stored = (place, self.keys[place], latents, block.event, unfinished, previous)
+        self._thread.put(partial(folder.save_block, *stored))
+
+    def _store_state(self, folder: RunFolder, place: int) -> None:
+        """Store a copy of the cache after a block, if it is time: the next block changes the cache meanwhile."""
+        if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
+            return
+        self._thread.settle()  # one copy at a time
+        if (state := self.cache.state()) is not None:
+            tensors, plain = state
+            copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
+            self._thread.put(partial(_save_state, folder, place, self.keys[place], (copies, plain)))
+        self._state_stored = time.monotonic()
 
     # ------------------------------------------------------------------------------------------------ reports
 
@@ -259,12 +300,12 @@ class Run:
     @property
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
-        return self.cache.recalls if self.ended is None else self.ended.recalls
+        return self.cache.recalls if self.ended is None else self.ended["recalls"]
 
     @property
     def guards(self) -> Sequence[str]:
         """One line for every guard that acted, see `cache.guards`."""
-        return self.cache.report if self.ended is None else self.ended.guards
+        return self.cache.report if self.ended is None else self.ended["guards"]
 
     @property
     def seconds_per_block(self) -> float | None:
@@ -284,3 +325,17 @@ class Run:
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, begun + 1))
+
+
+def _carry_out(tasks: Iterator[Task]) -> None:
+    for task in tasks:
+        task()
+
+
+def _save_state(folder: RunFolder, place: int, key: str, state: State) -> None:
+    try:
+        folder.save_state(place, key, state)
+    except HeadForcingError as error:  # not needed to resume: the cache can be rebuilt from the blocks
+        log.warning("Head Forcing: rendering continues without a stored cache state, %s", error)
+    finally:
+        state[0].clear()  # its memory is free at once, whoever still holds the task

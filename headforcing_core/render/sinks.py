@@ -14,7 +14,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import replacing
+from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..rollout.loop import Block
 from ..video.background import BackgroundStream
@@ -169,12 +169,6 @@ class LatentsFile(KeptLatents):
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
-
-
-def partial_path(path: Path) -> Path:
-    """Path of a video that is still growing; it plays at any time."""
-    name = path.stem if path.suffix == ".mp4" else path.name  # two targets never grow in one file
-    return path.with_name(f"{name}.part.mp4")
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:

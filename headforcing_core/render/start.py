@@ -1,4 +1,4 @@
-"""Beginnings of a video: an image, or a section of another video."""
+"""Video frames that are given: the beginning of a video, an image or a section of another one, and pictures."""
 
 from __future__ import annotations
 
@@ -12,20 +12,16 @@ from torch import Tensor
 from ..cache.method import Method
 from ..errors import HeadForcingError
 from ..hashing import digest
+from ..rollout.rows import Picture
 from ..rollout.schedule import SCHEDULES, Schedule
-from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
-from ..video.fitting import fit
-from ..video.reader import VideoSource, read_image
+from ..timeline.clock import TEMPORAL_STRIDE, video_frames_of
+from ..video.reader import fit, read_image
 from ..video.restarts import FrameCodec
-from ..video.section import read_section
-
-MAX_START_SECONDS = 30.0  # of video frames in memory
-DEFAULT_START_SECONDS = 4.0  # roles of heads can be found after this many
 
 
 @dataclass(frozen=True)
 class Start:
-    """Video frames that a video begins with, in the size of the render.
+    """Video frames that a video begins with, as of `section.read_section`, or a picture that it holds, in its size.
 
     Attributes:
         video_frames: `[4(n-1)+1, height, width, 3]` in 0..1.
@@ -50,22 +46,6 @@ class Start:
         """An image file, see `reader.read_image`."""
         return cls.image(read_image(path), size, f"the image {path.name}", frames)
 
-    @classmethod
-    def video(
-        cls,
-        source: VideoSource,
-        size: tuple[int, int],
-        seconds: float,
-        part: str = "last",
-        frames_per_block: int = 3,
-        window: tuple[float, float] = (0.0, 0.0),
-        fps: float = VIDEO_FPS,
-    ) -> Start:
-        """A section of a video, see `section.read_section`."""
-        if not 0 < seconds <= MAX_START_SECONDS:
-            raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-        return cls(*read_section(source, size, seconds, part, frames_per_block, window, fps))
-
     @property
     def frames(self) -> int:
         """Number of latent frames."""
@@ -77,8 +57,12 @@ class Start:
         return digest(self.video_frames)
 
     def encoded(self, codec: FrameCodec) -> Tensor:
-        """The latents `[frames, 16, h, w]` by a VAE."""
-        return codec.encode_video(self.video_frames)
+        """The latents `[frames, channels, h, w]` by a VAE, in main memory."""
+        return codec.encode_video(self.video_frames).float().cpu()
+
+    def picture(self, codec: FrameCodec) -> Picture:
+        """The same as a picture that prompts can hold."""
+        return Picture(self.encoded(codec), self.key(codec))
 
     def key(self, codec: FrameCodec) -> str:
         """Key of the latents in the keys of blocks; another device would round the latents themselves otherwise."""

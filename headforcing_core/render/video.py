@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from pathlib import Path
 
 import torch
 
@@ -16,7 +15,6 @@ from ..head_profiles.auto import store_found_profile
 from ..rollout.loop import Block, JointModel
 from ..runs.folder import RunFolder
 from ..runs.stored import earlier_video
-from .finite_check import FiniteCheck, check_inputs
 from .job import RenderJob
 from .provenance import attention_name
 from .render import Listener, Place, Render
@@ -54,33 +52,35 @@ def begin_render(
     job: RenderJob, model: JointModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
-    check_inputs(job.embeds.values(), job.start_latents)
+    if job.pictures:
+        job = replace(job, pictures=place.share(dict(job.pictures)))
+    job.check_finite()
     name = attention_name(place.attention, place.attention_choice)
     job = replace(job, about={**job.about, "attention": name})
     job.plan.check_encoder(job.codec is not None, "give `codec`")
     with ExitStack() as stack:
-        folder, known, state_seconds = None, False, job.state_seconds
+        folder, keys, known, state_seconds = None, list[str](), False, job.state_seconds
         if job.runs is not None:
-            folder = stack.enter_context(RunFolder(job.runs, job.setup, job.about, job.patience))
-            known = folder.save_video(job.keys, job.about)
+            folder, keys = stack.enter_context(RunFolder(job.runs, job.setup, job.about, job.patience)), job.keys
+            known = folder.save_video(keys, job.about)
             if not job.finished_blocks and (earlier := earlier_video(job.runs, job.about)) is not None:
                 log.warning(_EARLIER, earlier.name, job.runs)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             state_seconds = 0.0
-        run = Run(job.plan, folder, job.keys, state_seconds, place.share)
+        run = stack.enter_context(Run(job.plan, folder, keys, state_seconds, place.share, job.until))
         run.known = known
-        if run.storing is not None:
-            stack.enter_context(run.storing)
-        render = Render(job, model, place, run, FiniteCheck(job.dtype), listeners)
+        render = Render(job, model, place, run, listeners)
         try:
             yield render
         finally:
             # listeners know the render: in a circle, model and cache would stay until Python looks for circles
-            render.listeners, render.check = (), Listener()
+            render.listeners = ()
 
 
 def _result(render: Render, seconds: float) -> RenderResult:
-    run, job = render.run, render.job
+    run, job, kept = render.run, render.job, None
+    if job.found_profiles is not None and run.found_profile is not None and run.found_now:
+        kept = store_found_profile(job.found_profiles, job.weights, run.found_profile)
     return RenderResult(
         events=run.events,
         run=run.meter.report(run.events),
@@ -90,7 +90,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
         reused_blocks=len(run.stored),
         found_profile=run.found_profile,
         found_now=run.found_now,
-        kept_profile=_store_roles(job, run),
+        kept_profile=kept,
         problems=run.problems,
         attention=job.about["attention"],
         guards=run.guards,
@@ -100,9 +100,3 @@ def _result(render: Render, seconds: float) -> RenderResult:
         recalls=run.recalls,
         kernels=kernels_put_aside(torch.device(render.place.device)),
     )
-
-
-def _store_roles(job: RenderJob, run: Run) -> Path | None:
-    if job.found_profiles is None or run.found_profile is None or not run.found_now:
-        return None
-    return store_found_profile(job.found_profiles, job.weights, run.found_profile)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -77,27 +78,16 @@ class DriftReport:
 
     def text(self) -> str:
         """The report as text, for a fixed-width font."""
-        lines = [
-            self.heading(),
-            NOTE,
-            "",
-            *self._table(),
-        ]
+        lines, texts = [self.heading(), NOTE, "", *self._table()], self.tags.texts
         if self.switches:
-            lines += [
-                "Prompt switches (fraction of the change reached in each following block)",
-                *map(self._switch, self.switches),
-            ]
-        if len(self.tags.texts) > 1 and not self.prompts:
-            lines.append(
-                f"The file has {len(self.tags.texts)} prompts without start times: give the timeline to evaluate them."
-            )
+            lines.append("Prompt switches (fraction of the change reached in each following block)")
+            lines += map(self._switch, self.switches)
+        if len(texts) > 1 and not self.prompts:
+            lines.append(f"The file has {len(texts)} prompts without start times: give the timeline to evaluate them.")
         if len(self.prompts) > 1:
-            lines.append(
-                "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
-            )
-        lines += [f"not measured: {sentence}" for sentence in self.left_out]
-        return "\n".join(lines)
+            about = "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
+            lines.append(about)
+        return "\n".join([*lines, *(f"not measured: {sentence}" for sentence in self.left_out)])
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON; of the similarity matrix only the mean for each lag."""
@@ -177,10 +167,8 @@ def report_video(
         last = first + round(duration_seconds * fps) if duration_seconds else None
         expected = max(0, min(stream.frames, last or stream.frames) - first)
         tags = read_tags(container.metadata, fps)
-        video_frames = _video_frames(container, name, first, last)
-        return report_frames(
-            video_frames, fps, timeline, frames_per_block, on_progress, expected, name, tags, first, panel
-        )
+        chunks = _video_frames(container, name, first, last)
+        return report_frames(chunks, fps, timeline, frames_per_block, on_progress, expected, name, tags, first, panel)
 
 
 def report_frames(
@@ -253,10 +241,8 @@ def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
 def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
     """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
     if isinstance(prompts, Timeline):
-        own = prompts.clock
-        starts = [
-            (own.start_video_frame(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments
-        ]
+        first_frame = prompts.clock.start_video_frame
+        starts = [(first_frame(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments]
     else:
         starts = sorted((float(start), str(text)) for start, text in prompts)
     texts: dict[int, str] = {}  # by video frame
@@ -271,11 +257,8 @@ def _video_frames(
 ) -> Iterator[NDArray[np.uint8]]:
     """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`."""
     stream = container.streams.video[0]
-    stream.thread_type = "AUTO"
     try:
-        for number, frame in enumerate(container.decode(stream)):
-            if last is not None and number >= last:
-                return
+        for number, frame in enumerate(islice(container.decode(stream), last)):
             if number >= first:
                 pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
                 yield pixels.astype(np.uint8, copy=False)[None]

@@ -44,25 +44,26 @@ def drift_picture(report: DriftReport, theme: str = "dark") -> Image.Image:
 
 
 def _headline_panel(report: DriftReport) -> Panel:
-    subtitle = f"{report.heading()}. {NOTE}"
-
     def draw(ax: Axes, theme: Theme) -> None:
         ax.set_axis_off()
+        axes_width = page.WIDTH - page.LEFT - page.RIGHT
         for place, metric in enumerate(metric for metric in METRICS if metric.headline):
-            x, y = page.MARGIN + place % 4 * (page.WIDTH - page.MARGIN) / 4, place // 4 * 104
+            x = (page.MARGIN + place % 4 * (page.WIDTH - page.MARGIN) / 4 - page.LEFT) / axes_width
             value, first = report.whole[metric.key], report.first[metric.key]
             number, before = ("-" if number is None else metric.form(number) for number in (value, first))
             times = ratio(value, first)
             more = "" if times is None or times >= 100 or number[0] in "+-" else f" (x {times:.2f})"
-            write(ax, x, y, metric.headline, fontsize=_TINY, color=theme.dim)
-            write(ax, x, y + 20, number, fontsize=22, color=theme.ink, weight="bold")
-            write(ax, x, y + 58, f"first {report.first_seconds:.3g} s: {before}{more}", fontsize=_TINY, color=theme.dim)
+            texts: list[tuple[int, str, dict[str, Any]]] = [
+                (0, metric.headline, {"fontsize": _TINY, "color": theme.dim}),
+                (20, number, {"fontsize": 22, "color": theme.ink, "weight": "bold"}),
+                (58, f"first {report.first_seconds:.3g} s: {before}{more}", {"fontsize": _TINY, "color": theme.dim}),
+            ]
+            for down, text, style in texts:
+                y = 1 - (place // 4 * 104 + down) / _HEADLINES_HEIGHT
+                ax.text(x, y, text, va="top", transform=ax.transAxes, parse_math=False, **style)
 
-    def write(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
-        place = ((x - page.LEFT) / (page.WIDTH - page.LEFT - page.RIGHT), 1 - y / _HEADLINES_HEIGHT)
-        ax.text(*place, text, va="top", transform=ax.transAxes, parse_math=False, **style)
-
-    return Panel(f"Drift of {page.cut_name(report.name)}", subtitle, _HEADLINES_HEIGHT, draw, legend_height=12)
+    title, subtitle = f"Drift of {page.cut_name(report.name)}", f"{report.heading()}. {NOTE}"
+    return Panel(title, subtitle, _HEADLINES_HEIGHT, draw, legend_height=12)
 
 
 def _curves_panel(report: DriftReport) -> Panel:
@@ -74,20 +75,21 @@ def _curves_panel(report: DriftReport) -> Panel:
 
     def draw(ax: Axes, theme: Theme) -> None:
         ax.set_axis_off()
-        step = (_CURVE_HEIGHT + _CURVE_GAP) / height
         colours = cycle((theme.roles["memory"], theme.roles["anchor"], theme.roles["local"]))
         for place, (key, title, factor) in enumerate(CURVES):
-            bottom = 1 - _CURVE_HEIGHT / height - place * step
+            bottom = 1 - (_CURVE_HEIGHT + place * (_CURVE_HEIGHT + _CURVE_GAP)) / height
             box = (0, max(bottom, 0), 1, _CURVE_HEIGHT / height)
             curve = page.styled(ax.inset_axes(box, facecolor=theme.background), theme)
             _draw_curve(curve, theme, report, np.array(report.series[key]) * factor, next(colours))
             curve.set_title(title, loc="left", fontsize=page.SMALL, color=theme.ink, pad=5)
-            if place == 0:
-                _number_prompts(curve, theme, report)
+            if place == 0 and 1 < len(report.prompts) <= 40:  # more numbers would overlap
+                for number, (start, _) in enumerate(report.prompts, 1):
+                    curve.annotate(str(number), (start, 1), (0, 22), ("data", "axes fraction"), "offset points",
+                                   ha="center", va="bottom", fontsize=page.SMALL, weight="bold",
+                                   color=theme.ink)  # fmt: skip
             if place < len(CURVES) - 1:
                 curve.tick_params(labelbottom=False)
-            else:
-                page.label_axes(curve, theme, "seconds")
+        page.label_axes(curve, theme, "seconds")
 
     return Panel("Change over time", subtitle, height, draw, legend_height=58 if len(report.prompts) > 1 else 32)
 
@@ -107,15 +109,6 @@ def _draw_curve(ax: Axes, theme: Theme, report: DriftReport, values: np.ndarray,
     ax.yaxis.set_major_locator(MaxNLocator(3))
     ax.xaxis.set_major_locator(MaxNLocator(10))
     page.add_grid(ax, theme, "y")
-
-
-def _number_prompts(ax: Axes, theme: Theme, report: DriftReport) -> None:
-    """Write each prompt's number above its start."""
-    if not 1 < len(report.prompts) <= 40:  # more numbers would overlap
-        return
-    for number, (start, _) in enumerate(report.prompts, 1):
-        ax.annotate(str(number), (start, 1), (0, 22), ("data", "axes fraction"), "offset points", ha="center",
-                    va="bottom", fontsize=page.SMALL, weight="bold", color=theme.ink)  # fmt: skip
 
 
 def _switch_panel(report: DriftReport) -> Panel:

@@ -149,8 +149,7 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     for event in events:
         if event.delta == -1:  # memory was empty, at the beginning or after a flush
             entries = 0
-        lost = bool(event.merged) or bool(event.dropped)  # either way there is one entry less
-        entries += int(event.admitted) - int(lost)
+        entries += event.admitted - bool(event.merged or event.dropped)  # either way there is one entry less
         counts.append(entries)
     similarity = [event.delta if event.delta > -1 else None for event in events]
     measured = [value for value in similarity if value is not None]

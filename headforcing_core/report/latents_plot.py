@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from . import page
-from .latents import RunReport, novelty_trace
+from .latents import RunReport
 from .page import Panel, Theme
 
 if TYPE_CHECKING:
@@ -26,71 +26,49 @@ def run_picture(report: RunReport, theme: str = "light", novelty_threshold: floa
         theme: "dark" or "light".
         novelty_threshold: drawn as a line in the novelty panel; None draws none.
     """
+
+    def cosine(ax: Axes, look: Theme) -> None:
+        ax.plot(range(report.blocks), report.cosine.tolist(), color=look.roles["memory"], lw=2)
+        page.add_grid(ax, look)
+        page.label_axes(ax, look, "block", "cosine")
+
+    def channels(ax: Axes, look: Theme) -> None:
+        ax.plot(range(report.blocks), report.std_ratio.numpy(), color=look.roles["anchor"], lw=0.9, alpha=0.55)
+        ax.axhline(1.0, color=look.dim, lw=1, ls="--")
+        page.add_grid(ax, look)
+        page.label_axes(ax, look, "block", "ratio")
+
+    first = "Cosine similarity of each block's latents to the first latent frame. A new scene lowers it; a slow "
+    first += "decrease within a scene is drift."
+    ratios = "Standard deviation of every channel relative to the first block; above 1 suggests oversaturation."
     panels = [
-        Panel(
-            "Similarity to the first frame",
-            "Cosine similarity of each block's latents to the first latent frame. A new scene lowers it; a slow "
-            "decrease within a scene is drift.",
-            _HEIGHT,
-            lambda ax, look: _curve(ax, look, report.cosine.tolist(), "cosine"),
-            legend_height=0,
-        ),
-        Panel(
-            "Latent channels against the first block",
-            "Standard deviation of every channel relative to the first block; above 1 suggests oversaturation.",
-            _HEIGHT,
-            lambda ax, look: _channels(ax, look, report),
-            legend_height=0,
-        ),
+        Panel("Similarity to the first frame", first, _HEIGHT, cosine, legend_height=0),
+        Panel("Latent channels against the first block", ratios, _HEIGHT, channels, legend_height=0),
     ]
-    if any(value is not None for value in novelty_trace(report.events)["similarity"]):
-        panels.append(
-            Panel(
-                "Novelty",
-                "Each candidate's highest similarity to an entry of episodic memory; it is admitted below the line.",
-                _HEIGHT,
-                lambda ax, look: _novelty(ax, look, report, novelty_threshold),
-            )
-        )
+    if any(event.delta > -1 for event in report.events):
+        panels.append(_novelty_panel(report, novelty_threshold))
     return page.draw_page(panels, theme)
 
 
-def _curve(ax: Axes, look: Theme, values: list[float], name: str) -> None:
-    ax.plot(range(len(values)), values, color=look.roles["memory"], lw=2)
-    page.add_grid(ax, look)
-    page.label_axes(ax, look, "block", name)
+def _novelty_panel(report: RunReport, threshold: float | None) -> Panel:
+    candidates = [event for event in report.events if event.delta > -1]  # memory was empty before the others
+    about = "Each candidate's highest similarity to an entry of episodic memory; it is admitted below the line."
 
+    def draw(ax: Axes, look: Theme) -> None:
+        from matplotlib.lines import Line2D
 
-def _channels(ax: Axes, look: Theme, report: RunReport) -> None:
-    for channel in report.std_ratio.T.tolist():
-        ax.plot(range(report.blocks), channel, color=look.roles["anchor"], lw=0.9, alpha=0.55)
-    ax.axhline(1.0, color=look.dim, lw=1, ls="--")
-    page.add_grid(ax, look)
-    page.label_axes(ax, look, "block", "ratio")
+        handles = []
+        for wanted, role, marker, text in ((True, "memory", "o", "admitted"), (False, "anchor", "x", "rejected")):
+            shown = [event for event in candidates if event.admitted == wanted]
+            if shown:
+                blocks, values = [event.after_block for event in shown], [event.delta for event in shown]
+                ax.scatter(blocks, values, color=look.roles[role], marker=marker, s=42)
+            handles.append(Line2D([], [], ls="", marker=marker, ms=9, color=look.roles[role], label=text))
+        if threshold is not None:
+            ax.axhline(threshold, color=look.dim, lw=1, ls="--")
+        ax.set_xlim(0, max(1, report.blocks - 1))
+        page.add_grid(ax, look)
+        page.label_axes(ax, look, "block", "similarity")
+        page.draw_legend(ax, look, handles)
 
-
-def _novelty(ax: Axes, look: Theme, report: RunReport, threshold: float | None) -> None:
-    from matplotlib.lines import Line2D
-
-    trace = novelty_trace(report.events)
-    candidates = [
-        (block, value, admitted)
-        for block, value, admitted in zip(trace["after_block"], trace["similarity"], trace["admitted"], strict=True)
-        if value is not None
-    ]
-    kinds = (True, "memory", "o", "admitted"), (False, "anchor", "x", "rejected")
-    for wanted, role, marker, _ in kinds:
-        shown = [(block, value) for block, value, admitted in candidates if admitted == wanted]
-        if shown:
-            blocks, values = zip(*shown, strict=True)
-            ax.scatter(blocks, values, color=look.roles[role], marker=marker, s=42)
-    if threshold is not None:
-        ax.axhline(threshold, color=look.dim, lw=1, ls="--")
-    ax.set_xlim(0, max(1, report.blocks - 1))
-    page.add_grid(ax, look)
-    page.label_axes(ax, look, "block", "similarity")
-    handles = [
-        Line2D([], [], ls="", marker=marker, ms=9, color=look.roles[role], label=text)
-        for _, role, marker, text in kinds
-    ]
-    page.draw_legend(ax, look, handles)
+    return Panel("Novelty", about, _HEIGHT, draw)

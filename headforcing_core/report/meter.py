@@ -14,7 +14,6 @@ from PIL import Image
 
 from ..errors import HeadForcingError
 from ..timeline.clock import BlockClock
-from .hues import hue_distance, hue_histogram
 from .thumbnails import SwitchResponse, SwitchWatch, Thumbnails, thumbnail
 
 Array = NDArray[np.float64]
@@ -24,6 +23,8 @@ FROZEN_CHANGE = 0.001 * 255  # mean change below which a frame counts as frozen;
 PERIOD_FRAMES = 21  # latent frames in the 5 s that the models were trained on: 81 video frames, then 84 each
 REFERENCE_SECONDS = 2  # length of the beginning with which colours are compared
 _SAMPLE_PIXELS = 40_000  # pixels sampled for colour statistics; more do not change them visibly
+HUES = 180  # OpenCV's, of 8-bit colours, in integers: ID-Forcing's histogram is of them
+_HUE_BITS = 12  # after the point
 _MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
 
 # The row of one second: sums over its video frames, or over the changes between adjacent frames that end in it.
@@ -53,7 +54,7 @@ class DriftMeter:
         self._first, self._switches = first_video_frame, frozenset(switches)
         self._watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
-        self._histograms: list[Array] = []  # luma: of the reference seconds, then of the current second
+        self._histograms: list[Array] = []  # of brightness, one of each second
         self._freeze_run = 0
         self._hues: Array | None = None  # of the first frame
         self._before: tuple[Pixels, Array] | None = None
@@ -70,11 +71,9 @@ class DriftMeter:
 
     def seconds(self) -> dict[str, Array]:
         """All `FIELDS` with one value per (started) second. Levels are sums of 0-255, saturation of 0-1."""
-        reference = self._histograms[:REFERENCE_SECONDS]
-        for row, histogram in zip(self._rows, reference, strict=False):
-            row["histogram_distance"] = histogram_distance(histogram, sum(reference, np.zeros(256)))
-        if len(self._rows) > REFERENCE_SECONDS:
-            self._close_histogram()
+        reference = sum(self._histograms[:REFERENCE_SECONDS], np.zeros(256))
+        for row, histogram in zip(self._rows, self._histograms, strict=True):
+            row["histogram_distance"] = histogram_distance(histogram, reference)
         self._close_hues()
         return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
 
@@ -134,9 +133,6 @@ class DriftMeter:
     def _row(self) -> dict[str, float]:
         """The row of the current second, appended if it has just begun."""
         if int(self.video_frames / self.fps) >= len(self._rows):
-            if len(self._rows) > REFERENCE_SECONDS:
-                self._close_histogram()
-                self._histograms.pop()
             self._close_hues()
             self._rows.append(dict.fromkeys(FIELDS, 0.0))
             self._histograms.append(np.zeros(256))
@@ -146,10 +142,6 @@ class DriftMeter:
         """Compare the last frame of the current second, so far, with the first one of the video."""
         if self._before is not None and self._hues is not None:
             self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
-
-    def _close_histogram(self) -> None:
-        reference = sum(self._histograms[:REFERENCE_SECONDS], np.zeros(256))
-        self._rows[-1]["histogram_distance"] = histogram_distance(self._histograms[-1], reference)
 
 
 def _starts_block(clock: BlockClock, video_frame: int) -> bool:
@@ -236,3 +228,32 @@ def _residual(before: Array, after: Array, down: int, right: int) -> float:
     if np.abs(moved).max() > 1:  # not a subpixel shift: the linearisation does not hold
         return float(np.abs(left).mean())
     return float(min(np.abs(left.ravel() - slopes @ moved).mean(), np.abs(left).mean()))
+
+
+def hue(video_frame: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """The hue of every pixel of `[..., 3]`, 0-179; greys have 0."""
+    red, green, blue = (video_frame[..., channel].astype(np.int64) for channel in range(3))
+    most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    spread = most - least
+    above = np.where(
+        most == red, green - blue, np.where(most == green, blue - red + 2 * spread, red - green + 4 * spread)
+    )
+    turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64) * (spread > 0)
+    found = (above * turns + (1 << (_HUE_BITS - 1))) >> _HUE_BITS
+    return np.where(found < 0, found + HUES, found)
+
+
+def hue_histogram(video_frame: NDArray[np.uint8]) -> NDArray[np.float64]:
+    """The share of pixels with each hue, `[180]`."""
+    counts = np.bincount(hue(video_frame).ravel(), minlength=HUES)
+    return counts / counts.sum()
+
+
+def hue_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+    """The sum of absolute differences of two histograms, 0 to 2."""
+    return float(np.abs(a - b).sum())
+
+
+def color_drift(distance: float) -> float:
+    """ID-Forcing's Color Drift of one video or, from a mean distance, of several: 100 keeps all hues, 0 none."""
+    return 100 * (1 - distance / 2)

@@ -9,9 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .hues import color_drift
 from .learned.base import Metric, Numbers
-from .meter import REFERENCE_SECONDS, DriftMeter, flicker
+from .meter import REFERENCE_SECONDS, DriftMeter, color_drift, flicker
 from .thumbnails import Repetition, repetition, self_similarity
 
 Array = NDArray[np.float64]
@@ -60,10 +59,8 @@ class Measured:
     @property
     def frame_seam(self) -> float | None:
         """Mean change where a latent frame starts inside a block, over that inside latent frames."""
-        change, count = (
-            float((self.sums[inside] - self.sums[frame]).sum())
-            for inside, frame in (("inside", "frame"), ("inside_changes", "frame_changes"))
-        )
+        sums = self.sums
+        change, count = (float((sums[f"inside{of}"] - sums[f"frame{of}"]).sum()) for of in ("", "_changes"))
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
@@ -82,11 +79,10 @@ class Measured:
         count = min(COMPARED_SECONDS, len(self.sums["frames"]) // 2)
         if count < 1:
             return None
-        first, last = (
-            float(self.sums[field][part].sum() / self.sums["frames"][part].sum())
-            for part in (slice(count), slice(-count, None))
+        values, weights = self.sums[field], self.sums["frames"]
+        return quotient(
+            float(values[-count:].sum() / weights[-count:].sum()), float(values[:count].sum() / weights[:count].sum())
         )
-        return quotient(last, first)
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))
@@ -190,7 +186,7 @@ def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = 
     for switch in switches:
         keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
     prompt = np.searchsorted(np.asarray(sorted(switches), dtype=np.float64), starts, side="right")
-    above, below = 0.0, 0.0
+    above = below = 0.0
     for part in np.unique(prompt[keep]):
         chosen = keep & (prompt == part)
         w, t, v = weights[chosen], starts[chosen], values[chosen]

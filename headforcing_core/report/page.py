@@ -1,4 +1,4 @@
-"""Page layout shared by all plots: size, themes, legends, role letters."""
+"""Page layout shared by all plots: size, themes, axes, legends."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ import numpy as np
 from PIL import Image
 
 from ..errors import HeadForcingError
-from ..head_profiles.profile import ROLES, HeadProfile
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 WIDTH = 900
 DPI = 100
-LETTERS = {"local": "L", "anchor": "A", "memory": "M"}
-MARKERS = {"local": "o", "anchor": "^", "memory": "s"}
-CONDITION_NAMES = {"blocks": "blocks of a video", "steps": "denoising steps", "prompts": "prompts"}
-PUBLISHED_MODEL = (30, 12)  # layers and heads of the model whose stability ratios the paper reports
 
 LEFT, RIGHT, MARGIN = 96, 28, 24  # pixels; the left edge is the same in every panel, so that layers are aligned
 _TITLE, _LINE, LEGEND, _BELOW = 40, 25, 42, 78
 SMALL, TEXT, LARGE = 12.5, 14, 18  # points, at 100 per inch
-LETTER_COLUMNS = 32  # with more columns, cells are too narrow for letters
 _DRAWING = threading.Lock()  # matplotlib's font and layout caches are not thread-safe
 
 
@@ -92,13 +86,12 @@ def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
         canvas = FigureCanvasAgg(figure)
         top = MARGIN
         for panel in panels:
-            for line, text in enumerate([panel.title, *panel.lines]):
-                y = top + (0 if line == 0 else _TITLE + _LINE * (line - 1))
-                style: dict[str, Any] = (
-                    {"fontsize": LARGE, "color": look.ink, "weight": "bold"}
-                    if line == 0
-                    else {"fontsize": SMALL, "color": look.dim}
-                )
+            texts: list[tuple[int, str, dict[str, Any]]] = [
+                (top, panel.title, {"fontsize": LARGE, "color": look.ink, "weight": "bold"})
+            ]
+            for y, line in enumerate(panel.lines):
+                texts.append((top + _TITLE + _LINE * y, line, {"fontsize": SMALL, "color": look.dim}))
+            for y, text, style in texts:
                 figure.text(MARGIN / WIDTH, 1 - y / height, text, va="top", parse_math=False, **style)
             bottom = top + panel.header + panel.height
             box = (LEFT / WIDTH, 1 - bottom / height, (WIDTH - LEFT - panel.right) / WIDTH, panel.height / height)
@@ -145,29 +138,6 @@ def draw_legend(ax: Axes, theme: Theme, handles: Sequence[Any], columns: int = 5
     )  # fmt: skip
 
 
-def role_legend(
-    ax: Axes, theme: Theme, counts: dict[str, int] | None = None, markers: dict[str, str] | None = None, *more: Any
-) -> None:
-    """Legend of the roles' colours, letters and markers, with the number of heads if `counts` are given."""
-    from matplotlib.lines import Line2D
-
-    handles = []
-    for role in ROLES:
-        number = f": {counts[role]} ({counts[role] / max(sum(counts.values()), 1):.0%})" if counts else ""
-        text = f"{role}{number}" if markers else f"{LETTERS[role]}  {role}{number}"
-        marker = markers[role] if markers else "s"
-        handles.append(Line2D([], [], ls="", marker=marker, ms=11, color=theme.roles[role], mec="none", label=text))
-    draw_legend(ax, theme, [*handles, *more])
-
-
-def draw_letter(ax: Axes, x: float, y: float, role: str, ink: Any, size: float) -> None:
-    """Draw a role's letter in a cell `size` pixels wide."""
-    ax.text(
-        x, y, LETTERS[role], ha="center", va="center_baseline", weight="bold", color=ink,
-        fontsize=min(size * 0.42, TEXT),
-    )  # fmt: skip
-
-
 def percent_axis(axis: Any, most: float) -> None:
     """Percent ticks for an axis from 0 to `most`, with the necessary digits."""
     from matplotlib.ticker import MaxNLocator, PercentFormatter
@@ -181,11 +151,6 @@ def count_ticks(axis: Any, count: int, most: int = 15) -> None:
     step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most)
     values = range(0, count, step)
     axis.set_ticks(values, [str(value) for value in values])
-
-
-def summarise(profile: HeadProfile) -> str:
-    layers, heads = profile.num_layers, profile.num_heads
-    return f"{cut_name(profile.name)}: {layers} layer{'s' * (layers > 1)}, {heads} head{'s' * (heads > 1)} in each"
 
 
 def cut_name(name: str, limit: int = 40) -> str:

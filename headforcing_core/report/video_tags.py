@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError, one_line
 from ..rollout.schedule import SCHEDULES
-from ..timeline.clock import BlockClock, is_finite
+from ..timeline.clock import is_finite
 from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 
 
@@ -42,14 +42,13 @@ def _own_tags(tags: dict[str, Any]) -> VideoTags:
     """Read this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
     prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
     texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts) if isinstance(prompts, list) else ()
+    if len(texts) == 1:
+        starts = [0.0]
     timed: tuple[tuple[float, str], ...] = ()
     if isinstance(starts, list) and len(starts) == len(texts) and all(is_finite(s) and s >= 0 for s in starts):
         timed = tuple(zip(map(float, starts), texts, strict=True))
-    if len(texts) == 1:
-        timed = ((0.0, texts[0]),)
-    return VideoTags(
-        _text(tags.get("method")), _whole(tags.get("seed")), _whole(tags.get("frames_per_block")), texts, timed
-    )
+    seed, per_block = (_whole(tags.get(name)) for name in ("seed", "frames_per_block"))
+    return VideoTags(_text(tags.get("method")), seed, per_block, texts, timed)
 
 
 _STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which times are not those of the timeline
@@ -62,20 +61,19 @@ def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
         return VideoTags()
     method, seed = _text(sampler.get("method", "head_forcing")), _whole(sampler.get("seed"))
     family = SCHEDULES.get(str(sampler.get("model_family", "self_forcing")))
-    frames = family.frames_per_block if family else None
-    plain = VideoTags(method, seed, frames)
-    if timeline is None or frames is None or sampler.keys() & _STARTS:
+    plain = VideoTags(method, seed, family.frames_per_block if family else None)
+    if timeline is None or family is None or sampler.keys() & _STARTS:
         return plain
     text, length, shared = (timeline.get(key) for key in ("prompts", "seconds", "shared_prompt"))
     if not isinstance(text, str) or not (length is None or is_finite(length)):
         return plain
     try:
-        parsed = parse_timeline(text, length or None, BlockClock(frames), shared if isinstance(shared, str) else "")
+        parsed = parse_timeline(text, length or None, family.clock, shared if isinstance(shared, str) else "")
     except HeadForcingError:
         return plain
     starts = [parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments]
     texts = tuple(one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments)
-    return VideoTags(method, seed, frames, texts, tuple(zip(starts, texts, strict=True)))
+    return replace(plain, texts=texts, prompts=tuple(zip(starts, texts, strict=True)))
 
 
 def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:

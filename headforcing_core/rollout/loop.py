@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Protocol
 
@@ -20,7 +20,6 @@ from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
-from .events import MemoryEvent
 from .noise import NoiseSource
 from .rows import BlockRow, Script
 
@@ -95,45 +94,33 @@ def rollout(
             if row.prompt != active:
                 model.use_prompt(script.embedding(block))
                 active = row.prompt
+            write_clean = partial(_clean_pass, model, cache, begin=partial(on_step, block, 0, None))
+            if row.pictures:
+                pictures = [upload(script.pictures[name].latents, cache.device) for name in row.pictures]
+                cache.hold_pictures(pictures, write_clean)
             if row.switch is not None:
-                _apply_switch(row.switch, model, cache, latest, partial(on_step, block, 0, None))
+                needed = cache.switch_blocks(row.switch)
+                cache.apply_switch(row.switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
             if latents is None:
                 latents, event = make_block(model, cache, row, noise, block, on_step, None if block else held)
                 if block + 1 < len(script):  # drawn before anything waits for this block
                     noise.ahead(block + 1, script.rows[block + 1].seed)
             else:
-                event = _write_known(model, cache, latents, block, on_step)
+                cache.begin_block()
+                write_clean(latents)
+                event = cache.commit(model.prompt)
         latest.append(latents)
         yield Block(block, latents, event)
         block += 1
 
 
-def _write_known(
-    model: VideoModel, cache: BlockCache, latents: Tensor, block: int, on_step: StepCallback
-) -> MemoryEvent | None:
-    """Write a block of known latents to the cache: `make_block` without its denoising steps."""
-    cache.begin_block()
-    on_step(block, 0, None)
-    _clean_pass(model, cache, latents)
-    return cache.commit(model.prompt)
-
-
-def _clean_pass(model: VideoModel, cache: BlockCache, latents: Tensor) -> None:
+def _clean_pass(
+    model: VideoModel, cache: BlockCache, latents: Tensor, begin: Callable[[], object] = lambda: None
+) -> None:
+    """The clean pass over latents, for which `begin` is called first."""
+    begin()
     cache.begin_clean_pass()
     model.write_clean(latents, cache)
-
-
-def _apply_switch(
-    switch: Switch, model: VideoModel, cache: BlockCache, latest: Sequence[Tensor], before_pass: Callable[[], None]
-) -> None:
-    """Apply a prompt switch to the cache; `before_pass` is called before every clean pass of a recache."""
-
-    def write_clean(latents: Tensor) -> None:
-        before_pass()
-        _clean_pass(model, cache, latents)
-
-    needed = cache.switch_blocks(switch)
-    cache.apply_switch(switch, write_clean, list(latest)[max(0, len(latest) - needed) :])
 
 
 def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequence[Tensor]:
@@ -152,6 +139,30 @@ def split_start_latents(latents: Tensor | None, frames_per_block: int) -> Sequen
 
 
 StepCallback = Callable[[int, int, Tensor | None], None]
+
+
+@dataclass(frozen=True)
+class MemoryEvent:
+    """Decision of episodic memory about one candidate.
+
+    Attributes:
+        after_block: number of the block after which it was considered.
+        frame: latent frame of the candidate.
+        delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
+        merged: the source frames of both entries that were merged for it; None without a merge.
+        dropped: the source frames of the entry that was dropped for it (first in, first out); None otherwise.
+    """
+
+    after_block: int
+    frame: int
+    delta: float
+    admitted: bool
+    merged: list[list[int]] | None = None
+    dropped: list[int] | None = None
+
+    def to_dict(self) -> dict:
+        """The JSON form used by `replay` and run reports; `dropped` is left out when it is None."""
+        return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}
 
 
 @dataclass(frozen=True)
@@ -185,6 +196,8 @@ class BlockCache(KeyValueCache, Protocol):
     def begin_clean_pass(self) -> None: ...
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]) -> None: ...
 
     def switch_blocks(self, switch: Switch) -> int: ...
 

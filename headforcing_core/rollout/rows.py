@@ -20,6 +20,14 @@ Embeddings = Mapping[str, Tensor]  # text embeddings `[tokens, text_dim]` by pro
 
 
 @dataclass(frozen=True)
+class Picture:
+    """A picture that prompts can name: a block of latents `[frames, channels, h, w]`, and the hash of what it shows."""
+
+    latents: Tensor
+    key: str
+
+
+@dataclass(frozen=True)
 class BlockRow:
     """Everything that one block depends on besides the blocks before it.
 
@@ -31,6 +39,7 @@ class BlockRow:
         recall: for a switch that brings a scene back, and those after it, what the block depends on because of it
             (`scenes.number_recalls`).
         solver: as in `Schedule`.
+        pictures: names of those that the caches hold from this block on, until the next scene; empty within a prompt.
     """
 
     prompt: str | Blend
@@ -39,12 +48,16 @@ class BlockRow:
     switch: Switch | None = None
     recall: tuple[int, ...] = ()
     solver: str = "renoise"
+    pictures: tuple[str, ...] = ()
 
-    def key(self, embedding: str) -> str:
-        """The hash of the row, without what all rows of a video share; `embedding` is that of its text embedding."""
+    def key(self, embedding: str, pictures: Sequence[str] = ()) -> str:
+        """The hash of the row, without what all rows of a video share; `embedding` is that of its text embedding, and
+        `pictures` those of its pictures."""
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
         if self.switch is not None and (self.switch.changes_cache or self.recall):
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
+        if pictures:
+            parts += ["pictures", *pictures]
         return digest(*parts)
 
 
@@ -80,13 +93,20 @@ class Script:
     Args:
         alike: by prompt, the text whose embedding tells which scenes are alike; prompts without one stand for
             themselves. See `timeline.likeness`.
+        pictures: by name, those that rows hold.
 
     Attributes:
         begun: number of rows that have begun.
     """
 
-    def __init__(self, rows: Sequence[BlockRow], embeds: Embeddings, alike: Mapping[str, str] = MappingProxyType({})):
-        self.rows, self.embeds, self.alike, self.begun = tuple(rows), embeds, alike, 0
+    def __init__(
+        self,
+        rows: Sequence[BlockRow],
+        embeds: Embeddings,
+        alike: Mapping[str, str] = MappingProxyType({}),
+        pictures: Mapping[str, Picture] = MappingProxyType({}),
+    ):
+        self.rows, self.embeds, self.alike, self.pictures, self.begun = tuple(rows), embeds, alike, pictures, 0
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -118,12 +138,16 @@ class Script:
         """
         hashes: dict[str | Blend, str] = {}
         keys, key = [], setup
+        held: tuple[str, ...] = ()
         for block, row in enumerate(self.rows):
             if row.sigmas:
                 if row.prompt not in hashes:
                     hashes[row.prompt] = digest(self.embedding(block))
-                key = digest(key, row.key(hashes[row.prompt]), more.get(block, ""))
+                shown = [self.pictures[name].key for name in (*held, *row.pictures)]
+                key, held = digest(key, row.key(hashes[row.prompt], shown), more.get(block, "")), ()
                 keys.append(key)
+            else:  # a start block has no key, and is written behind the pictures
+                held = row.pictures or held
         for _ in range(ahead):
             key = digest(key, "end")
             keys.append(key)

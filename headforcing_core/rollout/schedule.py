@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+import struct
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
 from ..errors import HeadForcingError, unknown_name
 from ..model.latents import WAN21, WAN22, LatentFormat
+from ..timeline.clock import BlockClock
 
 MAX_STEPS = 100
 UNIPC_STEPS = 12
@@ -70,6 +70,11 @@ class Schedule:
         denoised."""
         return self.solver == "unipc" and self.frames_per_block > 1
 
+    @property
+    def clock(self) -> BlockClock:
+        """The blocks of a video that begins with noise, at the frame rate of the models."""
+        return BlockClock(self.frames_per_block, self.latents.fps)
+
     def for_block(self, block: int) -> tuple[float, ...]:
         """The noise levels of a block, by its number."""
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
@@ -89,7 +94,7 @@ class Schedule:
 
         Four steps at shift 5 ask the model at the timesteps 999, 937, 833 and 624.
         """
-        top = float(np.float32(0.999))
+        top = _float32(0.999)
         sigmas = tuple(_shift(1000 * top * (1 - step / steps), shift) for step in range(steps))
         return cls(sigmas, frames_per_block, solver="unipc")
 
@@ -105,7 +110,13 @@ class Schedule:
 
 def _shift(step: float, shift: float) -> float:
     sigma = step / 1000
-    return float(np.float32(shift * sigma / (1 + (shift - 1) * sigma)))
+    return _float32(shift * sigma / (1 + (shift - 1) * sigma))
+
+
+def _float32(value: float) -> float:
+    """The nearest number of float32."""
+    rounded: float = struct.unpack("f", struct.pack("f", value))[0]
+    return rounded
 
 
 LONGLIVE2 = replace(Schedule.unipc(4), shot_prefix="The scene transitions. ", latents=WAN22)

@@ -8,8 +8,8 @@ from typing import Any
 from torch import Tensor
 
 Fits = Callable[[Any], bool]
-_MOST = 2**64  # of whole numbers, because of seeds; far larger ones cannot be converted to floats
 _LAST_TIME = 32_000_000_000  # seconds since 1970: Windows tells no dates after the year 3000
+_WIDGETS = (str, int, float, bool)
 
 
 def _text(value: Any) -> bool:
@@ -17,29 +17,18 @@ def _text(value: Any) -> bool:
     return isinstance(value, str) and value.encode("utf-8", "ignore").decode() == value
 
 
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 <= value <= _MOST
+def _flag(value: Any) -> bool:
+    return isinstance(value, bool)
 
 
-def _positive(value: Any) -> bool:
-    return _whole(value) and value > 0
+def _whole(low: int = 0, high: int = 2**64) -> Fits:
+    """Up to the largest seed: far larger numbers cannot be converted to floats."""
+    return lambda value: type(value) is int and low <= value <= high
 
 
-def _number(value: Any) -> bool:
+def _number(low: float = -1e12, high: float = 1e12) -> Fits:
     """Not NaN or infinity, which Python's JSON can hold, and not so large that arithmetic overflows."""
-    return type(value) in (int, float) and abs(value) < 1e12
-
-
-def _fps(value: Any) -> bool:
-    return _number(value) and 0.1 <= value <= 1000  # as in `timeline.clock.BlockClock`
-
-
-def _time(value: Any) -> bool:
-    return _number(value) and 0 <= value <= _LAST_TIME
-
-
-def _block_frames(value: Any) -> bool:
-    return _positive(value) and value <= 1000  # as in `timeline.clock.BlockClock`
+    return lambda value: type(value) in (int, float) and low <= value <= high
 
 
 def _none_or(fits: Fits) -> Fits:
@@ -50,77 +39,63 @@ def _list_of(fits: Fits) -> Fits:
     return lambda value: isinstance(value, list) and all(map(fits, value))
 
 
-_EVENT: dict[str, Fits] = {
-    "after_block": _whole,  # as `rollout.events.MemoryEvent`
-    "frame": _whole,
-    "delta": _number,
-    "admitted": lambda value: isinstance(value, bool),
-    "merged": _none_or(_list_of(_list_of(_whole))),
-    "dropped": _none_or(_list_of(_whole)),
-}
-_ABOUT: dict[str, Fits] = {"prompts": _list_of(_text), "video_frames": _positive}
-# `render.provenance` notes these, too; who reads them does without
-_MORE_ABOUT: dict[str, Fits] = {
-    "size": _text,
-    "fps": _fps,
-    "starts_seconds": _list_of(_number),
-    "seeds": _list_of(_none_or(_whole)),
-    "frames_per_block": _block_frames,
-    "start_frames": _whole,
-    "held_frames": _whole,
-    "restart_frames": _list_of(_whole),
-    "novelty_threshold": _none_or(_number),
-    "latent_format": _none_or(_text),
-}
+def _object(required: Mapping[str, Fits], optional: Mapping[str, Fits], others: bool = False) -> Fits:
+    """An object with these fields, and `others` where that is allowed."""
+    known = {**required, **optional}
+
+    def fits(value: Any) -> bool:
+        if not isinstance(value, dict) or not required.keys() <= value.keys():
+            return False
+        return all(known[name](field) if name in known else others for name, field in value.items())
+
+    return fits
 
 
-def _event(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and value.keys() <= _EVENT.keys()
-        and {"after_block", "frame", "delta", "admitted"} <= value.keys()
-        and all(_EVENT[name](field) for name, field in value.items())
-    )
-
-
-def _recall(value: Any) -> bool:
-    """Check a `cache.scenes.Recall`."""
-    return (
-        isinstance(value, dict)
-        and value.keys() == {"block", "scene", "frames"}
-        and _whole(value["block"])
-        and _whole(value["scene"])
-        and _list_of(_whole)(value["frames"])
-    )
-
-
-def _about(value: Any) -> bool:
-    return (
-        isinstance(value, dict)
-        and all(fits(value.get(name)) for name, fits in _ABOUT.items())
-        and all(fits(value[name]) for name, fits in _MORE_ABOUT.items() if name in value)
-    )
-
-
+_EVENT = _object(  # as `rollout.loop.MemoryEvent`
+    {"after_block": _whole(), "frame": _whole(), "delta": _number(), "admitted": _flag},
+    {"merged": _none_or(_list_of(_list_of(_whole()))), "dropped": _none_or(_list_of(_whole()))},
+)
+_RECALL = _object({"block": _whole(), "scene": _whole(), "frames": _list_of(_whole())}, {})  # as `cache.scenes.Recall`
+_ABOUT = _object(
+    {"prompts": _list_of(_text), "video_frames": _whole(1)},
+    {  # `render.provenance` notes these, too; who reads them does without
+        "size": _text,
+        "fps": _number(0.1, 1000),  # this and blocks as in `timeline.clock.BlockClock`
+        "starts_seconds": _list_of(_number()),
+        "seeds": _list_of(_none_or(_whole())),
+        "frames_per_block": _whole(1, 1000),
+        "start_frames": _whole(),
+        "held_frames": _whole(),
+        "restart_frames": _list_of(_whole()),
+        "novelty_threshold": _none_or(_number()),
+        "latent_format": _none_or(_text),
+        "seed": _whole(),
+        "workflow": _text,
+        "written": lambda value: isinstance(value, dict) and all(type(each) in _WIDGETS for each in value.values()),
+        "draft": _flag,
+    },
+    others=True,
+)
 _FIELDS: dict[str, dict[str, Fits]] = {
     "run": {"setup": _text, "about": lambda value: isinstance(value, dict)},
     "video": {
         "setup": _text,
         "keys": lambda value: bool(value) and _list_of(_text)(value),
-        "about": _about,
-        "take": _none_or(_positive),  # versions before did not count
-        "begun": _none_or(_time),
+        "about": _ABOUT,
+        "take": _none_or(_whole(1)),  # format 2 counts no takes
+        "begun": _none_or(_number(0, _LAST_TIME)),
     },
-    "found": {"profile": _text, "events": _list_of(_event)},
-    "opening": {"events": _list_of(_event)},
+    "found": {"profile": _text, "events": _list_of(_EVENT)},
+    "opening": {"events": _list_of(_EVENT)},
     "seconds": {
-        "seconds": _none_or(_number),
-        "events": _none_or(_whole),  # earlier versions did not note this and what follows
+        "seconds": _none_or(_number()),
+        "events": _none_or(_whole()),  # format 2 notes neither this nor what follows
         "guards": _none_or(_list_of(_text)),
-        "recalls": _none_or(_list_of(_recall)),
-        "occupied": _none_or(_list_of(_none_or(_whole))),
+        "recalls": _none_or(_list_of(_RECALL)),
+        "occupied": _none_or(_list_of(_none_or(_whole()))),
     },
-    "block": {"key": _text, "after": _text, "event": _none_or(_event)},
+    "label": {"title": _text, "starred": _flag, "file": _text},
+    "block": {"key": _text, "after": _text, "event": _none_or(_EVENT)},
     "state": {"key": _text, "after": _text, "plain": lambda value: value is not None},
     "start": {"key": _text},
 }

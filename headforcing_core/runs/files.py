@@ -22,7 +22,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..files import explained, reason, remove_matching, sync_folder
+from ..files import explained, reason, sync_folder
 from ..hashing import SHORT, file_hash
 from .contents import find_fault
 
@@ -30,18 +30,19 @@ FORMAT_VERSION = 3
 READABLE_VERSIONS = (2, 3)  # 2 names weights otherwise: its blocks can be loaded, but no render finds them
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
-_NOTE = rf"(run|(video|found|opening|seconds)-{_HEX})-{_HEX}\.json"
+_NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
 _TENSORS = rf"(block|state|start)-\d{{5,}}-{_HEX}-{_HEX}\.safetensors"
 # temporary files of a process that was killed while writing: of this module, of safetensors, of `check_writable`
-_LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
+LEFTOVER = r"\.[0-9a-f]{32}\.tmp|\.tmp[0-9A-Za-z]{6}|\.(run|probe)\.[0-9a-f]{8}(\.json)?"
 _PICTURE = rf"thumbnail-{_HEX}-{_HEX}\.jpg"
-_OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{_LEFTOVER}")
+_OWN_NAME = re.compile(f"{_NOTE}|{_TENSORS}|{_PICTURE}|{LEFTOVER}")
 _ENTRY = "head_forcing"  # key of the metadata entry
 
 # kinds of notes whose names other modules need
 FOUND = "found"  # head profile and memory events of the warm-up of an auto profile
 OPENING = "opening"  # memory events of the start blocks
 SECONDS = "seconds"  # of a finished video: the seconds that a block took, and what else a report says
+LABEL = "label"  # of a video: the words of people on it, and its file
 THUMBNAIL = "thumbnail"  # small picture of a block
 
 
@@ -62,11 +63,6 @@ def own_files(folder: Path) -> list[Path]:
     with explained(f"{folder} cannot be read"):
         names = sorted(os.listdir(folder)) if folder.is_dir() else []
         return [folder / name for name in names if _OWN_NAME.fullmatch(name) and (folder / name).is_file()]
-
-
-def remove_run_leftovers(folder: Path) -> None:
-    """Remove the temporary files of killed processes; for use while the folder is locked."""
-    remove_matching(folder, _LEFTOVER, older_than=0.0)
 
 
 def files_of(folder: Path, kind: str) -> dict[str, Path]:

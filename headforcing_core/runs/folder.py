@@ -13,12 +13,12 @@ cache state that of its block, so that blocks of two renders with equal keys but
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Container, Iterator, Sequence
+import time
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from filelock import FileLock
@@ -27,34 +27,66 @@ from torch import Tensor
 from ..cache.memory import MemoryEvent
 from ..cache.state import State
 from ..errors import HeadForcingError
-from ..files import check_writable, lock, reason, unlock
+from ..files import check_writable, lock, reason, remove_matching, unlock
 from ..hashing import SHORT
-from ..hashing import file_hash as file_hash
 from .files import (
+    LABEL,
+    LEFTOVER,
     DamagedFile,
     files_of,
     named_hash,
     read_note,
     read_tensors,
-    remove_run_leftovers,
     write_note,
     write_tensors,
 )
-from .takes import take_of
 
 log = logging.getLogger(__name__)
 
 Content = TypeVar("Content")
 
 
-def count_blocks(folder: Path, keys: Sequence[str]) -> int:
-    """Number of leading `keys` with a block file in a run folder; the files are not read."""
-    return count_stored(files_of(folder, "block"), keys)
+def count_blocks(folder: Path | None, keys: Sequence[str]) -> int:
+    """Number of leading `keys` with a block file in a run folder, if there is one; the files are not read."""
+    return 0 if folder is None else count_stored(files_of(folder, "block"), keys)
 
 
 def count_stored(stored: Container[str], keys: Sequence[str]) -> int:
     """Number of leading `keys` that are among `stored`, the keys in the names of block files."""
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in stored), len(keys))
+
+
+class Take(NamedTuple):
+    """The number of a video among those of its story, from 1, and when its first render was begun, in seconds since
+    1970.
+
+    A story is what begins with the same prompt: with another seed, size, later prompt or length it is another take.
+    """
+
+    number: int
+    begun: float
+
+
+def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
+    """The take of the video of a run folder whose last block has this key: that of its note, or the next one of the
+    story that `about` tells, begun now."""
+    highest = 0
+    for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
+        with suppress(HeadForcingError):  # who reads the run says so
+            for video, path in files_of(run, "video").items():
+                with suppress(HeadForcingError, OSError):
+                    note = read_note(path)
+                    take = noted_take(note, path)
+                    if (run, video) == (folder, key[:SHORT]):
+                        return take
+                    if note["about"]["prompts"][:1] == about["prompts"][:1]:
+                        highest = max(highest, take.number)
+    return Take(highest + 1, float(int(time.time())))
+
+
+def noted_take(note: Mapping[str, Any], path: Path) -> Take:
+    """The take of a video note; format 2 counts one of each story."""
+    return Take(note.get("take") or 1, note.get("begun") or path.stat().st_mtime)
 
 
 @dataclass(frozen=True)
@@ -179,16 +211,14 @@ class RunFolder(RunReader):
                 f"another render is writing to {self.folder}; wait for it, or change the seed of this one"
             )
         try:
-            remove_run_leftovers(self.folder)
+            remove_matching(self.folder, LEFTOVER, older_than=0.0)
             self.save_note("run", "", {"setup": self.setup, "about": self.about})
         except BaseException:
             unlock(self._lock)
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         if self._lock is not None:
             unlock(self._lock)
 
@@ -219,48 +249,50 @@ class RunFolder(RunReader):
         """Store the cache state after a block and remove older states: resuming needs only the latest."""
         tensors, plain = state
         stored = self._write_tensors("state", index, key, tensors, plain=plain, after=self._block_hashes[key])
-        self._keep_only(stored, "state-*.safetensors")
+        self._remove("state-*.safetensors", older_than=stored)
 
-    def save_start(self, latents: Tensor) -> None:
-        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already."""
-        if self.load_start() is None:
-            self._write_tensors("start", 0, self.setup, {"latents": latents.float()})
+    def save_start(self, latents: Tensor) -> Tensor:
+        """Store the start frames `[frames, 16, h, w]` of the setup, unless they are stored already; returns those."""
+        if (stored := self.load_start()) is None:
+            stored = latents.float().cpu()
+            self._write_tensors("start", 0, self.setup, {"latents": stored})
+        return stored
 
     def save_video(self, keys: Sequence[str], about: dict[str, Any], in_place_of: Sequence[str] = ()) -> bool:
         """Store which blocks make up a video, in order, and its description; returns whether it was known already.
 
-        A new video is the next take, or that of the video `in_place_of`, given by its keys.
+        A new video is the next take, or that of the video `in_place_of`, given by its keys, whose note it replaces;
+        blocks stay.
         """
         known = keys[-1][:SHORT] in files_of(self.folder, "video")
-        take = take_of(self.folder, (keys if known else in_place_of or keys)[-1])
+        take = take_of(self.folder, (keys if known else in_place_of or keys)[-1], about)
         fields = {"setup": self.setup, "keys": list(keys), "about": about}
         self.save_note("video", keys[-1], {**fields, "take": take.number, "begun": take.begun})
+        if in_place_of and in_place_of[-1] != keys[-1]:
+            before, after = in_place_of[-1][:SHORT], keys[-1][:SHORT]
+            if (label := files_of(self.folder, LABEL).get(before)) is not None:
+                label.rename(label.with_name(label.name.replace(before, after)))
+            self._remove(f"video-{before}-*.json")
         return known
-
-    def forget_video(self, keys: Sequence[str]) -> None:
-        """Remove what `save_video` stored; blocks stay."""
-        with suppress(OSError):
-            for path in self.folder.glob(f"video-{keys[-1][:SHORT]}-*.json"):
-                path.unlink(missing_ok=True)
 
     def save_note(self, kind: str, key: str, fields: dict[str, Any]) -> None:
         """Store JSON fields that belong to a block, or to the whole setup if `key` is empty."""
         stem = f"{kind}-{key[:SHORT]}" if key else kind
         # read first: reports damage, and raises before a newer format version is overwritten
         self._read(files_of(self.folder, kind).get(key[:SHORT] or kind), read_note)
-        self._keep_only(write_note(self.folder, stem, fields), f"{stem}-*.json")
+        self._remove(f"{stem}-*.json", older_than=write_note(self.folder, stem, fields))
 
     def _write_tensors(self, kind: str, index: int, key: str, tensors: dict[str, Tensor], **fields: Any) -> Path:
         stem = f"{kind}-{index:05}-{key[:SHORT]}"
         stored = write_tensors(self.folder, stem, tensors, {"key": key, **fields})
-        self._keep_only(stored, f"{kind}-*-{key[:SHORT]}-*.safetensors")
+        self._remove(f"{kind}-*-{key[:SHORT]}-*.safetensors", older_than=stored)
         return stored
 
-    def _keep_only(self, stored: Path, pattern: str) -> None:
-        """Remove older files after the new one has been stored."""
+    def _remove(self, pattern: str, older_than: Path | None = None) -> None:
+        """Remove files, but not the new one that has been stored in their place."""
         with suppress(OSError):  # of two with one key the later one counts
             for path in self.folder.glob(pattern):
-                if path.name != stored.name:
+                if older_than is None or path.name != older_than.name:
                     path.unlink(missing_ok=True)
 
     def _set_aside(self, path: Path, problem: str) -> None:

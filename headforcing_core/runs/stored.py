@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,7 @@ from ..errors import HeadForcingError
 from ..files import explained, lock, reason, unlock
 from ..report.latents import RunMeter, RunReport
 from .files import FORMAT_VERSION, FOUND, OPENING, THUMBNAIL, DamagedFile, own_files, read_note
-from .folder import RunReader, StoredBlock, count_blocks
-from .takes import Take, number_takes
+from .folder import RunReader, StoredBlock, Take, count_blocks, noted_take
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,8 @@ class StoredVideo:
         keys: of its blocks, in order.
         about: description stored at the start of the render: prompts, number of video frames, fps, seed ...
         earlier: whether an earlier version of the pack made it, whose blocks no render continues.
-        take: its number among the videos of its run folder.
+        take: its number among the videos of its story.
+        written: time of its note.
     """
 
     name: str
@@ -43,6 +44,7 @@ class StoredVideo:
     about: dict[str, Any]
     earlier: bool = False
     take: Take = Take(1, 0.0)
+    written: float = field(default=0.0, compare=False)
 
     @property
     def folder(self) -> Path:
@@ -70,12 +72,10 @@ class StoredVideo:
         start = self.run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")
-        if self.about.get("held_frames"):  # they are part of the first block
-            start = None
-        if start is not None:
-            yield StoredBlock(start, None)
-        empty = start is None
-        for block in self.run.read_blocks(self.keys):
+        held = self.about.get("held_frames")  # part of the first block
+        given = [] if start is None or held else [StoredBlock(start, None)]
+        empty = True
+        for block in chain(given, self.run.read_blocks(self.keys)):
             empty = False
             yield block
         if empty:
@@ -102,24 +102,21 @@ def stored_videos(parent: Path) -> list[StoredVideo]:
 
 def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
     """All videos in a folder of runs, the newest first, and the problems of unreadable ones, one sentence each."""
-    videos: list[tuple[float, StoredVideo]] = []
+    videos: list[StoredVideo] = []
     problems: list[str] = []
     for folder in _folders(parent):
         try:
-            videos += _videos_of(folder, problems)
+            videos += videos_of(folder, problems)
         except (HeadForcingError, OSError) as error:
             problems.append(_why(folder, error))
-    newest = sorted(videos, key=lambda entry: (entry[0], entry[1].take), reverse=True)
-    return [video for _, video in newest], problems
+    return sorted(videos, key=lambda video: (video.written, video.take), reverse=True), problems
 
 
 def find_video(parent: Path, name: str) -> StoredVideo | None:
     """The video of that name in a folder of runs; only its own run folder is read."""
-    folder = next((folder for folder in _folders(parent) if name.rpartition("/")[0] == folder.name), None)
-    if folder is None:
-        return None
     with suppress(HeadForcingError, OSError):  # as if it were not there; `survey` says why
-        return next((video for _, video in _videos_of(folder, []) if video.name == name), None)
+        folders = [folder for folder in _folders(parent) if name.rpartition("/")[0] == folder.name]
+        return next((video for folder in folders for video in videos_of(folder, []) if video.name == name), None)
     return None
 
 
@@ -131,16 +128,11 @@ def find_stored(place: Path) -> StoredVideo:
     place = Path(os.path.abspath(place))
     folder = place if place.is_dir() else place.parent
     videos, problems = survey(folder.parent)
-    found = (
-        video
-        for video in videos
-        if video.folder == folder and (place == folder or video.name.endswith(f"/{place.name}"))
-    )
-    video = next(found, None)
-    if video is None:
-        damaged = "".join(f"; {problem}" for problem in problems if problem.startswith(f"{folder.name}: "))
-        raise HeadForcingError(f"{place} is no run folder, and no video in one; `runs list` names them{damaged}")
-    return video
+    for video in videos:
+        if video.folder == folder and (place == folder or video.name.endswith(f"/{place.name}")):
+            return video
+    damaged = "".join(f"; {problem}" for problem in problems if problem.startswith(f"{folder.name}: "))
+    raise HeadForcingError(f"{place} is no run folder, and no video in one; `runs list` names them{damaged}")
 
 
 def earlier_video(parent: Path, about: Mapping[str, Any]) -> StoredVideo | None:
@@ -152,37 +144,38 @@ def earlier_video(parent: Path, about: Mapping[str, Any]) -> StoredVideo | None:
     return None
 
 
-def _videos_of(folder: Path, problems: list[str]) -> list[tuple[float, StoredVideo]]:
-    """The videos of a run folder, each with the time of its note; adds to `problems`."""
-    notes: dict[str, tuple[dict[str, Any], float]] = {}
-    # sorted, so run-*.json is first: a run of a newer format is skipped as a whole
+def videos_of(folder: Path, problems: list[str]) -> list[StoredVideo]:
+    """The videos of a run folder; adds to `problems`."""
+    videos: dict[str, StoredVideo] = {}
+    # sorted, so run-*.json is first: a run of another format is skipped as a whole
     for path in (path for path in own_files(folder) if path.name.startswith(("run-", "video-"))):
         try:
             note, written = read_note(path), path.stat().st_mtime
+            kind, key = path.stem.split("-")[:2]
+            # of two with one key, which a killed process can leave, the later one
+            if kind == "video" and (key not in videos or written >= videos[key].written):
+                run, earlier = RunReader(folder, note["setup"]), note["format_version"] != FORMAT_VERSION
+                name, take = f"{folder.name}/{key}", noted_take(note, path)
+                videos[key] = StoredVideo(name, run, note["keys"], note["about"], earlier, take, written)
         except FileNotFoundError:  # a render has just replaced it
             continue
         except (DamagedFile, OSError) as error:
             problems.append(f"{folder.name}: {_why(path, error)}; repeating the same render restores it")
-            continue
-        kind, key = path.stem.split("-")[:2]
-        # of two with one key, which a killed process can leave, the later one
-        if kind == "video" and (key not in notes or written >= notes[key][1]):
-            notes[key] = note, written
-    takes, videos = number_takes(notes), []
-    for key, (note, written) in notes.items():
-        run, earlier = RunReader(folder, note["setup"]), note["format_version"] != FORMAT_VERSION
-        video = StoredVideo(f"{folder.name}/{key}", run, note["keys"], note["about"], earlier, takes[key])
-        videos.append((written, video))
-    return videos
+    return list(videos.values())
+
+
+def file_stats(folder: Path) -> dict[Path, os.stat_result]:
+    """Sizes and times of this pack's files in a run folder."""
+    stats = {}
+    for path in own_files(folder):
+        with suppress(OSError):  # a render has just replaced it
+            stats[path] = path.stat()
+    return stats
 
 
 def folder_bytes(folder: Path) -> int:
     """Disk space in bytes of this pack's files in a run folder."""
-    total = 0
-    for path in own_files(folder):
-        with suppress(OSError):  # a render has just replaced it
-            total += path.stat().st_size
-    return total
+    return sum(stat.st_size for stat in file_stats(folder).values())
 
 
 @dataclass
@@ -212,7 +205,12 @@ def prune(parent: Path, keep_bytes: int) -> Pruned:
         try:
             total += folder_bytes(folder)
             if total > keep_bytes:  # from here on all are older, and removed as well
-                _remove(folder, done)
+                freed, problem = remove_folder(folder)
+                done.freed += freed
+                if problem:
+                    done.stayed[folder.name] = problem
+                else:
+                    done.removed.append(folder)
         except HeadForcingError as error:
             done.stayed[folder.name] = str(error)
     return done
@@ -242,41 +240,44 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
 
 
 def _last_written(folder: Path) -> float:
-    times = [0.0]
-    for path in own_files(folder):
-        if path.name.startswith(f"{THUMBNAIL}-"):  # made by whoever looks at a run
-            continue
-        with suppress(OSError):  # a render has just replaced it
-            times.append(path.stat().st_mtime)
-    return max(times)
+    made_by_a_look = f"{THUMBNAIL}-"
+    times = (stat.st_mtime for path, stat in file_stats(folder).items() if not path.name.startswith(made_by_a_look))
+    return max(times, default=0.0)
 
 
-def _remove(folder: Path, done: Pruned) -> None:
-    """Remove this pack's files, and the folder if it is empty then."""
+def remove_folder(folder: Path) -> tuple[int, str]:
+    """Remove this pack's files, and the folder if it is empty then.
+
+    Returns the bytes freed, and why the folder is still there, empty if it is not.
+    """
     held = lock(folder / "lock")
     if held is None:
-        done.stayed[folder.name] = "it is being rendered"
-        return
-    problem = ""
+        return 0, "it is being rendered"
+    freed, problem = 0, ""
     try:
-        for path in own_files(folder):
-            try:
-                size = path.stat().st_size
-                path.unlink()
-                done.freed += size
-            except FileNotFoundError:
-                pass
-            except OSError as error:
-                problem = f"{path.name} cannot be removed ({reason(error)})"
+        freed, problem = remove_files(own_files(folder))
     finally:
         unlock(held, remove=not problem)
-    try:
-        if not problem:
+    if not problem:
+        try:
             folder.rmdir()
-            done.removed.append(folder)
-    except OSError as error:
-        problem = f"the folder cannot be removed ({reason(error)})"
-        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-            problem = "what was ours in it is removed, other files are left"
-    if problem:
-        done.stayed[folder.name] = problem
+        except OSError as error:
+            left = error.errno in (errno.ENOTEMPTY, errno.EEXIST)
+            problem = f"the folder cannot be removed ({reason(error)})"
+            problem = "what was ours in it is removed, other files are left" if left else problem
+    return freed, problem
+
+
+def remove_files(paths: Iterable[Path]) -> tuple[int, str]:
+    """Remove files as far as that is possible; returns the bytes freed and why one is still there, empty for none."""
+    freed, problem = 0, ""
+    for path in paths:
+        try:
+            size = path.stat().st_size
+            path.unlink()
+            freed += size
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            problem = f"{path.name} cannot be removed ({reason(error)})"
+    return freed, problem

@@ -1,47 +1,57 @@
-"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text."""
+"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text.
+
+Unlike `format_timeline`, which writes a finished timeline, `write_timeline` keeps what is not in one: which prompts
+have a tag of their own, and which words all of them share.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import HeadForcingError
-from .clock import MAX_SECONDS, BlockClock, is_finite
-from .grammar import TimelineError
-from .switch import MAX_SEED, RESET, Switch, tag_of
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
+from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts, read_shared
+from .switch import MAX_SEED, RESET, Switch, put_tag, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
-from .writer import PlacedPrompt, place_prompts, write_timeline
+
+_TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
 
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
 
 
-def answer(request: object) -> dict[str, Any]:
+def answer(request: object, clock: BlockClock | None = None, plain: Switch = RESET) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
     `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
     either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or
     `{kind, blend_blocks, re_anchor, recall, new_scene}`. A seed is null or digits as text, since it can exceed the
     whole numbers that JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null.
-    With segments, `length` is the length in seconds that the text sets where `seconds` is 0.
+    With segments, `length` is the length in seconds that the text sets where `seconds` is 0, and `shared` the words
+    that the text has for every prompt. `clock` defines the blocks, `plain` is the switch where the node says `reset`:
+    those of the model.
 
-    The answer holds `text`, `segments`, `blocks`, `seconds` (the length), `block_seconds`, `first_block_seconds` and
-    `default` (the switch of prompts without a tag); or, for a text that is no timeline, `error` and `line` (1-based or
-    None). Raises HeadForcingError for a request of another form.
+    The answer holds `text`, `shared`, `segments`, `blocks`, `seconds` (the length), `block_seconds`,
+    `first_block_seconds` and `default` (the fields of the switch of prompts without a tag); or, for a text that is no
+    timeline, `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
         raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
-    clock, (seconds, shared, default) = BlockClock(), read_widgets(request)
+    seconds, shared, default = read_widgets(request)
+    clock, default = clock or BlockClock(), plain if default == RESET else default
     try:
         if "segments" in request:
             end = None if seconds else _number(request, "length") or None
-            text = write_timeline(_place(_get(request, "segments", list)), clock, end, default)
+            placed, own = _place(_get(request, "segments", list)), _get(request, "shared", str, "")
+            text = write_timeline(placed, clock, end, default, own)
         else:
             text = _get(request, "text", str)
         timeline = parse_timeline(text, seconds or None, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
-    return {"text": text, "default": str(default)} | _describe(text, timeline)
+    return {"text": text, "shared": read_shared(text), "default": _fields(default)} | _describe(text, timeline)
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
@@ -124,3 +134,98 @@ def _number(fields: Mapping[str, Any], name: str) -> float:
     if type(value) not in (int, float) or not is_finite(value) or not 0 <= value <= MAX_SECONDS:
         raise HeadForcingError(f"{name} must be a number of seconds in 0-{MAX_SECONDS:.0f}, got {value!r:.40}")
     return float(value)
+
+
+@dataclass(frozen=True)
+class PlacedPrompt:
+    """A prompt as it is written, and the 0-based block it begins at.
+
+    Attributes:
+        switch, seed: None without a tag.
+        asked: the time that was written for it, in seconds; None for none.
+    """
+
+    text: str
+    start_block: int
+    switch: Switch | None = None
+    seed: int | None = None
+    asked: float | None = field(default=None, compare=False)
+
+
+def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
+    """The prompts of a text with the blocks of the timeline that was parsed from it."""
+    read = read_prompts(text, timeline.clock)
+    segments = timeline.segments
+    pairs = zip(read, segments, strict=True)
+    return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed, p.start) for p, s in pairs]
+
+
+def write_timeline(
+    prompts: Sequence[PlacedPrompt],
+    clock: BlockClock,
+    end: float | None = None,
+    default: Switch = RESET,
+    shared: str = "",
+) -> str:
+    """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at the same blocks.
+
+        [shared] Cinematic, 35 mm
+        0:00.000 A red fox trots through a forest
+        0:20.062 [recache] The fox stops at a lake
+        0:40 The fox sleeps
+
+    Args:
+        prompts: in order; white space in their texts becomes single spaces.
+        clock: the blocks; a time is that of the block's first video frame, or the one asked for where that is the
+            time of the same block.
+        end: written after the last prompt's start, in seconds, for a text that sets the length of its video.
+        default: the switch of prompts without a tag. It is written as a tag where a text would be read as one.
+        shared: words of every prompt, written once before the first.
+
+    Raises TimelineError for an empty prompt, for one whose words can only be read as the seed of its tag, and for
+    blocks that are out of order or after the longest video.
+    """
+    if not prompts:
+        raise TimelineError("the timeline is empty; write at least one prompt")
+    lines = [f"[shared] {words}"] if (words := fold(shared)) else []
+    last_block = clock.blocks_for(MAX_SECONDS)
+    free = 0  # the first block that no prompt above begins at
+    for number, prompt in enumerate(prompts, 1):
+        text, block, line = fold(prompt.text), prompt.start_block, len(lines) + 1
+        if not text:
+            raise TimelineError(f"prompt {number} is empty; write its text or remove it", line)
+        check_no_time(text, line)
+        if block != 0 if number == 1 else not free <= block <= last_block:
+            raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line)
+        free = block + 1
+        time = _time(prompt, clock)
+        if end is not None and number == len(prompts):
+            time += f"-{format_time(end)}"
+        tagged = _tag(text, prompt, default if number > 1 else RESET)
+        if tagged is None:
+            raise TimelineError(f"prompt {number} begins with a tag; remove it and set the seed instead", line)
+        # a dash would not do: a time after it is the end of a range
+        guard = ":" if tagged[0] in SEPARATORS or _TIME_OF_DAY.match(tagged) else ""
+        lines.append(f"{time}{guard} {tagged}")
+    return "\n".join(lines)
+
+
+def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
+    """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
+    if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
+        asked = cut_to_millisecond(prompt.asked)
+        if (clock.block_at(asked) if prompt.start_block else asked) == prompt.start_block:
+            return format_time(asked).rstrip("0").removesuffix(".")
+    return format_time(clock.start_seconds(prompt.start_block))
+
+
+def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
+    """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
+    for switch in (prompt.switch,) if prompt.switch else (None, default):
+        tagged = put_tag(switch, prompt.seed, text)
+        try:
+            if read_tag(tagged) == (switch, prompt.seed, text):
+                return tagged
+        except HeadForcingError:  # it is read as a misspelt tag
+            continue
+    return None

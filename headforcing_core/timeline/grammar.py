@@ -47,6 +47,7 @@ _DECADE = re.compile(r"[1-9]\d{0,8}0s\b", re.ASCII | re.IGNORECASE)  # "80s", "1
 _ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
 _ALMOST_BARE = re.compile(r"\d{1,3}:\d{1,2}(?!\d)(?!\s?[ap]\.?m\b)", re.ASCII | re.IGNORECASE)
 _SCENE = re.compile(rf"scene\s{{1,8}}\d{{1,9}}\s{{0,8}}(?:{_BRACKETS}|(?=[{SEPARATORS}]))", re.ASCII | re.I)
+_SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
 _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
 
 
@@ -81,13 +82,33 @@ def split_prompts(text: str) -> tuple[str, ...]:
     return tuple(filter(None, map(str.strip, split_lines(text))))
 
 
+def read_shared(text: str) -> str:
+    """The words of a first line `[shared] words`, on one line; empty where there is none."""
+    return _split_shared(split_lines(text))[0]
+
+
+def _split_shared(lines: list[str]) -> tuple[str, list[str]]:
+    """The shared words, and all lines with those of the shared words empty, so that lines keep their numbers."""
+    first = next((place for place, line in enumerate(lines) if line.strip()), 0)
+    tag = _SHARED.match(lines[first].strip())
+    if tag is None:
+        return "", lines
+    after = first + 1  # without times the prompts begin on the next line
+    for number, line in enumerate(map(str.strip, lines[after:]), after):
+        if _match_time(line, decades=False) or _ALMOST_TIME.match(line) or _SCENE.match(line):
+            after = number
+            break
+    words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
+    return fold(words), [""] * after + lines[after:]
+
+
 def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
-    """Choose the grammar by the beginning of the text and parse all prompts.
+    """Choose the grammar by the beginning of the text, after a line of shared words, and parse all prompts.
 
     Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order of times is not
     checked here.
     """
-    lines = split_lines(text)
+    lines = _split_shared(split_lines(text))[1]
     text = "\n".join(lines)
     first = next((line.strip() for line in lines if line.strip()), "")
     parsed: Iterator[Prompt]
@@ -116,6 +137,8 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     for number, prompt in enumerate(prompts, 1):
         if not prompt.text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
+        if _SHARED.match(prompt.text):
+            raise TimelineError("[shared] begins the first line of the timeline, before the first time", prompt.line)
         check_no_time(prompt.text, prompt.line)
     return prompts
 

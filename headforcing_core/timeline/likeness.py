@@ -10,9 +10,10 @@ import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 COMMON_WORDS = frozenset(
     "a an and are as at back be been before by for from has have he her his in into is it its now of on or over same "
@@ -35,6 +36,8 @@ def word_features(prompts: Sequence[str]) -> list[Tensor]:
 
     Common words do not count; the vectors of prompts without others are zero.
     """
+    import torch
+
     words = [Counter(_words(prompt)) for prompt in prompts]
     holding = Counter(word for found in words for word in found)
     rarity = {word: math.log((1 + len(prompts)) / (1 + count)) + 1 for word, count in sorted(holding.items())}

@@ -42,7 +42,7 @@ def with_returns(timeline: Timeline, most: int) -> Timeline:
     A prompt that goes on with the scene before it is marked (`Switch.continues`), unless it cuts to new anchors. Tags
     overrule all of it. Only the last `most` scenes are returned to.
     """
-    prompts = [segment.text for segment in timeline.segments]
+    prompts = list(map(timeline.spoken, timeline.segments))
     segments, scenes = [timeline.segments[0]], [1]
     for number, segment in enumerate(timeline.segments[1:], 2):
         switch = segment.switch

@@ -16,11 +16,12 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-from torch import Tensor
-from torch.nn import functional as F
+from typing import TYPE_CHECKING
 
 from ..errors import HeadForcingError, unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 SWITCHES = ("reset", "recache", "flush")
 MAX_BLEND_BLOCKS = 16
@@ -124,10 +125,9 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     """Switch and seed of the words in a tag's brackets."""
     words = re.findall(_WORD, tag.lower())
     kinds = [word for word in words if word in SWITCHES]
-    blends, seeds = (
-        [int(word[len(name) :]) for word in words if word.startswith(name)] for name in ("blend ", "seed ")
+    recalls, blends, seeds = (
+        [int(word[len(name) :] or 0) for word in words if word.startswith(name)] for name in ("recall", "blend", "seed")
     )
-    recalls = [int(word[len("recall") :] or 0) for word in words if word.startswith("recall")]
     if len(kinds) > 1 or max(map(len, (recalls, blends, seeds))) > 1 or (recalls and "new scene" in words):
         raise HeadForcingError(
             f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or new scene, one blend "
@@ -145,7 +145,8 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
 
 def write_tag(switch: Switch, text: str, seed: int | None = None) -> str:
     """The inverse of `read_tag`: the text with its tag; a plain reset is left out where it can be."""
-    return put_tag(None if switch == RESET and not _is_read_as_tag(text) else switch, seed, text)
+    needed = switch != RESET or _TAG.match(text) or _correct_tag(text)
+    return put_tag(switch if needed else None, seed, text)
 
 
 def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
@@ -159,10 +160,6 @@ def tag_of(switch: Switch | None, seed: int | None) -> str | None:
     words = [] if switch is None else [str(switch)]
     words += [] if seed is None else [f"seed {seed}"]
     return ", ".join(words) or None
-
-
-def _is_read_as_tag(text: str) -> bool:
-    return bool(_TAG.match(text) or _correct_tag(text))
 
 
 def _refuse_almost_tag(text: str) -> None:
@@ -200,6 +197,8 @@ class Blend:
 
     def interpolate(self, embeds: Mapping[str, Tensor]) -> Tensor:
         """The interpolated embedding `[tokens, text_dim]`; the shorter one is padded with zeros, as in the model."""
+        from torch.nn import functional as F
+
         old, new = embeds[self.before], embeds[self.after]
         tokens = max(len(old), len(new))
         padded = [F.pad(rows.float(), (0, 0, 0, tokens - len(rows))) for rows in (old, new)]

@@ -8,7 +8,11 @@
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
-In all of them a tag in front of a prompt selects the kind of prompt switch (`switch.py`):
+In all of them a first line can hold words that every prompt keeps, which are put before its own:
+
+    [shared] A red fox in a snowy forest, cinematic
+
+and a tag in front of a prompt selects the kind of prompt switch (`switch.py`):
 
     0:20 [recache] text / text | [flush, re-anchor] text / Scene 2: [blend 3] text
 
@@ -23,13 +27,16 @@ A text without times lasts 10 s per prompt. Times have millisecond resolution an
 from __future__ import annotations
 
 import bisect
-from dataclasses import dataclass, replace
-from itertools import compress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import compress, pairwise
 
+from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import SEPARATORS, Prompt, TimelineError, check_no_time, fold, read_prompts
+from .grammar import SEPARATORS, Prompt, TimelineError, check_no_time, fold, read_prompts, read_shared
 from .likeness import telling_texts
-from .switch import RESET, Blend, Switch, has_seed, write_tag
+from .references import named_in, spoken
+from .switch import RESET, Switch, has_seed, write_tag
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
@@ -65,6 +72,7 @@ class Timeline:
         seconds: requested length; the blocks last at least as long.
         requested: (start, end) of each segment in seconds as requested, before they are moved to block starts.
         shot_prefix: what stands before a prompt in the first block after a scene cut, see `rollout.schedule.Schedule`.
+        references: names of the pictures that prompts can hold, see `references.py`.
     """
 
     segments: tuple[Segment, ...]
@@ -72,6 +80,7 @@ class Timeline:
     seconds: float
     requested: tuple[tuple[float, float], ...]
     shot_prefix: str = ""
+    references: tuple[str, ...] = ()
 
     @property
     def blocks(self) -> int:
@@ -83,17 +92,25 @@ class Timeline:
         """Whether a prompt brings the scene of an earlier one back."""
         return any(segment.switch.recall is not None for segment in self.segments)
 
+    def spoken(self, segment: Segment) -> str:
+        """The text of a prompt as it is encoded: its pictures' names without their sign."""
+        return spoken(segment.text) if self.references else segment.text
+
+    def pictures(self, segment: Segment) -> tuple[str, ...]:
+        """The pictures that a prompt names."""
+        return named_in(segment.text, self.references) if self.references else ()
+
     @property
     def texts(self) -> list[str]:
         """The texts to encode: the prompts and, if one recalls a scene, then each without common words; then those that
         begin a shot."""
-        prompts = [segment.text for segment in self.segments]
+        prompts = list(map(self.spoken, self.segments))
         telling = telling_texts(prompts) if self.recalls else []
         return [*prompts, *telling, *(self.first_text(segment) for segment in self.segments if self._cuts(segment))]
 
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
-        return self.shot_prefix + segment.text if self._cuts(segment) else segment.text
+        return self.shot_prefix + self.spoken(segment) if self._cuts(segment) else self.spoken(segment)
 
     def _cuts(self, segment: Segment) -> bool:
         return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
@@ -140,14 +157,17 @@ def parse_timeline(
     clock: BlockClock | None = None,
     shared_prompt: str = "",
     switch: Switch = RESET,
+    references: Sequence[str] = (),
 ) -> Timeline:
     """Parse a prompt timeline (grammars: see the module) and assign its prompts to blocks.
 
     Args:
         seconds: length of the video. The last prompt lasts until then; prompts without times get equal shares.
         clock: defines the blocks; by default 3 latent frames per block at 16 fps.
-        shared_prompt: prepended to every prompt, with a space after punctuation and ", " otherwise.
+        shared_prompt: prepended to every prompt, before the text's own `[shared]` words, with a space after punctuation
+            and ", " otherwise.
         switch: for prompts without a tag, except the first, which follows none.
+        references: names of pictures; another name after `@` is refused where there are any.
 
     In a gap between times the previous prompt continues; the first prompt always starts at 0. Raises TimelineError with
     the line number, where the error is in one line.
@@ -157,24 +177,25 @@ def parse_timeline(
         raise TimelineError("the timeline and the shared prompt must be text")
     if len(text) > MAX_TEXT_BYTES or len(text.encode("utf-8", "replace")) > MAX_TEXT_BYTES:
         raise TimelineError("the timeline is longer than 1 MB; split it into several videos")
-    if len(shared_prompt) > MAX_SHARED_CHARACTERS:
-        raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
     if seconds is not None:
         seconds = _checked_length(seconds)
 
+    shared = _read_shared(text, shared_prompt)
     prompts = read_prompts(text, clock)
     if all(prompt.start is None for prompt in prompts):
         total = _checked_length(SECONDS_PER_PROMPT * len(prompts)) if seconds is None else seconds
-        spans = _equal_shares(len(prompts), total)
+        starts = [cut_to_millisecond(index * total / len(prompts)) for index in range(len(prompts))]
+        spans = list(pairwise([*starts, total]))
     else:
         spans = _asked_times(prompts, seconds)
-    starts = _snap(prompts, spans, clock)
-    ends = [*starts[1:], clock.blocks_for(spans[-1][1])]
-    shared = fold(shared_prompt)
-    check_no_time(shared)
-    if has_seed(shared):
-        raise TimelineError("a seed belongs in front of one prompt of the timeline; remove it from the shared prompt")
+    blocks = _snap(prompts, spans, clock)
+    ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
     texts = [_join(shared, prompt.text) for prompt in prompts]
+    for prompt, whole in zip(prompts, texts, strict=True) if references else ():
+        try:
+            named_in(whole, references)
+        except HeadForcingError as error:
+            raise TimelineError(str(error), prompt.line) from None
     switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
     for number, (prompt, own) in enumerate(zip(prompts, switches, strict=True), 1):
         if own.recall is not None and own.recall >= number:
@@ -182,8 +203,22 @@ def parse_timeline(
                 f"prompt {number} can recall the scenes of prompts 1 to {number - 1}, got [recall {own.recall}]",
                 prompt.line,
             )
-    segments = tuple(map(Segment, texts, starts, ends, switches, (prompt.seed for prompt in prompts)))
-    return Timeline(segments, clock, spans[-1][1], tuple(spans))
+    segments = tuple(map(Segment, texts, blocks, ends, switches, (prompt.seed for prompt in prompts)))
+    return Timeline(segments, clock, spans[-1][1], tuple(spans), references=tuple(references))
+
+
+def _read_shared(text: str, widget: str) -> str:
+    """The words before every prompt: those of the widget, then the text's own. Raises TimelineError."""
+    if len(widget) + len(own := read_shared(text)) > MAX_SHARED_CHARACTERS:
+        raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
+    shared = fold(widget)
+    for words in (shared, own):
+        check_no_time(words)
+        if has_seed(words):
+            raise TimelineError(
+                "a seed belongs in front of one prompt of the timeline; remove it from the shared prompt"
+            )
+    return _join(shared, own) if own else shared
 
 
 def format_timeline(timeline: Timeline) -> str:
@@ -200,33 +235,6 @@ def _join(shared: str, text: str) -> str:
     if not shared:
         return text
     return f"{shared} {text}" if shared[-1] in ".,;:!?…。，！？、" else f"{shared}, {text}"
-
-
-def _equal_shares(count: int, total: float) -> list[tuple[float, float]]:
-    edges = [cut_to_millisecond(index * total / count) for index in range(count)] + [total]
-    return list(zip(edges[:-1], edges[1:], strict=True))
-
-
-def fit_timeline(timeline: Timeline, blocks: int, seconds: float) -> Timeline:
-    """The timeline cut, or its last prompt extended, to `blocks` blocks and `seconds`."""
-    segments = [segment for segment in timeline.segments if segment.start_block < blocks]
-    segments[-1] = replace(segments[-1], end_block=blocks)
-    requested = list(timeline.requested[: len(segments)])
-    requested[-1] = (requested[-1][0], seconds)
-    return replace(timeline, segments=tuple(segments), seconds=seconds, requested=tuple(requested))
-
-
-def block_prompts(timeline: Timeline) -> list[str | Blend]:
-    """The prompt of every block, interpolated where a prompt is blended in."""
-    prompts: list[str | Blend] = []
-    before = ""
-    for segment in timeline.segments:
-        n = segment.blended_blocks
-        prompts += [Blend(before, segment.text, (i + 1) / (n + 1)) for i in range(n)]
-        first = [] if n else [timeline.first_text(segment)]
-        prompts += [*first, *[segment.text] * (segment.end_block - segment.start_block - n - len(first))]
-        before = segment.text
-    return prompts
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:

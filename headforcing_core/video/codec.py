@@ -1,4 +1,4 @@
-"""The decoder of a VAE file: the Wan 2.1 VAE's or a tiny one, by name or by the tensors in the file."""
+"""The decoder of a VAE file: that of Wan 2.1 or 2.2 or a tiny one, by name or by the tensors in the file."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
-from ..model.latents import WAN22, LatentFormat
+from ..model.latents import WAN21, WAN22, LatentFormat
 from ..weights.containers import read_tensors
-from . import tiny_decoder, wan_vae
+from . import tiny_decoder, wan_decoder, wan_vae
 from .memory import DecoderMemory
 from .restarts import FrameCodec
 from .tiny_decoder import NORMALISED, TinyDecoder, TinyVideoDecoder
-from .wan_vae import check_fits
-
-DECODERS = ("auto", "wan", *NORMALISED)
+from .wan22 import Wan22Decoder, Wan22Encoder
+from .wan_decoder import Upsample, WanDecoder
+from .wan_encoder import WanEncoder
 
 
 def load_codec(
     path: Path,
-    device: torch.device,
+    device: torch.device | str,
     dtype: torch.dtype,
     encodes: bool = True,
     decoder: str = "auto",
@@ -31,22 +31,33 @@ def load_codec(
 ) -> FrameCodec:
     """Load the decoder of a VAE file, and its encoder if `encodes`, which tiny decoders do not have.
 
-    `decoder` is one of `DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of file,
-    before weights are read.
+    Files of the VAE are ComfyUI's, Wan's own or (2.1) diffusers'; dimensions are inferred from the tensors. `decoder`
+    is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of file, before
+    weights are read.
     """
     tensors = read_tensors(path)
     name = decoder_name(tensors, path.name, decoder, encodes)
-    if name == "wan":
-        return wan_vae.load_codec(path, device, dtype, encodes, park)
-    with torch.device("meta"):
-        widths, latents = tiny_decoder.tiny_widths(tensors), tiny_decoder.tiny_latents(tensors)
-        network = TinyDecoder(widths or tiny_decoder.WIDTHS, latents)
-    wan_vae.fill(network, tensors, path, device, dtype, "a complete tiny decoder", " or ".join(NORMALISED))
-    return FrameCodec(partial(TinyVideoDecoder, network.prepare(), name), nn.ModuleList([network]))
+    if name != "wan":
+        with torch.device("meta"):
+            widths, latents = tiny_decoder.tiny_widths(tensors), tiny_decoder.tiny_latents(tensors)
+            tiny = TinyDecoder(widths or tiny_decoder.WIDTHS, latents)
+        wan_vae.fill(tiny, tensors, path, device, dtype, "a complete tiny decoder", " or ".join(NORMALISED))
+        return FrameCodec(partial(TinyVideoDecoder, tiny.prepare(), name), nn.ModuleList([tiny]))
+    weights, latents = wan_vae.check_tensors(path, tensors)
+    expected = ("a complete Wan 2.1 VAE", wan_vae.WANTED)
+    if latents is WAN22:
+        expected = ("a complete Wan 2.2 VAE", wan_vae.WANTED_22)
+    wan, encoder = _networks(latents, wan_vae.base_widths(weights, latents), encodes)
+    network = nn.ModuleDict({"decoder": wan_vae.fill(wan, weights, path, device, dtype, *expected)})
+    wan.prepare()
+    if encoder is not None:
+        network["encoder"] = wan_vae.fill(encoder, weights, path, device, dtype, *expected)
+    encode = None if encoder is None else partial(wan_vae.encode, encoder)
+    return FrameCodec(partial(wan_vae.WanVideoDecoder, wan, park=park), network, encode)
 
 
 def decoder_memory(
-    path: Path,
+    path: Path | None,
     size: tuple[int, int],
     dtype: torch.dtype,
     encodes: bool = False,
@@ -55,19 +66,42 @@ def decoder_memory(
 ) -> DecoderMemory:
     """Estimate the memory of a VAE file's decoder during a render of frames of `(height, width)` pixels.
 
+    Without a file, or where it is not there yet, it counts as the VAE released for these latents, by default Wan 2.1's.
     `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked, or is for other
     latents than those given.
     """
-    tensors = read_tensors(path) if path.is_file() else None
-    if tensors is None or decoder_name(tensors, path.name, decoder, encodes) == "wan":
-        return wan_vae.decoder_memory(path, size, dtype, encodes, latents)
-    check_fits(path, found := tiny_decoder.tiny_latents(tensors), latents)
-    widths = tiny_decoder.tiny_widths(tensors) or tiny_decoder.WIDTHS
-    return tiny_decoder.decoder_memory(size, dtype, widths, found)
+    found = latents or WAN21
+    bases = wan_vae.BASES[found]
+    if path is not None and path.is_file():
+        tensors = read_tensors(path)
+        if decoder_name(tensors, path.name, decoder, encodes) != "wan":
+            wan_vae.check_fits(path, found := tiny_decoder.tiny_latents(tensors), latents)
+            return tiny_decoder.decoder_memory(size, dtype, tiny_decoder.tiny_widths(tensors), found)
+        weights, found = wan_vae.check_tensors(path, tensors)
+        wan_vae.check_fits(path, found, latents)
+        bases = wan_vae.base_widths(weights, found)
+    wan, encoder = _networks(found, bases, encodes)
+    with torch.device("meta"):
+        wan.to(dtype).prepare()
+    made = [layer.spread for layer in wan.modules() if isinstance(layer, Upsample)]
+    tensors_held = (*made, *wan.parameters(), *(encoder.to(dtype).parameters() if encoder else ()))
+    given = (size[0] // found.stride, size[1] // found.stride), dtype, bases[0], found
+    return DecoderMemory(
+        sum(tensor.nbytes for tensor in tensors_held if tensor is not None),
+        wan_decoder.held_bytes(*given),
+        wan_decoder.peak_bytes(*given),
+    )
+
+
+def _networks(latents: LatentFormat, bases: tuple[int, int], encodes: bool) -> tuple[WanDecoder, WanEncoder | None]:
+    """Decoder and encoder of these base widths on the meta device, without values."""
+    decoder, encoder = (WanDecoder, WanEncoder) if latents is WAN21 else (Wan22Decoder, Wan22Encoder)
+    with torch.device("meta"):
+        return decoder(bases[0]), encoder(bases[1]) if encodes else None
 
 
 def decoder_name(tensors: Mapping[str, Tensor], file: str, decoder: str, encodes: bool) -> str:
-    """The name in `DECODERS`, other than `auto`, of the decoder that a file with these tensors is read as.
+    """The name in `names.DECODERS`, other than `auto`, of the decoder that a file with these tensors is read as.
 
     Tiny decoders of Wan 2.1 have the same tensors; taew2_1 is published in float16, lighttaew2_1 is not.
     """

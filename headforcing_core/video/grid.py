@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import av
 import numpy as np
 import torch
-from PIL import Image
 
 from ..errors import HeadForcingError
 from ..timeline.clock import VIDEO_FPS
@@ -76,31 +74,18 @@ def write_grid(
         videos = [stack.enter_context(open_video(video)) for _, video in tiles]
         first = videos[0].streams.video[0]
         layout = Grid.of(len(tiles), first.width, first.height)
-        canvas = _draw_names(layout, [name for name, _ in tiles])
+        sheet = Sheet(layout.width, layout.height)
+        for place, (name, _) in enumerate(tiles):
+            left, top = layout.corner(place)
+            sheet.write(left + 6, top + 4, name, 16, layout.tile_width - 12)
         writer = stack.enter_context(VideoWriter(path, layout.width, layout.height, fps, metadata=metadata))
-        for video_frames in zip(*(_tiles(video, layout) for video in videos), strict=False):
-            for place, video_frame in enumerate(video_frames):
+        for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
+            for place, frame in enumerate(frames):
                 left, top = layout.corner(place)
-                canvas.paste(video_frame, (left, top + STRIP))
-            writer.write(torch.from_numpy(np.array(canvas))[None])
+                sheet.image.paste(scale_frame(frame, layout.tile_width, layout.tile_height), (left, top + STRIP))
+            writer.write(torch.from_numpy(np.array(sheet.image))[None])
             on_progress(writer.video_frames)
     return VideoInfo(path, writer.video_frames, writer.video_frames / fps, layout.width, layout.height)
-
-
-def _tiles(video: av.container.InputContainer, layout: Grid) -> Iterator[Image.Image]:
-    stream = video.streams.video[0]
-    stream.thread_type = "AUTO"
-    for frame in video.decode(stream):
-        yield scale_frame(frame, layout.tile_width, layout.tile_height)
-
-
-def _draw_names(layout: Grid, names: Sequence[str]) -> Image.Image:
-    """An empty canvas with the names of the videos."""
-    sheet = Sheet(layout.width, layout.height)
-    for place, name in enumerate(names):
-        left, top = layout.corner(place)
-        sheet.write(left + 6, top + 4, name, 16, layout.tile_width - 12)
-    return sheet.image
 
 
 def _even(side: float) -> int:

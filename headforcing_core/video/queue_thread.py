@@ -99,9 +99,7 @@ class QueueThread(Generic[Item]):
                 self._while_waiting()
 
     def _items(self) -> Iterator[Item]:
-        while (item := self._queue.get()) is not None:
-            if self._abandoned:
-                break
+        while (item := self._queue.get()) is not None and not self._abandoned:
             yield item
             self._queue.task_done()
         if self._abandoned:

@@ -1,4 +1,4 @@
-"""Opening of video files and images."""
+"""Opening of video files and images, and fitting of them to the size of a render."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
+from torch.nn import functional as F
 
 from ..errors import HeadForcingError, one_line
 
@@ -37,6 +38,7 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
         container.close()
         what = "in an unknown format" if size is None else f"of {size[0]}x{size[1]} pixels"
         raise HeadForcingError(f"{name} has frames {what}: give a video of at most 8192x4320 that plays elsewhere")
+    container.streams.video[0].thread_type = "AUTO"
     return container
 
 
@@ -65,3 +67,18 @@ def read_image(path: Path) -> Tensor:
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
         why = one_line(getattr(error, "strerror", None) or error, 200)
         raise HeadForcingError(f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG") from error
+
+
+def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0) -> Tensor:
+    """Crop `[n, h, w, 3]` around the middle to the proportions `width:height` and scale it, `[n, height, width, 3]`.
+
+    The rule of ComfyUI's node ARVideoI2V, bit for bit: nothing is stretched or padded, scaling is bilinear.
+    `pixel_aspect` is the width of a pixel divided by its height.
+    """
+    rows, columns = video_frames.shape[1:3]
+    old, new = columns / rows * pixel_aspect, width / height
+    x = round((columns - columns * (new / old)) / 2) if old > new else 0
+    y = round((rows - rows * (old / new)) / 2) if old < new else 0
+    x, y = min(x, (columns - 1) // 2), min(y, (rows - 1) // 2)  # a line of pixels stays a line
+    cropped = video_frames.movedim(-1, 1)[..., y : rows - y, x : columns - x]
+    return F.interpolate(cropped, size=(height, width), mode="bilinear").movedim(1, -1)

@@ -1,4 +1,4 @@
-"""A section of any video file as video frames of a render: its size, its frame rate.
+"""Video frames of any video file: a section of it at a render's size and frame rate, or all of it, one by one.
 
 Video frames are taken by their timestamps, so the file may have any frame rate, a variable one included.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import io
 import math
 from bisect import bisect_left
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,13 +20,12 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
-from .fitting import fit
-from .reader import VideoSource, open_video
+from .reader import VideoSource, fit, open_video
 
-PARTS = ("last", "first")
 # Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier. Well below
 # the 16 ms between the frames of usual files.
 _ROUNDING = 0.004
+MAX_START_SECONDS = 30.0  # of video frames in memory
 
 
 @dataclass(frozen=True)
@@ -34,12 +34,14 @@ class Clock:
 
     Attributes:
         end: when the last one ends.
-        rate: frames per second of a file that does not state them; 0 where it does.
+        fps: frames per second, as the file states them where that fits, else by the mean.
+        timed: whether the file has timestamps.
     """
 
     times: list[float]
     end: float
-    rate: float = 0.0
+    fps: float
+    timed: bool = True
 
     @classmethod
     def of(cls, source: VideoSource, name: str) -> Clock:
@@ -59,12 +61,14 @@ class Clock:
             raise HeadForcingError(f"{name} holds no video frames: give a video that plays elsewhere")
         if not unit or any(pts is None for pts, _ in shown):
             times = [place / rate for place in range(len(shown))]
-            return cls(times, times[-1] + 1 / rate, rate)
+            return cls(times, times[-1] + 1 / rate, rate, timed=False)
         times = sorted((pts or 0) * unit for pts, _ in shown)
         gaps = sorted(later - time for time, later in pairwise(times))
         usual = gaps[len(gaps) // 2] if gaps else 1 / rate
         _, duration = max((pts or 0, duration or 0) for pts, duration in shown)
-        return cls(times, times[-1] + max(duration * unit, usual))  # some files state too short a duration
+        end = times[-1] + max(duration * unit, usual)  # some files state too short a duration
+        count, span = len(times), end - times[0]
+        return cls(times, end, count / span if span and abs(rate * span - count) > 0.01 * count else rate)
 
     def within(self, start: float, duration: float) -> Clock:
         """The part of it from `start` on, counted from its beginning, and so long; 0: all the rest.
@@ -99,9 +103,11 @@ def read_section(
     """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and what was taken.
 
     At most `seconds`, in whole blocks of `frames_per_block` latent frames. Pictures are turned upright as the file
-    says and fitted to `size` (width, height) as in `fitting.fit`; sound is not read. `window` as in `Clock.within`.
+    says and fitted to `size` (width, height) as in `fit`; sound is not read. `window` as in `Clock.within`.
     Raises HeadForcingError for a file that cannot be read, is damaged in this section, or is shorter than one block.
     """
+    if not 0 < seconds <= MAX_START_SECONDS:
+        raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
     name, (width, height) = "the video" if isinstance(source, io.BytesIO) else Path(source).name, size
     clock = Clock.of(source, name).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
@@ -114,7 +120,7 @@ def read_section(
             f"to start from, got {available}; give a longer section of a video"
         )
     count = video_frames_of(frames)
-    video_frames = _read_times(source, name, clock, clock.section(count, fps, part), size)
+    video_frames = torch.stack(list(read_frames(source, name, clock, clock.section(count, fps, part), size)))
     length = clock.end - clock.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at {fps:g} a second, fitted "
@@ -122,57 +128,66 @@ def read_section(
     )
 
 
-def _read_times(source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int]) -> Tensor:
-    """Read the video frames that are shown at these times, `[times, height, width, 3]` in 0..1."""
+def read_frames(
+    source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int] | None = None
+) -> Iterator[Tensor]:
+    """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`, uint8, upright.
+
+    With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file that is damaged
+    there.
+    """
+    for frame, aspect, count in _frames(source, name, clock, times):
+        turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; older versions of PyAV do not say
+        pixels = torch.from_numpy(np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns)))
+        if size is not None:
+            pixels = fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
+        yield from [pixels] * count
+
+
+def _frames(
+    source: VideoSource, name: str, clock: Clock, times: list[float]
+) -> Iterator[tuple[av.VideoFrame, float, int]]:
+    """The frames that are shown at some of these times, the aspect of their pixels, and at how many times."""
     # from the last key frame before them, if the file's index leads there
-    for seeks in (True, False) if not clock.rate and times[0] > 1 else (False,):
-        found = _decode_times(source, name, clock, times, size, seeks)
-        if found:
-            return torch.stack(found)
+    for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
+        frames = _decoded(source, name, clock, times, seeks)
+        if (first := next(frames, None)) is not None:
+            yield first
+            yield from frames
+            return
     raise HeadForcingError(f"{name} holds no video frames that can be decoded: give a video that plays elsewhere")
 
 
-def _decode_times(
-    source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int], seeks: bool
-) -> list[Tensor]:
-    """Decode as `_read_times`, once; empty if the decoder began too late or gave nothing."""
-    found: list[Tensor] = []
+def _decoded(
+    source: VideoSource, name: str, clock: Clock, times: list[float], seeks: bool
+) -> Iterator[tuple[av.VideoFrame, float, int]]:
+    """Decode as `_frames`, once; nothing if the decoder began too late or gave nothing."""
+    found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
     with _open(source, name) as container:
         stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
         aspect = float(stream.sample_aspect_ratio or 1)
-
-        def show(frame: av.VideoFrame, until: int) -> None:
-            if until > len(found):  # most frames of a file with more of them are never shown
-                found.extend([_fit(frame, aspect, size)] * (until - len(found)))
-
         try:
             if seeks:
                 container.seek(math.floor((times[0] - _ROUNDING) / float(stream.time_base or 1)), stream=stream)
             for place, frame in enumerate(container.decode(stream)):
-                time = place / clock.rate if clock.rate else frame.time
+                time = frame.time if clock.timed else place / clock.fps
                 if time is None:
                     continue
                 if shown is not None:
-                    show(shown, bisect_left(times, time - _ROUNDING))
+                    until = bisect_left(times, time - _ROUNDING)
+                    if until > found:  # most frames of a file with more of them are never shown
+                        yield shown, aspect, until - found
+                    found = max(found, until)
                 elif seeks and time > times[0] + _ROUNDING:
-                    return []
+                    return
                 shown = frame
-                if len(found) == len(times):
-                    return found
+                if found == len(times):
+                    return
         except av.error.FFmpegError as error:
             raise _damage_error(name, error) from error
         if shown is not None:
-            show(shown, len(times))
-    return found
-
-
-def _fit(frame: av.VideoFrame, aspect: float, size: tuple[int, int]) -> Tensor:
-    """A frame turned as its file says and fitted, `[height, width, 3]` in 0..1; `aspect` is that of its pixels."""
-    turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; unknown to older versions of PyAV
-    pixels = np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns))
-    return fit(torch.from_numpy(pixels)[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
+            yield shown, aspect, len(times) - found
 
 
 def _open(source: VideoSource, name: str) -> av.container.InputContainer:

@@ -68,13 +68,12 @@ def contact_sheet(
     """
     with open_video(video_path) as container:
         stream = container.streams.video[0]
-        rate, last = float(stream.average_rate or VIDEO_FPS), max(_count(stream), 1) - 1
-        title = (
-            f"{Path(video_path).name} \u00b7 {(last + 1) / rate:.1f} s \u00b7 {last + 1} frames at {rate:g} fps \u00b7 "
-            f"{stream.width} x {stream.height} pixels"
-        )
-    count = min(columns * rows, last + 1)
-    times = [round(i * last / max(count - 1, 1)) / rate for i in range(count)]
+        rate, frames = float(stream.average_rate or VIDEO_FPS), max(_count(stream), 1)
+        size = f"{stream.width} x {stream.height} pixels"
+    length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
+    title = f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}"
+    count = min(columns * rows, frames)
+    times = [round(i * (frames - 1) / max(count - 1, 1)) / rate for i in range(count)]
     tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
     lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
     prompts, strip, gap, head = sorted(labels or []), _STRIP if labels else 0, 4, _MARGIN + 34
@@ -175,9 +174,7 @@ def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Ima
     shown: list[Image.Image] = []
     frame = None
     with open_video(path) as container:
-        stream = container.streams.video[0]
-        stream.thread_type = "AUTO"
-        for frame in container.decode(stream):
+        for frame in container.decode(video=0):
             while len(shown) < len(times) and float(frame.time or 0) >= times[len(shown)] - _ROUNDING:
                 shown.append(scale_frame(frame, width))
             if len(shown) == len(times):

@@ -57,8 +57,7 @@ class Chunks:
 
     def add(self, block: Tensor) -> Iterator[Tensor]:
         """The chunks that can be decoded after this block."""
-        pending = block if self._held is None else torch.cat([self._held, block])
-        self._held = None
+        pending = torch.cat([*self.rest(), block])
         if not self._begun and len(pending) > 0:
             self._begun = True
             yield pending[:1]
@@ -70,9 +69,9 @@ class Chunks:
 
     def rest(self) -> Iterator[Tensor]:
         """The chunk that was held back, at the end of the video."""
-        if self._held is not None:
-            yield self._held
-            self._held = None
+        held, self._held = self._held, None
+        if held is not None:
+            yield held
 
 
 @dataclass(frozen=True)
@@ -119,16 +118,15 @@ class VideoStream:
         find_encoder()
         check_writable(path)
         self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
-        self._limit = sys.maxsize if video_frames is None else video_frames
-        self._writer: VideoWriter | None = None
         self.metadata = dict(metadata or {})
-        self._encoder: QueueThread[HostCopy] | None = None
-        self._decoded = 0  # video frames so far
+        self._limit = sys.maxsize if video_frames is None else video_frames
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
         if scale > 1:  # even squares: less than half the time, and a quarter more bytes
             self._options["preset"] = "ultrafast"
         self._on_progress = on_progress or (lambda video_frames: None)
-        self._chunks = Chunks()
+        self._writer: VideoWriter | None = None
+        self._encoder: QueueThread[HostCopy] | None = None
+        self._chunks, self._decoded = Chunks(), 0  # video frames so far
 
     @property
     def video_frames(self) -> int:
@@ -161,10 +159,9 @@ class VideoStream:
             raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
         self._encoder.finish()
         self._on_progress(self.video_frames)
-        self._writer.path, self._writer.metadata = self.path, self.metadata
-        return VideoInfo(
-            self.path, self.video_frames, self.video_frames / self.fps, self._writer.width, self._writer.height
-        )
+        writer, count = self._writer, self.video_frames
+        writer.path, writer.metadata = self.path, self.metadata
+        return VideoInfo(self.path, count, count / self.fps, writer.width, writer.height)
 
     def _write(self, chunk: Tensor) -> None:
         left = self._limit - self._decoded

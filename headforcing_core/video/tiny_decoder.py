@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ..model.latents import WAN21, LatentFormat, latent_format
 from .memory import DecoderMemory
 from .wan_decoder import CHUNK_FRAMES, LONG_CHUNK_FRAMES, doubled, spread_weight
-from .wan_vae import LATENTS_MEAN, LATENTS_STD, check_latents
+from .wan_vae import WanVideoDecoder
 
 # whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of 2x2 pixels
 NORMALISED = {"taew2_1": True, "lighttaew2_1": False, "taew2_2": True}
@@ -93,7 +93,7 @@ class TinyDecoder(nn.Module):
         return x if self.cell == 1 else F.pixel_shuffle(x, self.cell)
 
 
-class TinyVideoDecoder:
+class TinyVideoDecoder(WanVideoDecoder):
     """Decodes one video with a tiny decoder; every division into chunks gives the same bits.
 
     Args:
@@ -102,33 +102,19 @@ class TinyVideoDecoder:
     """
 
     def __init__(self, network: TinyDecoder, name: str):
-        self._network = network
-        weight = next(network.parameters())
-        self._device, self._dtype = weight.device, weight.dtype
-        self.latents = network.latents
-        rows = ((0.0,), (1.0,)) if NORMALISED[name] else (LATENTS_MEAN, LATENTS_STD)
-        self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
-        self.reset()
+        super().__init__(network, normalised=not NORMALISED[name])
 
     def reset(self) -> None:
         """Forget the frames before: the next latent frame starts a new video."""
         self._past: dict[nn.Module, Tensor] = {}
 
-    @torch.no_grad()
-    def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next normalised `[frames, channels, h, w]` to `[video frames, H, W, 3]`, float32 in 0..1.
-
-        Raises HeadForcingError for a wrong shape.
-        """
-        check_latents(latents, self.latents)
-        return torch.cat([self._decode_frame(frame) for frame in latents])
-
-    def _decode_frame(self, frame: Tensor) -> Tensor:
-        first = not self._past
-        z = frame.to(self._device, torch.float32) * self._std + self._mean
-        z = z.to(self._dtype)[None].contiguous(memory_format=torch.channels_last)
-        video_frames = self._network(z, self._past).permute(0, 2, 3, 1)
-        return video_frames[-1 if first else 0 :].float().clamp_(0, 1)  # only the last one is of a first latent frame
+    def _decode(self, latents: Tensor) -> Tensor:
+        video_frames = []
+        for z in latents.to(self._dtype).split(1):
+            unseen = 0 if self._past else 3  # only the last one is of a first latent frame
+            made = self._network(z.contiguous(memory_format=torch.channels_last), self._past).permute(0, 2, 3, 1)
+            video_frames.append(made[unseen:].float().clamp_(0, 1))
+        return torch.cat(video_frames)
 
 
 def tiny_widths(weights: Mapping[str, Tensor]) -> tuple[int, ...] | None:
@@ -146,12 +132,13 @@ def tiny_latents(weights: Mapping[str, Tensor]) -> LatentFormat:
 
 
 def decoder_memory(
-    size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] = WIDTHS, latents: LatentFormat = WAN21
+    size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] | None = None, latents: LatentFormat = WAN21
 ) -> DecoderMemory:
     """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels.
 
     The peak is reached in the last level: the frames made, and enlarged, or their input with the frame before.
     """
+    widths = widths or WIDTHS
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in TinyDecoder(widths, latents).parameters()) * dtype.itemsize
     pixels = (size[0] // latents.stride) * (size[1] // latents.stride)  # of the latents

@@ -12,22 +12,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ..model.latents import WAN22
-from .wan_decoder import (
-    BLOCKS,
-    DOUBLES_FRAMES,
-    LEVELS,
-    Activations,
-    Attention,
-    CausalConv,
-    Features,
-    Norm,
-    ResidualBlock,
-    Upsample,
-    WanDecoder,
-)
+from . import wan_encoder
+from .wan_decoder import BLOCKS, DOUBLES_FRAMES, Activations, Features, Upsample, WanDecoder, residual_blocks
 from .wan_encoder import HALVES_FRAMES, Downsample, WanEncoder
-
-_ENCODER_BLOCKS = 2  # residual blocks of a stage of the encoder
 
 
 class UpStage(nn.Module):
@@ -35,7 +22,7 @@ class UpStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, doubles_frames: bool | None):
         super().__init__()
-        layers: list[nn.Module] = [ResidualBlock(outputs if block else inputs, outputs) for block in range(BLOCKS)]
+        layers = residual_blocks(inputs, outputs, BLOCKS)
         if doubles_frames is not None:
             layers.append(Upsample(outputs, doubles_frames, outputs))
         self.upsamples = nn.ModuleList(layers)
@@ -55,9 +42,7 @@ class DownStage(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, halves_frames: bool | None):
         super().__init__()
-        layers: list[nn.Module] = [
-            ResidualBlock(outputs if block else inputs, outputs) for block in range(_ENCODER_BLOCKS)
-        ]
+        layers = residual_blocks(inputs, outputs, wan_encoder.BLOCKS)
         if halves_frames is not None:
             layers.append(Downsample(outputs, halves_frames))
         self.downsamples = nn.ModuleList(layers)
@@ -106,21 +91,13 @@ def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
 class Wan22Decoder(WanDecoder):
     """The decoder's weights; 256 is the base width of the released model. Called as `WanDecoder`."""
 
+    latents, colours = WAN22, 12
+
     def __init__(self, base: int = 256):
-        nn.Module.__init__(self)
-        widths = [base * multiple for multiple in LEVELS]
-        wide = widths[0]
-        self.conv2 = nn.Conv3d(WAN22.channels, WAN22.channels, 1)
-        doubles: tuple[bool | None, ...] = (*DOUBLES_FRAMES, None)
-        stages = [
-            UpStage(widths[max(0, level - 1)], width, frames)
-            for level, (width, frames) in enumerate(zip(widths, doubles, strict=True))
-        ]
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(WAN22.channels, wide)}
-        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
-        parts["upsamples"] = nn.ModuleList(stages)
-        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, 12)})
-        self.decoder = nn.ModuleDict(parts)
+        super().__init__(base)
+
+    def levels(self, widths: list[int]) -> list[nn.Module]:
+        return list(map(UpStage, (widths[0], *widths), widths, (*DOUBLES_FRAMES, None)))
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
         made = super().forward(z, features, first).unflatten(-1, (3, 2, 2))  # [t, H, W, colours, columns, rows]
@@ -130,21 +107,13 @@ class Wan22Decoder(WanDecoder):
 class Wan22Encoder(WanEncoder):
     """The encoder's weights; 160 is the base width of the released model. Called as `WanEncoder`."""
 
+    latents, colours = WAN22, 12
+
     def __init__(self, base: int = 160):
-        nn.Module.__init__(self)
-        widths = [base * multiple for multiple in reversed(LEVELS)]
-        wide = widths[-1]
-        self.conv1 = nn.Conv3d(2 * WAN22.channels, 2 * WAN22.channels, 1)
-        halves: tuple[bool | None, ...] = (*HALVES_FRAMES, None)
-        stages = [
-            DownStage(widths[max(0, level - 1)], width, frames)
-            for level, (width, frames) in enumerate(zip(widths, halves, strict=True))
-        ]
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(12, base)}
-        parts["downsamples"] = nn.ModuleList(stages)
-        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
-        parts["head"] = nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, 2 * WAN22.channels)})
-        self.encoder = nn.ModuleDict(parts)
+        super().__init__(base)
+
+    def levels(self, widths: list[int]) -> list[nn.Module]:
+        return list(map(DownStage, (widths[0], *widths), widths, (*HALVES_FRAMES, None)))
 
     def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
         t, height, width, _ = clip.shape

@@ -10,6 +10,7 @@ frame as it is, and never read it later.
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,7 +20,6 @@ from torch.nn import functional as F
 from ...kernels.feature_frames import PAST_FRAMES, feature_frames
 from ..model.latents import WAN21, LatentFormat
 
-LATENT_CHANNELS = 16
 LEVELS = (4, 4, 2, 1)  # channels from latents to video frames, as multiples of the base width
 DOUBLES_FRAMES = (True, True, False)  # after these levels; height and width are doubled after each but the last
 BLOCKS = 3  # residual blocks of a level
@@ -191,11 +191,7 @@ class Upsample(nn.Module):
         super().__init__()
         self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, outputs, 3)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
-        self.spread: Tensor | None = None
-
-    def prepare(self) -> None:
-        """Make the weights of the transposed convolution; once the module's own are in place."""
-        self.spread = spread_weight(self.resample["1"].weight)
+        self.spread: Tensor | None = None  # the weights of the transposed convolution, see `WanDecoder.prepare`
 
     def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
         """Twice as many frames, or as many."""
@@ -213,22 +209,25 @@ class Upsample(nn.Module):
 class WanDecoder(nn.Module):
     """The decoder's weights; 96 is the base width of the released model."""
 
+    latents, colours = WAN21, 3
+
     def __init__(self, base: int = 96):
         super().__init__()
-        widths = [base * multiple for multiple in LEVELS]
-        wide = widths[0]
-        self.conv2 = nn.Conv3d(LATENT_CHANNELS, LATENT_CHANNELS, 1)
+        widths, channels = [base * multiple for multiple in LEVELS], self.latents.channels
+        self.conv2 = nn.Conv3d(channels, channels, 1)
+        parts: dict[str, nn.Module] = {"conv1": CausalConv(channels, widths[0]), "middle": middle(widths[0])}
+        parts["upsamples"] = nn.ModuleList(self.levels(widths))
+        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, self.colours)})
+        self.decoder = nn.ModuleDict(parts)
+
+    def levels(self, widths: list[int]) -> list[nn.Module]:
+        """The layers from the widest level to the narrowest."""
         layers: list[nn.Module] = []
         for level, width in enumerate(widths):
-            inputs = widths[level - 1] // 2 if level else wide
-            layers += [ResidualBlock(inputs if block == 0 else width, width) for block in range(BLOCKS)]
+            layers += residual_blocks(widths[level - 1] // 2 if level else width, width, BLOCKS)
             if level < len(DOUBLES_FRAMES):
                 layers.append(Upsample(width, DOUBLES_FRAMES[level], width // 2))
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(LATENT_CHANNELS, wide)}
-        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
-        parts["upsamples"] = nn.ModuleList(layers)
-        parts["head"] = nn.ModuleDict({"0": Norm(base), "2": CausalConv(base, 3)})
-        self.decoder = nn.ModuleDict(parts)
+        return layers
 
     def prepare(self, rearrange: bool = True) -> WanDecoder:
         """Make what is computed from the weights. Call it when they are in place, on their device.
@@ -237,7 +236,7 @@ class WanDecoder(nn.Module):
         """
         for layer in self.modules():
             if isinstance(layer, Upsample):
-                layer.prepare()
+                layer.spread = spread_weight(layer.resample["1"].weight)
             if rearrange and isinstance(layer, CausalConv):
                 layer.rearrange()
         return self.requires_grad_(False).eval()
@@ -247,13 +246,27 @@ class WanDecoder(nn.Module):
 
         `first` is whether it is the first one of the video; `features`, empty at first, belong to the video.
         """
-        parts: Any = self.decoder
-        x = pointwise(self.conv2, z)[None]
-        hidden = Activations(parts["conv1"](features.before(parts["conv1"], x)), parts["conv1"].bias)
-        for layer in (*parts["middle"], *parts["upsamples"]):
-            hidden = layer(hidden, features, first)
-        norm, conv = parts["head"].values()
-        return conv(hidden.normed(norm, conv, features)) + conv.bias
+        return run_parts(self.decoder, pointwise(self.conv2, z)[None], features, first)
+
+
+def residual_blocks(inputs: int, width: int, count: int) -> list[nn.Module]:
+    """Blocks of one width after each other."""
+    return [ResidualBlock(width if block else inputs, width) for block in range(count)]
+
+
+def middle(width: int) -> nn.ModuleList:
+    """The layers where images are smallest."""
+    return nn.ModuleList([ResidualBlock(width, width), Attention(width), ResidualBlock(width, width)])
+
+
+def run_parts(parts: Any, x: Tensor, features: Features, first: bool) -> Tensor:
+    """Run a network's first convolution, its lists of layers and its head on `[t, H, W, C]`."""
+    conv, *layers, head = parts.values()
+    norm, last = head.values()
+    hidden = Activations(conv(features.before(conv, x)), conv.bias)
+    for layer in chain(*layers):
+        hidden = layer(hidden, features, first)
+    return last(hidden.normed(norm, last, features)) + last.bias
 
 
 def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
@@ -278,6 +291,8 @@ def doubled(images: Tensor, spread: Tensor) -> Tensor:
 
 def spread_weight(weight: Tensor) -> Tensor:
     """The transposed convolution `[in, out, 4, 4]`, stride 2, that doubles an image and convolves it with `weight`."""
+    if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
+        return weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
     of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
     spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
     return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)

@@ -8,21 +8,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..model.latents import WAN21
 from ..timeline.clock import TEMPORAL_STRIDE
-from .wan_decoder import (
-    LATENT_CHANNELS,
-    LEVELS,
-    Activations,
-    Attention,
-    CausalConv,
-    Features,
-    Norm,
-    ResidualBlock,
-    pointwise,
-)
+from .wan_decoder import LEVELS, Activations, CausalConv, Features, Norm, middle, pointwise, residual_blocks, run_parts
 
 HALVES_FRAMES = (False, True, True)  # after these levels; height and width are halved after each but the last
-_BLOCKS = 2  # residual blocks of a level
+BLOCKS = 2  # residual blocks of a level
 
 
 class Downsample(nn.Module):
@@ -49,22 +40,27 @@ class Downsample(nn.Module):
 class WanEncoder(nn.Module):
     """The encoder's weights; 96 is the base width of the released model."""
 
+    latents, colours = WAN21, 3
+
     def __init__(self, base: int = 96):
         super().__init__()
-        widths = [base * multiple for multiple in reversed(LEVELS)]
+        widths, moments = [base * multiple for multiple in reversed(LEVELS)], 2 * self.latents.channels
         wide = widths[-1]
-        self.conv1 = nn.Conv3d(2 * LATENT_CHANNELS, 2 * LATENT_CHANNELS, 1)
+        self.conv1 = nn.Conv3d(moments, moments, 1)
+        parts: dict[str, nn.Module] = {"conv1": CausalConv(self.colours, base)}
+        parts["downsamples"] = nn.ModuleList(self.levels(widths))
+        parts["middle"] = middle(wide)
+        parts["head"] = nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, moments)})
+        self.encoder = nn.ModuleDict(parts)
+
+    def levels(self, widths: list[int]) -> list[nn.Module]:
+        """The layers from the narrowest level to the widest."""
         layers: list[nn.Module] = []
         for level, width in enumerate(widths):
-            inputs = widths[level - 1] if level else base
-            layers += [ResidualBlock(inputs if block == 0 else width, width) for block in range(_BLOCKS)]
+            layers += residual_blocks(widths[max(0, level - 1)], width, BLOCKS)
             if level < len(HALVES_FRAMES):
                 layers.append(Downsample(width, HALVES_FRAMES[level]))
-        parts: dict[str, nn.Module] = {"conv1": CausalConv(3, base)}
-        parts["downsamples"] = nn.ModuleList(layers)
-        parts["middle"] = nn.ModuleList([ResidualBlock(wide, wide), Attention(wide), ResidualBlock(wide, wide)])
-        parts["head"] = nn.ModuleDict({"0": Norm(wide), "2": CausalConv(wide, 2 * LATENT_CHANNELS)})
-        self.encoder = nn.ModuleDict(parts)
+        return layers
 
     @torch.no_grad()
     def forward(self, video_frames: Tensor) -> Tensor:
@@ -72,19 +68,13 @@ class WanEncoder(nn.Module):
 
         A latent frame is encoded at a time, so that memory use does not grow with the length.
         """
-        weight, features = self.conv1.weight, Features()  # zeros: nothing comes before the video
-        later = video_frames[1:]
-        clips = [video_frames[:1], *(later.split(TEMPORAL_STRIDE) if len(later) else ())]  # none of an image
-        return torch.cat(
-            [self._next(clip.to(weight).contiguous() * 2 - 1, features, not place) for place, clip in enumerate(clips)]
-        )
+        features, latents = Features(), []  # zeros: nothing comes before the video
+        for start in (0, *range(1, len(video_frames), TEMPORAL_STRIDE)):
+            clip = video_frames[start : start + TEMPORAL_STRIDE if start else 1].to(self.conv1.weight).contiguous()
+            latents.append(self._next(clip * 2 - 1, features, not start))
+        return torch.cat(latents)
 
     def _next(self, clip: Tensor, features: Features, first: bool) -> Tensor:
         """The next latent frame `[1, h, w, 16]`, from its video frames `[1 or 4, H, W, 3]` in -1..1."""
-        parts: Any = self.encoder
-        hidden = Activations(parts["conv1"](features.before(parts["conv1"], clip)), parts["conv1"].bias)
-        for layer in (*parts["downsamples"], *parts["middle"]):
-            hidden = layer(hidden, features, first)
-        norm, conv = parts["head"].values()
-        moments = conv(hidden.normed(norm, conv, features)) + conv.bias
+        moments = run_parts(self.encoder, clip, features, first)
         return pointwise(self.conv1, moments)[..., : self.conv1.out_channels // 2]

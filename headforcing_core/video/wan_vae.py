@@ -7,20 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import HeadForcingError
-from ..finite import is_finite
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ..weights.containers import read_tensors
+from ..weights.finite import is_finite
 from . import wan_decoder
-from .memory import DecoderMemory
-from .restarts import FrameCodec
-from .wan_decoder import Features, Upsample, WanDecoder
+from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
 # The transformer uses (z - mean) / std of the VAE's latents z, per channel; values from vae.py of Wan 2.1.
@@ -43,7 +40,7 @@ _STATISTICS = {WAN21: (LATENTS_MEAN, LATENTS_STD), WAN22: (WAN22_MEAN, WAN22_STD
 WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
 WANTED_22 = "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)"
 # base widths of the decoder and the encoder of the released models
-_BASES = {WAN21: (96, 96), WAN22: (256, 160)}
+BASES = {WAN21: (96, 96), WAN22: (256, 160)}
 # Names of diffusers, which numbers the layers of the decoder's levels apart, and what they are in Wan's own file.
 _DIFFUSERS = (
     (r"^quant_conv\.", "conv1."),
@@ -70,17 +67,16 @@ class WanVideoDecoder:
     """Decodes one video latent frame by latent frame, so that every division into chunks gives the same bits.
 
     Args:
-        network: the weights, which other videos may share.
+        network: the weights of a `WanDecoder`, which other videos may share.
         normalised: whether the latents are as the transformer sees them. False: as the VAE does.
         park: whether features are kept in the host's memory from one chunk to the next if the VAE is on a GPU.
     """
 
-    def __init__(self, network: WanDecoder, normalised: bool = True, park: bool = False):
-        self._network = network
-        weight = network.conv2.weight
+    def __init__(self, network: Any, normalised: bool = True, park: bool = False):
+        self._network, self.latents = network, network.latents
+        weight = next(network.parameters())
         self._device, self._dtype = weight.device, weight.dtype
         self._park = park and self._device.type == "cuda"
-        self.latents = latent_format(network.conv2.out_channels)
         rows = _STATISTICS[self.latents] if normalised else ((0.0,), (1.0,))
         self._mean, self._std = (torch.tensor(row, device=self._device).view(-1, 1, 1) for row in rows)
         self.reset()
@@ -96,27 +92,23 @@ class WanVideoDecoder:
 
         H and W are 8h and 8w with Wan 2.1, 16h and 16w with Wan 2.2. Raises HeadForcingError for a wrong shape.
         """
-        check_latents(latents, self.latents)
+        if latents.ndim != 4 or latents.shape[1] != self.latents.channels or len(latents) == 0:
+            raise HeadForcingError(
+                f"The VAE decodes latents of shape [frames, {self.latents.channels}, h, w], got {list(latents.shape)}."
+            )
+        return self._decode(latents.to(self._device, torch.float32) * self._std + self._mean)
+
+    def _decode(self, latents: Tensor) -> Tensor:
+        """Decode latents as the network takes them, `[frames, channels, h, w]` float32."""
         self.features.fetch(self._device)
-        video_frames = torch.cat([self._decode_frame(frame) for frame in latents])
+        video_frames = []
+        for z in latents.permute(0, 2, 3, 1):
+            made = self._network(z.to(self._dtype).contiguous(), self.features, not self._begun)
+            video_frames.append(made.float().add_(1).div_(2).clamp_(0, 1))
+            self._begun = True
         if self._park:
             self.features.park()
-        return video_frames
-
-    def _decode_frame(self, frame: Tensor) -> Tensor:
-        z = frame.to(self._device, torch.float32) * self._std + self._mean
-        x = z.permute(1, 2, 0).to(self._dtype).contiguous()
-        video_frames = self._network(x, self.features, not self._begun)
-        self._begun = True
-        return video_frames.float().add_(1).div_(2).clamp_(0, 1)
-
-
-def check_latents(latents: Tensor, expected: LatentFormat = WAN21) -> None:
-    """Refuse what is not `[frames, channels, h, w]`."""
-    if latents.ndim != 4 or latents.shape[1] != expected.channels or len(latents) == 0:
-        raise HeadForcingError(
-            f"The VAE decodes latents of shape [frames, {expected.channels}, h, w], got {list(latents.shape)}."
-        )
+        return torch.cat(video_frames)
 
 
 def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -> None:
@@ -129,32 +121,7 @@ def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -
         )
 
 
-def load_codec(
-    path: str | Path,
-    device: str | torch.device = "cpu",
-    dtype: torch.dtype = torch.bfloat16,
-    encodes: bool = True,
-    park: bool = False,
-) -> FrameCodec:
-    """Load the VAE of Wan 2.1 or 2.2 from ComfyUI's file, Wan's own or (2.1) diffusers'; its encoder if `encodes`.
-
-    Dimensions are inferred from the tensors; `park` as in `WanVideoDecoder`. Raises HeadForcingError, before weights
-    are read, if the file is no such VAE.
-    """
-    path = Path(path)
-    weights, latents = _checked(path, read_tensors(path))
-    network = nn.ModuleDict()
-    decoder, encoder = _networks(latents, _base_widths(weights, latents), encodes)
-    expected = ("a complete Wan 2.1 VAE", WANTED) if latents is WAN21 else ("a complete Wan 2.2 VAE", WANTED_22)
-    network["decoder"] = fill(decoder, weights, path, device, dtype, *expected)
-    decoder.prepare()
-    if encoder is not None:
-        network["encoder"] = fill(encoder, weights, path, device, dtype, *expected)
-    encode = None if encoder is None else partial(_encode, encoder)
-    return FrameCodec(partial(WanVideoDecoder, decoder, park=park), network, encode)
-
-
-def _encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
+def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, channels, h, w]`, float32."""
     latents = encoder(video_frames).float()
     rows = _STATISTICS[latent_format(latents.shape[-1])]
@@ -162,53 +129,9 @@ def _encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
-def _networks(latents: LatentFormat, bases: tuple[int, int], encodes: bool) -> tuple[WanDecoder, WanEncoder | None]:
-    """Decoder and encoder of these base widths on the meta device, without values."""
-    with torch.device("meta"):
-        if latents is WAN21:
-            return WanDecoder(bases[0]), WanEncoder(bases[1]) if encodes else None
-        from .wan22 import Wan22Decoder, Wan22Encoder
-
-        return Wan22Decoder(bases[0]), Wan22Encoder(bases[1]) if encodes else None
-
-
-def decoder_memory(
-    path: Path | None,
-    size: tuple[int, int],
-    dtype: torch.dtype,
-    encodes: bool = False,
-    latents: LatentFormat | None = None,
-) -> DecoderMemory:
-    """Estimate the VAE's memory during a render of frames of `(height, width)` pixels.
-
-    Without a file, or where it is not there yet, it counts as the one released for these latents, by default Wan
-    2.1's. Raises HeadForcingError for a file that is for other ones.
-    """
-    if path is not None and path.is_file():
-        weights, found = _checked(path, read_tensors(path))
-        check_fits(path, found, latents)
-        latents, bases = found, _base_widths(weights, found)
-    else:
-        latents = latents or WAN21
-        bases = _BASES[latents]
-    decoder, encoder = _networks(latents, bases, encodes)
-    with torch.device("meta"):
-        decoder.to(dtype).prepare()
-    if encoder is not None:
-        encoder.to(dtype)
-    made = (layer.spread for layer in decoder.modules() if isinstance(layer, Upsample))
-    tensors = (*decoder.parameters(), *(encoder.parameters() if encoder else ()), *made)
-    latent_size = size[0] // latents.stride, size[1] // latents.stride
-    return DecoderMemory(
-        sum(tensor.nbytes for tensor in tensors if tensor is not None),
-        wan_decoder.held_bytes(latent_size, dtype, bases[0], latents),
-        wan_decoder.peak_bytes(latent_size, dtype, bases[0], latents),
-    )
-
-
-def _base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[int, int]:
+def base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[int, int]:
     """The base widths of decoder and encoder; those of the released model where a tensor is missing."""
-    decoder, encoder = _BASES[latents]
+    decoder, encoder = BASES[latents]
     norm, conv = weights.get("decoder.head.0.gamma"), weights.get("encoder.conv1.weight")
     if norm is not None and norm.numel() and norm.ndim:
         decoder = len(norm)
@@ -217,7 +140,7 @@ def _base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[
     return decoder, len(conv) if conv is not None and conv.ndim == 5 and len(conv) else encoder
 
 
-def _checked(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], LatentFormat]:
+def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], LatentFormat]:
     """The tensors under Wan's own names and the latents; raises HeadForcingError if this is no VAE of Wan."""
     weights = {wan_name(name): tensor for name, tensor in tensors.items()}
     first = weights.get("decoder.conv1.weight")

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from fractions import Fraction
+from heapq import merge
 from pathlib import Path
 from typing import cast
 
 import av
 import numpy as np
 import torch
+from av.bitstream import BitStreamFilterContext
 from av.video.reformatter import ColorRange, Colorspace
 from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
+from .sound import Sound
 
 # The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
 _ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
@@ -33,6 +37,7 @@ _GROWING = {
 }
 # The finished file is not fragmented: readers take its length from the index, which faststart moves to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
+KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gone on with
 
 
 class VideoWriter:
@@ -43,6 +48,9 @@ class VideoWriter:
         metadata: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
         partial: path of the unfinished video, which can be played at any time. An existing file there is replaced, and
             it is kept if the `with` block fails. None uses a hidden file, which is always removed.
+        goes_on: go on from what is at `partial`, which an earlier attempt has written with the same arguments: its
+            last seconds are written again, and `video_frames` says which frame is the next.
+        sound: joins the video at the end.
 
     Attributes:
         path, metadata: may be changed until the end of the `with` block.
@@ -61,6 +69,8 @@ class VideoWriter:
         metadata: Mapping[str, str] | None = None,
         preset: str = "veryfast",
         partial: Path | None = None,
+        goes_on: bool = False,
+        sound: Sound | None = None,
     ):
         if min(width, height) < 2 or width % 2 or height % 2:
             raise HeadForcingError(
@@ -72,6 +82,8 @@ class VideoWriter:
         self.video_frames = 0
         self._keep = partial is not None
         self._partial = partial or temporary_path(self.path)
+        self._earlier = partial.with_name(f"{partial.stem}.earlier.mp4") if partial and goes_on else None
+        self._sound = sound
         self._encoder = find_encoder()
         # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of eight blocks, so
         # that the same frames give a different file each time
@@ -86,9 +98,13 @@ class VideoWriter:
         with ExitStack() as stack, self._explain_errors():
             if not self._keep:
                 stack.callback(self._remove_partial)
+            if self._earlier:
+                _keep_larger(self._partial, self._earlier)
             self._container = stack.enter_context(self._open())
             self._container.metadata.update(self.metadata)
             self._stream = self._open_stream()
+            if self._earlier and self._earlier.exists():
+                self._go_on(self._earlier)
             self._cleanup = stack.pop_all()
         return self
 
@@ -126,6 +142,15 @@ class VideoWriter:
                 self._container.mux(self._stream.encode(frame))
             self.video_frames += 1
 
+    def _go_on(self, earlier: Path) -> None:
+        """Copy the frames before the last key frame of an earlier attempt, which may be cut off, then remove it."""
+        for group in _groups(earlier):
+            for packet in group:
+                packet.stream = self._stream
+            self._container.mux(group)
+            self.video_frames += len(group)
+        earlier.unlink(missing_ok=True)
+
     def _open(self) -> av.container.OutputContainer:
         if self._keep:
             remove_leftovers(self._partial)
@@ -160,21 +185,52 @@ class VideoWriter:
         ):
             target.metadata.update(self.metadata)
             stream = target.add_stream_from_template(source.streams.video[0])
-            for packet in source.demux(source.streams.video[0]):
-                if packet.size:  # the last packet is empty and marks the end of the stream
-                    packet.stream = stream
-                    target.mux(packet)
+
+            def pictures() -> Iterator[av.Packet]:
+                for packet in source.demux(source.streams.video[0]):
+                    if packet.size:  # the last packet is empty and marks the end of the stream
+                        packet.stream = stream
+                        yield packet
+
+            sound = iter(()) if self._sound is None else self._sound(target)
+            for packet in merge(pictures(), sound, key=lambda packet: (packet.dts or 0) * packet.time_base):
+                target.mux(packet)
 
     def _open_stream(self) -> av.VideoStream:
         rate = Fraction(self.fps).limit_denominator(1001)
         stream = cast(av.VideoStream, self._container.add_stream(self._encoder, rate=rate, options=self._options))
         stream.width, stream.height, stream.pix_fmt = self.width, self.height, "yuv420p"
+        if self._earlier:
+            stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * self.fps)
         if not self._options:
             stream.bit_rate = round(0.25 * self.width * self.height * self.fps)
         codec = stream.codec_context
         codec.colorspace, codec.color_primaries, codec.color_trc = _MATRIX_BT601, _BT709, _BT709
         codec.color_range = ColorRange.MPEG
         return stream
+
+
+def _groups(path: Path) -> Iterator[list[av.Packet]]:
+    """The packets, as an encoder gives them, from each key frame to before the next one.
+
+    The last ones of a file, which may be cut off, are left out.
+    """
+    group: list[av.Packet] = []
+    with suppress(OSError, av.error.FFmpegError), av.open(str(path)) as source:
+        stream = source.streams.video[0]
+        to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
+        for packet in source.demux(stream):
+            if packet.is_keyframe and group:
+                yield group
+                group = []
+            group += to_start_codes.filter(packet)
+
+
+def _keep_larger(partial: Path, earlier: Path) -> None:
+    """Name what an attempt has written `earlier`, unless that is there from before and holds more."""
+    sizes = [path.stat().st_size if path.is_file() and not path.is_symlink() else -1 for path in (partial, earlier)]
+    if sizes[0] > sizes[1]:
+        os.replace(partial, earlier)
 
 
 def find_encoder() -> str:

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
-from ..finite import first_not_finite
 from ..model.latents import WAN21
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
+from .finite import first_not_finite
 from .identity import file_identity, identity
 from .lora import LoraPatch, check_strength, comfyui_names, read_patches
 from .other_models import reject_experts, reject_look_alikes
@@ -110,7 +110,7 @@ def load_state_dict(
     tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
     state = {name: _value(tensors[name], patches.get(name), lora_strength, dtype) for name in tensors}
     if patches:
-        merged = _fingerprint(state, state.__getitem__)
+        merged = identity(sorted(state.items()))
         info = replace(info, identify=lambda: merged)
     return state, info
 
@@ -154,7 +154,7 @@ def convert(
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": _fingerprint(tensors, value),
+        "fingerprint": identity((name, value(name)) for name in sorted(tensors)),
     }
     # ComfyUI takes every model with this key for one of Wan 2.1
     transformer: dict[str, object] = {"num_heads": info.config.num_heads}
@@ -273,12 +273,7 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     bad = first_not_finite(tensors.items())
     if bad is not None:
         raise HeadForcingError(f"{path.name} is damaged: {bad} holds NaN or infinity; download or convert it again")
-    return _fingerprint(tensors, tensors.__getitem__)
-
-
-def _fingerprint(tensors: Iterable[str], value: Callable[[str], Tensor]) -> str:
-    """The identity of the values under their Wan names: the same for every container, layout and naming."""
-    return identity((name, value(name)) for name in sorted(tensors))
+    return identity(sorted(tensors.items()))
 
 
 def stated_family(path: str | Path) -> tuple[str | None, int | None]:

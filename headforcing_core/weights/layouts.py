@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.wan import WanConfig
+from ..model.wan import WanConfig, WanModel
 
 Weights = Mapping[str, Tensor]
 
@@ -132,32 +134,13 @@ def rename_all(tensors: Weights, file: str) -> dict[str, Tensor]:
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
-    """Names and shapes of all parameters of a Wan 2.1 text-to-video model: 27 per layer and 15 others."""
-    dim, ffn = config.dim, config.ffn_dim
-
-    def linear(name: str, out: int, into: int) -> dict[str, tuple[int, ...]]:
-        return {f"{name}.weight": (out, into), f"{name}.bias": (out,)}
-
-    shapes: dict[str, tuple[int, ...]] = {
-        "patch_embedding.weight": (dim, config.in_dim, *config.patch_size),
-        "patch_embedding.bias": (dim,),
-        **linear("text_embedding.0", dim, config.text_dim),
-        **linear("text_embedding.2", dim, dim),
-        **linear("time_embedding.0", dim, config.freq_dim),
-        **linear("time_embedding.2", dim, dim),
-        **linear("time_projection.1", 6 * dim, dim),
-    }
-    for i in range(config.num_layers):
-        block = f"blocks.{i}"
-        for attention in (f"{block}.self_attn", f"{block}.cross_attn"):
-            for part in "qkvo":
-                shapes |= linear(f"{attention}.{part}", dim, dim)
-            shapes |= {f"{attention}.norm_q.weight": (dim,), f"{attention}.norm_k.weight": (dim,)}
-        shapes |= {f"{block}.norm3.weight": (dim,), f"{block}.norm3.bias": (dim,)}
-        shapes |= linear(f"{block}.ffn.0", ffn, dim) | linear(f"{block}.ffn.2", dim, ffn)
-        shapes[f"{block}.modulation"] = (1, 6, dim)
-    shapes |= linear("head.head", config.out_dim * math.prod(config.patch_size), dim)
-    shapes["head.modulation"] = (1, 2, dim)
+    """Names and shapes of all parameters of a Wan text-to-video model: 27 per layer and 15 others."""
+    with torch.device("meta"):
+        model = WanModel(replace(config, num_layers=1))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for name, parameter in model.named_parameters():
+        layers = range(config.num_layers) if name.startswith("blocks.0.") else (0,)
+        shapes |= {name.replace("blocks.0.", f"blocks.{layer}."): tuple(parameter.shape) for layer in layers}
     return shapes
 
 
@@ -249,7 +232,7 @@ def is_quantised(tensors: Weights) -> bool:
 
 def storage_dtype(tensors: Weights) -> torch.dtype:
     """The dtype of most of the weights, by number of elements."""
-    sizes: dict[torch.dtype, int] = {}
+    sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
-        sizes[tensor.dtype] = sizes.get(tensor.dtype, 0) + tensor.numel()
-    return max(sizes, key=lambda dtype: sizes[dtype])
+        sizes[tensor.dtype] += tensor.numel()
+    return sizes.most_common(1)[0][0]

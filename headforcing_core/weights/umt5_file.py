@@ -44,19 +44,14 @@ def read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor 
 
     Of the weights only names and shapes are read; raises HeadForcingError for other files.
     """
-    tensors = _read_tensors(path)
-    tokenizer = tensors.pop("spiece_model", None)
-    return *_without_scales(_to_transformers_names(tensors, path), path), tokenizer
-
-
-def _read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of the file, memory-mapped, without running code from it."""
     if not os.path.isfile(path):
         raise HeadForcingError(f"There is no text encoder at {path}.")
     try:
-        return read_tensors(path)
+        tensors = read_tensors(path)
     except HeadForcingError as error:
         raise HeadForcingError(f"{path} cannot be read as text encoder weights ({error}).") from error
+    tokenizer = tensors.pop("spiece_model", None)
+    return *_without_scales(_to_transformers_names(tensors, path), path), tokenizer
 
 
 def _without_scales(tensors: Mapping[str, Tensor], path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

@@ -33,6 +33,7 @@ from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.weights.other_models import other_wan, reject_experts
 from .loaded_model import fingerprint as fingerprint
 from .loaded_model import ignored, uncompiled
+from .native_model import SAME_NAMES
 from .native_model import native_model as native_model
 
 _KEY = "head_forcing"
@@ -59,18 +60,8 @@ def wan_config(model: Any) -> WanConfig:
             f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"
         )
-    config = WanConfig(
-        dim=net.dim,
-        ffn_dim=net.ffn_dim,
-        num_layers=len(blocks),
-        num_heads=net.num_heads,
-        in_dim=net.in_dim,
-        out_dim=net.out_dim,
-        freq_dim=net.freq_dim,
-        text_dim=net.text_dim,
-        text_len=net.text_len,
-        patch_size=tuple(net.patch_size),
-    )
+    own = {name: getattr(net, name) for name in SAME_NAMES}
+    config = WanConfig(num_layers=len(blocks), patch_size=tuple(net.patch_size), **own)
     _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())  # of newer versions: how it was loaded
     for file in arguments:
         if isinstance(file, str):

@@ -10,7 +10,6 @@ import torch
 
 from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
 from ...headforcing_core.rollout.schedule import Schedule
 from . import bridge, folders, toy_world
@@ -39,7 +38,7 @@ def start_latents(start_frames: dict[str, Any] | None, schedule: Schedule) -> tu
 
 def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     """Width and height in pixels, where 0 is replaced by what the model was made for."""
-    made_for = assets.SIZE if toy_world.is_toy_model(model) else (DEFAULTS.width, DEFAULTS.height)
+    made_for = assets.SIZE if toy_world.is_toy_model(model) else bridge.wan_config(model).latents.size
     return width or made_for[0], height or made_for[1]
 
 

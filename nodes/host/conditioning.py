@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.options import RenderOptions
+from ...headforcing_core.render.options import DEFAULTS, RenderOptions
+from ...headforcing_core.timeline.clock import BlockClock
 from ...headforcing_core.timeline.editor import read_widgets
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
@@ -26,7 +27,8 @@ class TimelineNode:
 
     Attributes:
         clip: returns the text encoder, None when it is gone: a CONDITIONING in a cache must not keep it in memory.
-        options: of the render for whose model the text is read, see `fitted`; None: for any.
+        options: of the render for whose model the text is read, see `fitted`; before it the node's own model family.
+        references: pictures `[h, w, 3]` in 0..1 that prompts can hold, by name.
     """
 
     text: str
@@ -34,16 +36,19 @@ class TimelineNode:
     shared_prompt: str
     switch: Switch
     clip: Callable[[], Any]
-    options: RenderOptions | None = None
+    options: RenderOptions = DEFAULTS
+    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, clip: Any, text: str, seconds: float, shared_prompt: str, switch: Switch) -> TimelineNode:
+    def of(
+        cls, clip: Any, text: str, seconds: float, shared_prompt: str, switch: Switch, model_family: str
+    ) -> TimelineNode:
         """The node of a CLIP."""
         try:
             found: Callable[[], Any] = weakref.ref(clip)
         except TypeError:  # a class without weak references
             found = lambda: clip  # noqa: E731
-        return cls(text, seconds, shared_prompt, switch, found)
+        return cls(text, seconds, shared_prompt, switch, found, RenderOptions(model_family=model_family))
 
     @property
     def widgets(self) -> dict[str, Any]:
@@ -59,14 +64,12 @@ class TimelineNode:
         seconds, shared_prompt, switch = read_widgets(
             {name: widgets.get(name, value) for name, value in self.widgets.items()}
         )
-        return TimelineNode(text, seconds, shared_prompt, switch, self.clip, self.options)
+        return TimelineNode(text, seconds, shared_prompt, switch, self.clip, self.options, self.references)
 
     def timeline(self) -> Timeline:
         """The timeline of the text; raises as `parse_timeline`."""
-        if self.options is not None:
-            options = replace(self.options, seconds=self.seconds, switch=self.switch)
-            return options.parse(self.text, self.shared_prompt)
-        return parse_timeline(self.text, self.seconds or None, shared_prompt=self.shared_prompt, switch=self.switch)
+        options = replace(self.options, seconds=self.seconds, switch=self.switch)
+        return options.parse(self.text, self.shared_prompt, tuple(self.references))
 
     def encode(self, texts: list[str]) -> list[list[Any]]:
         """`[tensor, options]` of each prompt, as entries of a CONDITIONING."""
@@ -86,7 +89,9 @@ class TimelineNode:
 
     def __reduce__(self) -> Any:
         # for nodes that write a CONDITIONING to a file: neither a CLIP nor a reference to one can be written
-        return TimelineNode, (self.text, self.seconds, self.shared_prompt, self.switch, _no_clip)
+        own = RenderOptions(model_family=self.options.model_family)
+        told = self.text, self.seconds, self.shared_prompt, self.switch
+        return TimelineNode, (*told, _no_clip, own, dict(self.references))
 
     def __deepcopy__(self, memo: Any) -> TimelineNode:
         return self
@@ -97,20 +102,36 @@ def _no_clip() -> None:
 
 
 def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
-    """The CONDITIONING read again for a model that was trained with shots, whose first blocks have texts of their own.
+    """The CONDITIONING read again for a model with other blocks, or with texts of their own where shots begin.
 
-    Unchanged for any other model, and for a CONDITIONING of another node.
+    Unchanged for a model as the node's, and for a CONDITIONING of another node.
     """
     node = node_of(positive) if len(positive) == 1 else None
-    if node is None or not options.schedule.shot_prefix:
+    if node is None or (_timing(node.options) == _timing(options) and not options.schedule.shot_prefix):
         return positive
     (tensor, entry), node = positive[0], replace(node, options=options)
     carried, timeline = entry[_KEY], node.timeline()
     known = dict(zip(carried["timeline"].texts, carried["embeds"], strict=True))
-    missing = [text for text in timeline.texts if text not in known]
-    known |= zip(missing, (encoded for encoded, _ in node.encode(missing)), strict=True)
+    if missing := [text for text in timeline.texts if text not in known]:
+        known |= zip(missing, (encoded for encoded, _ in node.encode(missing)), strict=True)
     again = {"timeline": timeline, "embeds": [known[text] for text in timeline.texts], "node": node}
     return [[tensor, {**entry, _KEY: again}]]
+
+
+def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
+    """A line for the report where *Prompt Timeline* shows other blocks than those of the model."""
+    node = node_of(positive) if len(positive) == 1 else None
+    if node is None or _timing(node.options) == _timing(options):
+        return []
+    shown, made = (each.schedule.clock.block_seconds for each in (node.options, options))
+    return [
+        f"Prompt Timeline shows blocks of {shown:.4g} s, this model's last {made:.4g} s: set its model_family to "
+        f"{options.model_family}"
+    ]
+
+
+def _timing(options: RenderOptions) -> tuple[BlockClock, str]:
+    return options.schedule.clock, options.schedule.shot_prefix
 
 
 def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:

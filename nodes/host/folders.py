@@ -20,16 +20,9 @@ PROFILE_FOLDER = "head_profiles"
 METRICS_FOLDER = "metrics"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 
-if PROFILE_FOLDER not in folder_paths.folder_names_and_paths:
-    folder_paths.folder_names_and_paths[PROFILE_FOLDER] = (
-        [str(Path(folder_paths.models_dir) / PROFILE_FOLDER)],
-        {".json"},
-    )
-if METRICS_FOLDER not in folder_paths.folder_names_and_paths:
-    folder_paths.folder_names_and_paths[METRICS_FOLDER] = (
-        [str(Path(folder_paths.models_dir) / METRICS_FOLDER)],
-        {".safetensors", ".pth", ".bin"},
-    )
+for _name, _endings in ((PROFILE_FOLDER, {".json"}), (METRICS_FOLDER, {".safetensors", ".pth", ".bin"})):
+    _places = [str(Path(folder_paths.models_dir) / _name)]
+    folder_paths.folder_names_and_paths.setdefault(_name, (_places, _endings))
 
 
 class OutputFile(NamedTuple):
@@ -62,17 +55,19 @@ def output_file(filename_prefix: str, suffix: str, width: int, height: int) -> I
 
 
 @contextmanager
-def growing_file(filename_prefix: str, key: str, width: int, height: int) -> Iterator[OutputFile]:
+def growing_file(
+    filename_prefix: str, key: str, width: int, height: int, lasting: bool = False
+) -> Iterator[OutputFile]:
     """Claim the file where a video grows until it gets its number: the same whenever the video of that key is made.
 
     Another server that makes the same video at the same time gets another name. Removes what was left by videos of
-    the prefix that nobody has gone on with for a day.
+    the prefix that nobody has gone on with for a day, but for those that were to be `lasting`, as the work is in them.
     """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
     _remove_abandoned(folder, name)
     for number in count(1):
         # no number may follow the prefix: ComfyUI would go on counting from it
-        path = folder / f"{name}_v{key}{f'-{number}' if number > 1 else ''}.part.mp4"
+        path = folder / f"{name}_{'f' if lasting else 'v'}{key}{f'-{number}' if number > 1 else ''}.part.mp4"
         with ExitStack() as stack:
             try:
                 stack.enter_context(claimed(path))
@@ -138,6 +133,13 @@ def user_folder(name: str) -> Path:
 def metric_folders() -> list[Path]:
     """Folders in which the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
     return [Path(folder) for folder in folder_paths.get_folder_paths(METRICS_FOLDER)]
+
+
+def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:
+    """The first tiny decoder in ComfyUI's models whose name begins with one of these; None where there is none."""
+    found = next((name for name in folder_paths.get_filename_list("vae_approx") if name.startswith(names)), None)
+    path = None if found is None else folder_paths.get_full_path("vae_approx", found)
+    return None if path is None else Path(path)
 
 
 def profile_file(name: str) -> Path | None:

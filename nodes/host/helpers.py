@@ -17,6 +17,7 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.provenance import file_tags
 from ...headforcing_core.report import profile_plot as pictures
@@ -59,26 +60,31 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
     return True
 
 
-def aliases(schema: Any, *names: str) -> Any:
-    """Search aliases of a node, if this version of ComfyUI supports them."""
+def aliases(schema: Any, names: str) -> Any:
+    """The schema with search aliases, separated by commas, if this version of ComfyUI supports them."""
     if hasattr(schema, "search_aliases"):
-        schema.search_aliases = list(names)
+        schema.search_aliases = names.split(", ")
     return schema
 
 
-def advanced(kind: Any, name: str, **options: Any) -> Any:
-    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
-    widget = kind(name, optional=True, **options)
-    widget.extra_dict["advanced"] = True
+def explain(widget: Any, tooltip: str) -> Any:
+    """The widget with a tooltip."""
+    widget.tooltip = tooltip
     return widget
+
+
+def advanced(widget: Any, tooltip: str) -> Any:
+    """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
+    widget.optional, widget.extra_dict["advanced"] = True, True
+    return explain(widget, tooltip)
 
 
 def size_inputs() -> list[Any]:
     """Width and height, 0 for what the model was made for, see `checks.size_for`."""
-    sizes = {"width": DEFAULTS.width, "height": DEFAULTS.height}
-    tooltip = "In pixels, a multiple of 16. 0: what the model was made for, {} (the demo model 64)."
+    tooltip = "In pixels, a multiple of 16. 0: what the model was made for, {} (Wan 2.2 {}, the demo model 64)."
     options: dict[str, Any] = {"default": 0, "min": 0, "max": 4096, "step": 16}
-    return [io.Int.Input(name, tooltip=tooltip.format(size), **options) for name, size in sizes.items()]
+    sizes = zip(("width", "height"), WAN21.size, WAN22.size, strict=True)
+    return [io.Int.Input(name, tooltip=tooltip.format(*made_for), **options) for name, *made_for in sizes]
 
 
 def seed_input(tooltip: str) -> Any:
@@ -100,7 +106,7 @@ def family_input(
 ) -> Any:
     """The model family, an advanced widget; with `auto` the weights file can decide, see `model_file`."""
     options = [*SCHEDULES, AUTO_FAMILY] if auto else list(SCHEDULES)
-    return advanced(io.Combo.Input, "model_family", options=options, default=DEFAULTS.model_family, tooltip=tooltip)
+    return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family), tooltip)
 
 
 def no_picture() -> Tensor:
@@ -132,12 +138,32 @@ def saved(file: OutputFile) -> ui.SavedResult:
     return ui.SavedResult(file.name, file.subfolder, io.FolderType.output)
 
 
+def filename_input(
+    default: str, tooltip: str = "Name of the file under ComfyUI's output folder; a counter is added."
+) -> Any:
+    """The input *filename_prefix* of a node that writes a video file."""
+    return io.String.Input("filename_prefix", default=default, tooltip=tooltip)
+
+
+def crf_input() -> Any:
+    """The input *crf* of a node that writes a video file."""
+    return advanced(
+        io.Int.Input("crf", default=18, min=0, max=51),
+        "H.264 quality (CRF): lower values look better, higher values give smaller files.",
+    )
+
+
 def preview(files: Sequence[OutputFile]) -> Any:
     """Videos in the output folder, shown on the node.
 
     Not for a node with live previews: editors go on showing the last of these instead.
     """
     return ui.PreviewVideo([saved(file) for file in files])
+
+
+def window_of(video: Any) -> tuple[float, float]:
+    """The part of a VIDEO's file that *Video Slice* left, its beginning and length in seconds; zeros for all."""
+    return getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()  # not in 0.3.75
 
 
 def workflow_id(hidden: Any) -> str:

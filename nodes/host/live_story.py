@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -38,18 +39,15 @@ _changed: tuple[str, str | None, TimelineNode | None] = ("", None, None)  # the 
 _changes = 0
 
 
-class _Request:
+class _Request(Future[dict[str, Any]]):
     """A story that waits for the next block, and the answer to it."""
 
     def __init__(self, node: TimelineNode, client: str = ""):
+        super().__init__()
         self.node, self.timeline, self.client = node, node.timeline(), client
-        self.error: str | None = None
-        self.taken: dict[str, Any] = {}
-        self.done = threading.Event()
 
     def refuse(self, error: str) -> None:
-        self.error = error
-        self.done.set()
+        self.set_exception(HeadForcingError(error))
 
 
 class LiveStory(Story):
@@ -67,10 +65,10 @@ class LiveStory(Story):
         notes: a line of the report for every change.
     """
 
-    def __init__(self, node: TimelineNode | None, hidden: Any, model: Any, client_id: str, seconds: float):
-        self.node, self.client_id, self.node_id = node, client_id, None
-        if node is not None:
-            self.node_id = queued_graph.find_source(hidden, "positive", _NODE, node.widgets)
+    def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
+        self.node, self.client_id, self.node_id = node_of(positive), PromptServer.instance.client_id or "", None
+        if self.node is not None:
+            self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
         context = get_executing_context()
@@ -117,10 +115,7 @@ class LiveStory(Story):
             waiting, self._waiting = self._waiting, request
         if waiting is not None:
             waiting.refuse("a later text came before the next block")
-        request.done.wait()
-        if request.error is not None:
-            raise HeadForcingError(request.error)
-        return request.taken
+        return request.result()
 
     # ------------------------------------------------------------------- in the thread of the sampler
 
@@ -167,9 +162,9 @@ class LiveStory(Story):
         with _lock:
             _changed, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
             self.node, self.changed_by = request.node, request.client
-        request.taken = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
         self.announce(running=True)  # now, for the other pages
-        request.done.set()
+        answer = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
+        request.set_result(answer)
 
     def refused(self, error: HeadForcingError) -> None:
         if self._asked is not None:
@@ -179,6 +174,11 @@ class LiveStory(Story):
             log.info("Head Forcing: the story was not changed: %s", sentence)
             self._asked.refuse(sentence)
             self._asked = None
+
+    def about(self) -> dict[str, Any]:
+        """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a take."""
+        node = self.node if self._asked is None else self._asked.node
+        return {"workflow": self.workflow} | ({} if node is None else {"written": node.widgets})
 
     def tags(self) -> dict[str, str]:
         """`helpers.graph_tags` with the current story."""
@@ -212,11 +212,6 @@ def _for_all_prompts(current: Mapping[str, Any], asked: Mapping[str, Any]) -> st
     )
 
 
-def of(positive: list[Any], hidden: Any, model: Any, seconds: float) -> LiveStory:
-    """The story of a sampler that runs now."""
-    return LiveStory(node_of(positive), hidden, model, PromptServer.instance.client_id or "", seconds)
-
-
 @contextmanager
 def running(story: LiveStory) -> Iterator[None]:
     """Let the story be changed in the `with` block."""
@@ -236,17 +231,6 @@ def changes() -> int:
     return _changes
 
 
-def register() -> None:
-    """Add the route to ComfyUI's server, where one runs."""
-    server = getattr(PromptServer, "instance", None)
-    if server is not None:
-        server.routes.post("/headforcing/story")(_story)
-
-
-async def _story(request: web.Request) -> web.Response:
-    return await pages.answered(request, change)
-
-
 def change(body: Any) -> dict[str, Any]:
     """Change the story of the running render; `body` holds `client_id`, `prompt_id`, `node_id` and `text`, and may hold
     other values of the node's widgets.
@@ -255,13 +239,17 @@ def change(body: Any) -> dict[str, Any]:
     """
     if not isinstance(body, dict) or not all(isinstance(body.get(name), str) for name in _FIELDS):
         raise HeadForcingError(f"expected a JSON object with {', '.join(_FIELDS)}, each a text")
-    story = _running
-    if story is None or not story.client_id:
+    story, client, node_id = _running, body["client_id"], body["node_id"]
+    if (
+        story is None
+        or not story.client_id
+        or client not in (story.client_id, *pages.showing(story.client_id, story.workflow))
+        or body["prompt_id"] != story.prompt_id
+        or node_id != (story.node_id or node_id)
+    ):
         raise HeadForcingError(_NOT_RUNNING)
-    if body["client_id"] not in (story.client_id, *pages.showing(story.client_id, story.workflow)):
-        raise HeadForcingError(_NOT_RUNNING)
-    if body["prompt_id"] != story.prompt_id or (story.node_id is not None and body["node_id"] != story.node_id):
-        raise HeadForcingError(_NOT_RUNNING)
-    return story.tell(
-        body["text"], {name: value for name, value in body.items() if name not in _FIELDS}, body["client_id"]
-    )
+    widgets = {name: value for name, value in body.items() if name not in _FIELDS}
+    return story.tell(body["text"], widgets, client)
+
+
+ROUTES = (web.post("/headforcing/story", pages.answering(change)),)

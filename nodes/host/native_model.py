@@ -19,6 +19,9 @@ from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.model.wan import WanConfig
 from .loaded_model import computed_dtype
 
+# fields of a WanConfig that ComfyUI's network and its configuration call the same
+SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
+
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
     """The MODEL of `load(*args, disable_dynamic=...)`, which ComfyUI can load once more, such as on another device."""
@@ -90,16 +93,7 @@ def native_model_of_any_size(
         {
             "image_model": "wan2.1",
             "model_type": "t2v",
-            "dim": config.dim,
-            "ffn_dim": config.ffn_dim,
-            "num_layers": config.num_layers,
-            "num_heads": config.num_heads,
-            "freq_dim": config.freq_dim,
-            "text_dim": config.text_dim,
-            "text_len": config.text_len,
-            "in_dim": config.in_dim,
-            "out_dim": config.out_dim,
-            "patch_size": config.patch_size,
+            **{name: getattr(config, name) for name in ("num_layers", "patch_size", *SAME_NAMES)},
             "qk_norm": True,
             "cross_attn_norm": True,
         }

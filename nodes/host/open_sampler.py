@@ -20,7 +20,7 @@ from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.sinks import KeptLatents
 from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings
-from ...headforcing_core.timeline.clock import BlockClock, video_frames_of
+from ...headforcing_core.timeline.clock import video_frames_of
 from ...headforcing_core.timeline.timeline import Timeline
 from . import bridge, checks, helpers
 from .conditioning import _KEY as TIMELINE
@@ -48,8 +48,7 @@ class Request:
 
     def length(self) -> int:
         """Video frames of the blocks that the timeline fills: the `length` of the empty latent."""
-        schedule = self.options.schedule
-        clock = BlockClock(schedule.frames_per_block, schedule.latents.fps)
+        clock = self.options.schedule.clock
         return clock.video_frames(clock.blocks_for(self.timeline.seconds))
 
     def render(self, model: Any, shape: Sequence[int], sigmas: Tensor | None, seed: int, weights: str) -> HostRender:
@@ -62,7 +61,7 @@ class Request:
                 f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
                 f"set the empty latent's length to {' or '.join(map(str, near))}"
             )
-        clock, stride = BlockClock(own.frames_per_block, own.latents.fps), own.latents.stride
+        clock, stride = own.clock, own.latents.stride
         options = replace(self.options, width=width * stride, height=height * stride, seed=seed)
         options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
@@ -110,7 +109,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         disable_pbar: bool = False,
     ) -> Tensor:
         """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16, frames, h, w]`."""
-        _check_latent(noise, latent_image, denoise_mask)
+        _check_latent(noise, self.request.options.schedule.latents.channels, latent_image, denoise_mask)
         _check_guider(model_wrap, extra_args, self.request)
         if float(sigmas[-1]) != 0:
             raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
@@ -188,12 +187,13 @@ class _Progress(Listener):
             self.callback(self.done - 1, latents, latents, self.steps)
 
 
-def _check_latent(noise: Tensor, latent_image: Tensor | None, denoise_mask: Tensor | None) -> None:
+def _check_latent(noise: Tensor, channels: int, latent_image: Tensor | None, denoise_mask: Tensor | None) -> None:
     if denoise_mask is not None:
         raise HeadForcingError("latent_image: Head Forcing makes whole video frames; remove the noise mask")
-    if noise.ndim != 5 or noise.shape[1] != 16:
+    if noise.ndim != 5 or noise.shape[1] != channels:
         raise HeadForcingError(
-            f"latent_image: expected an empty Wan 2.1 video latent [videos, 16, frames, h, w], got {list(noise.shape)}"
+            f"latent_image: expected an empty video latent of the model's [videos, {channels}, frames, h, w], got "
+            f"{list(noise.shape)}"
         )
     if latent_image is not None and latent_image.any():
         raise HeadForcingError(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import ipaddress
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -16,14 +17,15 @@ from comfy.cli_args import args
 from server import PromptServer
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
 from ...headforcing_core.timeline.editor import answer
+from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 
 FROM_ELSEWHERE = (
     "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "
     "address, or start it with --enable-cors-header and the address that you open"
 )
-ROUTE = "/headforcing/renders"
 KEPT_PAGES = 8  # that are not connected: a page that is loaded again comes back within seconds
 KEPT_WORKFLOWS = 32  # of a page: those that it has shown last
 KEPT_EVENTS = 64
@@ -31,7 +33,10 @@ LONGEST_ID = 64
 MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
 
 
-class _RefusedError(Exception):
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+class RefusedError(Exception):
     """A request that is not answered: the HTTP status and a sentence."""
 
     def __init__(self, status: int, sentence: str):
@@ -39,49 +44,63 @@ class _RefusedError(Exception):
         self.status = status
 
 
-def register() -> None:
-    """Add the routes to ComfyUI's server, where one runs."""
+def register(routes: Iterable[web.RouteDef]) -> None:
+    """Add routes to ComfyUI's server, where one runs."""
     server = getattr(PromptServer, "instance", None)
     if server is not None:
-        server.routes.post("/headforcing/timeline")(_timeline)
-        server.routes.get(ROUTE)(_renders)
+        for route in routes:
+            server.routes.route(route.method, route.path)(route.handler)
 
 
-async def _timeline(request: web.Request) -> web.Response:
-    return await answered(request, answer)
+def guarded(handler: Handler) -> Handler:
+    """The handler of a route that refuses requests of other sites; an error is answered as `{"error": a sentence}`."""
+
+    @functools.wraps(handler)
+    async def answer(request: web.Request) -> web.StreamResponse:
+        try:
+            if not from_here(request):
+                raise RefusedError(403, FROM_ELSEWHERE)
+            return await handler(request)
+        except RefusedError as error:
+            return web.json_response({"error": str(error)}, status=error.status)
+
+    return answer
 
 
-async def answered(request: web.Request, work: Callable[[Any], Any]) -> web.Response:
-    """The JSON of `work(body)` as a response; a request or a body that is refused gives `{"error": a sentence}`."""
-    try:
+def answering(work: Callable[[Any], Any]) -> Handler:
+    """The handler of a route that answers with the JSON of `work(the JSON of the request)`."""
+
+    @guarded
+    async def answer(request: web.Request) -> web.Response:
         body = await json_body(request)
-        return web.json_response(await asyncio.to_thread(work, body))
-    except _RefusedError as error:
-        return refused(error.status, str(error))
-    except HeadForcingError as error:
-        return refused(400, str(error))
+        try:
+            return web.json_response(await asyncio.to_thread(work, body))
+        except HeadForcingError as error:
+            raise RefusedError(400, str(error)) from error
+
+    return answer
+
+
+def _segments(body: Any) -> dict[str, Any]:
+    """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of Wan 2.1."""
+    family = body.get("model_family", AUTO_FAMILY) if isinstance(body, dict) else AUTO_FAMILY
+    model = schedule(str(family))
+    return answer(body, model.clock, Switch(re_anchor=bool(model.shot_prefix)))
 
 
 async def json_body(request: web.Request) -> Any:
-    """The JSON of a request that a page of this server sent. Raises _RefusedError for any other."""
-    if not from_here(request):
-        raise _RefusedError(403, FROM_ELSEWHERE)
+    """The JSON of a request. Raises RefusedError for another type, a long body and what is no JSON."""
     if request.content_type != "application/json":
-        raise _RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
+        raise RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
     body = bytearray()
     async for piece in request.content.iter_chunked(1 << 16):
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise _RefusedError(413, f"the body is longer than {MAX_BODY_BYTES >> 20} MB; shorten the text")
+            raise RefusedError(413, f"the body is longer than {MAX_BODY_BYTES >> 20} MB; shorten the text")
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
-        raise _RefusedError(400, "the body is not valid JSON") from None
-
-
-def refused(status: int, sentence: str) -> web.Response:
-    """A response with an error."""
-    return web.json_response({"error": sentence}, status=status)
+        raise RefusedError(400, "the body is not valid JSON") from None
 
 
 def from_here(request: web.Request) -> bool:
@@ -173,14 +192,13 @@ def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | 
         return _events.get((event, workflow or client, node))
 
 
+@guarded
 async def _renders(request: web.Request) -> web.Response:
     """Note what a connected page shows; answers with `[event, about]` of all nodes of that workflow."""
     client, workflow = request.query.get("client", ""), request.query.get("workflow", "")
     connected = PromptServer.instance.sockets
-    if not from_here(request):
-        return refused(403, FROM_ELSEWHERE)
     if client not in connected or len(workflow) > LONGEST_ID:
-        return refused(403, "no editor of that client id is connected")
+        raise RefusedError(403, "no editor of that client id is connected")
     with _lock:
         for gone in [known for known in _pages if known not in connected][:-KEPT_PAGES]:
             del _pages[gone]
@@ -191,3 +209,6 @@ async def _renders(request: web.Request) -> web.Response:
             page.workflows = [*others, workflow][-KEPT_WORKFLOWS:]
         messages = [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
     return web.json_response(messages)
+
+
+ROUTES = (web.post("/headforcing/timeline", answering(_segments)), web.get("/headforcing/renders", _renders))

@@ -13,16 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import comfy.model_management
-import torch
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 from torch import Tensor
 
 from ...headforcing_core.files import is_disk_full
+from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.render import Render
 from ...headforcing_core.render.sinks import VideoFile
+from ...headforcing_core.rollout.loop import Block
 from . import folders, helpers, pages
 from .folders import OutputFile
+from .part import skipped_video_frames
 from .vae import check_vae, codec_of
 
 log = logging.getLogger(__name__)
@@ -33,67 +36,50 @@ MESSAGE = "head_forcing.progress"
 class GrowingVideo(VideoFile):
     """Decodes blocks as they are finished and writes them to a file in the output folder that plays at any time.
 
-    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time.
+    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time. Decodes in a
+    thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the same one they would
+    take turns, and ComfyUI's weight streaming is not made for two threads.
 
     Args:
-        to_latent: from the latents of the model to those of a LATENT, `[1, 16, frames, h, w]`.
-        name: tells this video from others in the name of the growing file. The same video made again replaces it.
-        tags: the tags of the file, from what is noted `about` the video.
-        device: where the model samples.
-        background: decode in a thread of its own where the VAE is on another GPU than the model. On the same one
-            they would take turns, and ComfyUI's weight streaming is not made for two threads.
+        render: the `HostRender` whose `job` it is.
 
     Attributes:
-        growing: the file that grows; set when the render begins.
+        growing: the file that grows; set when the render begins. The same video made again replaces it.
         is_disk_full: whether it ended early because there was no space left.
     """
 
     passes = (comfy.model_management.InterruptProcessingException,)
 
-    def __init__(
-        self,
-        vae: Any,
-        prefix: str,
-        plan: RenderPlan,
-        *,
-        to_latent: Callable[[Tensor], Tensor],
-        name: str,
-        tags: Callable[[Mapping[str, Any]], dict[str, str]],
-        about: Mapping[str, Any],
-        device: torch.device,
-        background: bool = False,
-    ):
+    def __init__(self, render: Any, job: RenderJob):
+        vae, plan, device = render.vae, job.plan, render.model.load_device
         check_vae(vae)
-        self.prefix, self.name = prefix, name
-        self.shares_device = vae.device == device and device.type != "cpu"
+        self.render, self.name, self.first = render, job.keys[-1][:8], render.part.first(plan)
         self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
         self.growing: folders.OutputFile
         self.is_disk_full = False
-        self._to_latent, self._tags, self._about = to_latent, tags, about
+        self._about: Mapping[str, Any] = job.about
+        shares_device = vae.device == device and device.type != "cpu"
         super().__init__(
             None,  # see `claim`
             plan,
             lambda: codec_of(vae).decoder(plan.restart_frames),
-            tags(about),
-            background=vae.device if background and not self.shares_device else None,
+            render.video_tags(job.about),
+            background=vae.device if render.decode_in_background and not shares_device else None,
             losable=True,
             while_waiting=comfy.model_management.throw_exception_if_processing_interrupted,
         )
 
     @property
     def shown(self) -> dict[str, Any]:
-        """The growing file for the player in the editor: what it is, and how many bytes can be read by now.
+        """The growing file for the player in the editor, see `growing`.
 
-        None before the first video frame is written: until then a file of that name is that of an earlier render.
+        None of it before the first video frame is written: until then a file of that name is that of an earlier render.
         """
-        written = 0
-        with suppress(OSError):  # it is finished, and has its number
-            written = self.growing.path.stat().st_size if self.video.video_frames else 0
-        return {**helpers.saved(self.growing), "id": self.id, "bytes": written}
+        return growing(self.growing, self.id) | ({} if self.video.video_frames else {"bytes": 0})
 
     def claim(self, stack: ExitStack) -> tuple[Path, Path]:
         size = self.plan.width, self.plan.height
-        self.growing = stack.enter_context(folders.growing_file(self.prefix, self.name, *size))
+        self.growing = stack.enter_context(folders.growing_file(self.render.filename_prefix, self.name, *size))
         return self.growing.path, self.growing.path  # until it gets its number
 
     def __exit__(self, *error: Any) -> None:
@@ -102,10 +88,21 @@ class GrowingVideo(VideoFile):
 
     def tags_of(self, about: Mapping[str, Any]) -> dict[str, str]:
         self._about = about
-        return self._tags(about)
+        return self.render.video_tags(about)
+
+    def begin(self, render: Render) -> None:
+        self.video.end_after(self.plan.video_frames - skipped_video_frames(self.plan, self.first))
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        super().change(plan, about)
+        self._attempt(lambda: self.video.end_after(plan.video_frames - skipped_video_frames(plan, self.first)))
+
+    def add(self, block: Block) -> None:
+        if block.index >= self.first:
+            super().add(block)
 
     def to_decoder(self, latents: Tensor) -> Tensor:
-        return self._to_latent(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+        return self.render.model.model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
     def sentence(self, error: Exception) -> str:
         self.is_disk_full = is_disk_full(error)
@@ -114,11 +111,19 @@ class GrowingVideo(VideoFile):
         return super().sentence(error).replace(str(folders.output_folder()), "output")
 
     def complete(self) -> None:
-        self.video.metadata = self._tags(self._about)  # the queued graph got the latest story after `change`
+        self.video.metadata = self.render.video_tags(self._about)  # whose story is newer than at `change`
         # numbered now, not at the beginning: others may have come since
-        with folders.output_file(self.prefix, ".mp4", self.plan.width, self.plan.height) as file:
+        with folders.output_file(self.render.filename_prefix, ".mp4", self.plan.width, self.plan.height) as file:
             self.video.path = file.path
             super().complete()
+
+
+def growing(file: OutputFile, id: str) -> dict[str, Any]:
+    """A file that grows for the player in the editor: what it is, and how many bytes can be read by now."""
+    written = 0
+    with suppress(OSError):  # it is finished, and has its number
+        written = file.path.stat().st_size
+    return {**helpers.saved(file), "id": id, "bytes": written}
 
 
 class NodePlayer:
@@ -127,13 +132,13 @@ class NodePlayer:
     False where there is none: the graph was queued by a script, or by a page without the pack's script.
 
     Args:
-        workflow: the id of the graph, for pages with several of them open.
+        hidden: the hidden inputs of the node; the id of the graph is for pages with several of them open.
     """
 
-    def __init__(self, node_id: str, workflow: str = ""):
-        context = get_executing_context()
+    def __init__(self, hidden: Any):
+        context, self.node_id = get_executing_context(), hidden.unique_id
         prompt_id = "" if context is None else context.prompt_id
-        self._about = {"node": node_id, "workflow": workflow, "prompt_id": prompt_id}
+        self._about = {"node": self.node_id, "workflow": helpers.workflow_id(hidden), "prompt_id": prompt_id}
         server = getattr(PromptServer, "instance", None)
         self._client = str(getattr(server, "client_id", None))
         self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}
@@ -213,7 +218,7 @@ def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
         except Exception as error:
             first = str(error).strip().partition("\n")[0] or type(error).__name__
             if cls.hidden is not None:  # else nothing shows the node
-                NodePlayer(cls.hidden.unique_id, helpers.workflow_id(cls.hidden)).fail(first)
+                NodePlayer(cls.hidden).fail(first)
             raise
 
     return shown

@@ -15,13 +15,14 @@ from server import PromptServer
 
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
-from ...headforcing_core.render.block_keys import going_on
+from ...headforcing_core.render.describe import going_on
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.render import Listener, Render
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge, folders
+from .part import WHOLE, Part, skipped_video_frames
 from .player import GrowingVideo, NodePlayer
 
 log = logging.getLogger(__name__)
@@ -45,15 +46,14 @@ class RenderProgress(Listener):
     video that the node outputs at its end, and `previews` must be off for that video to be shown.
 
     Args:
-        workflow: the id of the graph, see `helpers.workflow_id`.
+        hidden: the hidden inputs of the node.
+        part: of each video that is made.
     """
 
-    def __init__(
-        self, model: Any, plans: Sequence[RenderPlan], node_id: str, previews: bool = True, workflow: str = ""
-    ):
-        self.plan, self.videos, self.node_id = plans[0], len(plans), node_id
-        self.player, self.text = NodePlayer(node_id, workflow), ""
-        self.blocks = sum(plan.new_blocks for plan in plans)
+    def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):
+        self.plan, self.videos, self.part = plans[0], len(plans), part
+        self.player, self.text = NodePlayer(hidden), ""
+        self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
         self.video = self.reused = self.made = 0
         self.block: int | None = None  # that is being made, or read again; None before the first
@@ -61,7 +61,7 @@ class RenderProgress(Listener):
         self.growing: GrowingVideo | None = None
         self.run: RunFolder | None = None
         self.stored = 0  # blocks of this video that were there when it began
-        self.bar = comfy.utils.ProgressBar(sum(plan.steps for plan in plans))
+        self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
         self.done = 0
         self.preview = MovingPreview(model) if previews else None
         self.event: MemoryEvent | None = None
@@ -108,8 +108,9 @@ class RenderProgress(Listener):
     def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
         """Show the prompts and the length of the story that is told from now on, in later videos too."""
         videos = self.videos - self.video
-        self.blocks += (plan.new_blocks - self.plan.new_blocks) * videos
-        self.bar.total += (plan.steps - self.plan.steps) * videos
+        until, before = self.part.until(plan), self.part.until(self.plan)
+        self.blocks += (until - before) * videos
+        self.bar.total += (self._steps(plan) - self._steps(self.plan)) * videos
         self.plan = plan
 
     def completed(self) -> None:
@@ -126,6 +127,10 @@ class RenderProgress(Listener):
         else:
             kept = "the latents are complete: Decode Latents to Video makes the video once that is mended"
             self._show("failed", f"failed: no video, {self.growing.failure}; {kept} ({' - '.join(parts)})")
+
+    def _steps(self, plan: RenderPlan) -> int:
+        """Number of denoising steps of a video."""
+        return sum(len(row.sigmas) for row in plan.rows[: self.part.until(plan)])
 
     def _frames_per_second(self, took: float) -> float:
         return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
@@ -153,11 +158,11 @@ class RenderProgress(Listener):
         return self.growing is not None and self.growing.failure is None
 
     def _show(self, state: str, text: str) -> None:
-        self.text = text
+        self.text = f"{of}: {text}" if (of := self.part.describe(self.plan)) else text
         if self.player:
             self._tell(state)
         else:
-            say(text, self.node_id)
+            say(text, self.player.node_id)
 
     def _tell(self, state: str, image: tuple[str, Any, int] | None = None) -> None:
         """Show the status line, and the video as far as it is written; before that, the preview."""
@@ -168,13 +173,14 @@ class RenderProgress(Listener):
 
     def _place(self, state: str) -> dict[str, float]:
         """Finished blocks of the story (`done`), and the second of the video at which it begins (`lead`)."""
-        finished = self.plan.blocks if state == "done" else self.block or 0
+        finished = self.part.until(self.plan) if state == "done" else self.block or 0
         clock, start = self.plan.timeline.clock, self.plan.start_blocks
-        return {"done": max(0, finished - start), "lead": clock.start_seconds(start)}
+        skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
+        return {"done": max(0, finished - start), "lead": clock.start_seconds(start) - skipped}
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [f"block {self.block + 1} of {self.plan.blocks}"]
+        parts = [f"block {self.block + 1} of {self.part.until(self.plan)}"]
         if self.videos > 1:
             parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
         if len(self.plan.timeline.segments) > 1:

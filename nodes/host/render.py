@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor
 
 from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.hashing import SHORT
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.latents import WAN21
+from ...headforcing_core.names import DEFAULT_START_SECONDS
 from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
@@ -25,17 +28,21 @@ from ...headforcing_core.render.render import Listener, Place
 from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
-from ...headforcing_core.render.start import DEFAULT_START_SECONDS, Start, image_frames
+from ...headforcing_core.render.start import Start, image_frames
 from ...headforcing_core.render.video import make_video
-from ...headforcing_core.rollout.rows import Embeddings
+from ...headforcing_core.rollout.rows import Embeddings, Picture
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
+from ...headforcing_core.video.section import read_section
 from . import bridge, checks, folders, helpers, toy_world, vae
+from .conditioning import node_of
 from .live_story import LiveStory
 from .loaded_model import inexact
+from .part import WHOLE, Part
 from .player import GrowingVideo
 from .progress import RenderProgress
+from .runs import link_file
 
 STARTS = ("start_frames", "start_image", "start_video")
 
@@ -70,32 +77,54 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given
         note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
         return Given(latents, notes=(note,) if dropped else ())
     start = _image(options, value) if name == "start_image" else _video(options, value)
-    if used is None or vae.is_draft(used):
-        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
-        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
-    vae.check_vae(used, options.schedule.latents)
+    _check_encoder(options, used, name)
     latents = used.encode(start.video_frames).transpose(1, 2)
     return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))
 
 
+def pictures_of(options: RenderOptions, positive: list[Any], used: Any) -> dict[str, Picture]:
+    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds them."""
+    node, shown = node_of(positive), {}
+    for name, image in ({} if node is None else node.references).items():
+        _check_encoder(options, used, "references")
+        size, frames = (options.width, options.height), options.schedule.frames_per_block
+        start = Start.image(image, size, f"the picture @{name}", frames)
+        shown[name] = Picture(used.encode(start.video_frames)[0].transpose(0, 1), start.key(vae.codec_of(used)))
+    return shown
+
+
+def _check_encoder(options: RenderOptions, used: Any, name: str) -> None:
+    """Refuse to encode an input without the VAE of the model."""
+    if used is None or vae.is_draft(used):
+        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
+        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
+    vae.check_vae(used, options.schedule.latents)
+
+
 def _image(options: RenderOptions, images: Tensor) -> Start:
-    """An IMAGE `[1, h, w, 1, 3 or 4 channels]`; transparency is ignored, as ComfyUI does."""
+    """An IMAGE `[1, h, w, 1, 3 or 4 channels]`."""
     instead = "connect a short video to start_video"
     frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
+    picture = one_image(images, "start_image", f", or {instead}")
+    return Start.image(picture, (options.width, options.height), "the start image", frames)
+
+
+def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
+    """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
     if len(images) != 1:
         raise HeadForcingError(
-            f"start_image: expected one image, got {len(images)}; choose one (Get Image from Batch), or {instead}"
+            f"{name}: expected one image, got {len(images)}; choose one (Get Image from Batch){instead}"
         )
     picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
-    return Start.image(picture.float().cpu(), (options.width, options.height), "the start image", frames)
+    return picture.float().cpu()
 
 
 def _video(options: RenderOptions, video: Any) -> Start:
     """The last seconds of a VIDEO, of what *Video Slice* left of it."""
-    source, window = video.get_stream_source(), getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()
+    source, window = video.get_stream_source(), helpers.window_of(video)
     size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
     fps = options.schedule.latents.fps
-    return Start.video(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps=fps)
+    return Start(*read_section(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps))
 
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
@@ -109,10 +138,12 @@ class HostRender:
     Attributes:
         embeds: the text embeddings of the timeline's texts, by text.
         start: what the videos begin with; its latents are used in turn.
+        pictures: those that prompts can name, see `pictures_of`.
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
         weights: the fingerprint of the model's; computed if it is not given.
         story: asked for other prompts during the render.
+        part: of each video that is made and decoded.
     """
 
     model: Any
@@ -128,6 +159,8 @@ class HostRender:
     decode_in_background: bool = False
     weights: str = ""
     story: LiveStory | None = None
+    part: Part = WHOLE
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # computed once for all videos, since every weight is read for it
@@ -144,6 +177,9 @@ class HostRender:
         if self.start.latents is not None:
             start = _to_model(inner, self.start.latents[video % len(self.start.latents)])
         about = about_video(plan, options.method_name, options.seed, type(inner.latent_format).__name__)
+        about |= {} if self.story is None else self.story.about()
+        found = {"draft": self.part.draft, "inexact": inexact(self.model), "start": self.start.about}
+        about |= {name: value for name, value in found.items() if value}
         return RenderJob(
             plan,
             self.embeds,
@@ -156,32 +192,21 @@ class HostRender:
             runs=self.runs,
             state_seconds=options.state_seconds,
             found_profiles=self.found_profiles,
-            about={**about, **self._inexact, **({"start": self.start.about} if self.start.about else {})},
+            until=self.part.until(plan) if self.part.until_seconds else None,
+            about=about,
+            pictures={
+                name: replace(shown, latents=_to_model(inner, shown.latents)) for name, shown in self.pictures.items()
+            },
         )
-
-    @property
-    def _inexact(self) -> dict[str, list[str]]:
-        found = inexact(self.model)
-        return {"inexact": found} if found else {}
 
     def growing_video(self, job: RenderJob) -> GrowingVideo | None:
         """The file that a video is decoded to while it is sampled."""
-        if self.vae is None:
-            return None
-        return GrowingVideo(
-            self.vae,
-            self.filename_prefix,
-            job.plan,
-            to_latent=self.model.model.process_latent_out,
-            name=job.keys[-1][:8],
-            tags=lambda about: {
-                **(self.tags if self.story is None else self.story.tags()),
-                **helpers.video_tags(about),
-            },
-            about=job.about,
-            device=self.model.load_device,
-            background=self.decode_in_background,
-        )
+        return None if self.vae is None else GrowingVideo(self, job)
+
+    def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
+        """The tags of the file, from what is noted `about` the video."""
+        tags = self.tags if self.story is None else self.story.tags()
+        return tags | (helpers.video_tags(about) if self.part == WHOLE else {})
 
     def retold(self, made: RenderResult) -> HostRender:
         """The same for the next videos, with the story that `made` ended with."""
@@ -280,6 +305,9 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
         return made
     if growing.is_disk_full and render.runs is not None:  # else the latents would be lost with the error
         raise HeadForcingError(f"{growing.failure}; all blocks are kept: make room and press Run again")
+    if growing.info is not None and render.runs is not None and not render.part.first(made.plan):
+        told = render.retold(made).job(made.plan, video)
+        link_file(render.runs / told.setup[:SHORT], told.keys[-1], growing.info.path)
     return replace(made, video=growing.info, failure=growing.failure)
 
 

@@ -1,26 +1,35 @@
-"""Stored runs, by the names in the nodes' lists, and the routes that list takes with pictures."""
+"""Stored runs, by the names in the nodes' lists, and the routes that list takes with pictures, name and delete them."""
 
 from __future__ import annotations
 
 import asyncio
 import io
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import comfy.latent_formats
 import latent_preview
 import torch
 from aiohttp import web
-from server import PromptServer
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22
-from ...headforcing_core.runs.entries import Entry, find_take, list_takes
-from ...headforcing_core.runs.stored import StoredVideo, stored_videos
-from ...headforcing_core.runs.thumbnails import pictured_blocks, thumbnail
-from . import folders, toy_world
-from .pages import FROM_ELSEWHERE, from_here, refused
+from ...headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
+from ...headforcing_core.runs.takes import (
+    Entry,
+    find_take,
+    list_takes,
+    pictured_blocks,
+    remove_take,
+    thumbnail,
+    write_label,
+)
+from . import folders, helpers, toy_world
+from .pages import RefusedError, answering, guarded
 
 THUMBNAIL_PIXELS = 160  # of the longer side
+MOST_TITLE = 60  # letters
 
 
 def run_names() -> list[str]:
@@ -35,21 +44,22 @@ def take_names() -> list[str]:
 
 def take_name(take: Entry) -> str:
     """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
-    parts = [take.date, f"take {take.video.take.number}", take.length, take.size, take.story, f"({take.video.name})"]
+    title = f"take {take.video.take.number}{take.label.title and f' {take.label.title}'}"
+    parts = [take.date, title, take.length, take.size, take.story, f"({take.video.name})"]
     return " · ".join(part for part in parts if part)
 
 
 def find_run(name: str) -> StoredVideo:
     """The run of that name, in any of the forms that lists have had; HeadForcingError if there is none any more."""
-    video = next((video for video in _videos() if _names(name, video)), None)
-    if video is None:
+    if (video := _find(name)) is None:
         raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
     return video
 
 
 def finished_blocks(name: str) -> int:
     """Number of finished blocks of a run; 0 if there is none of that name."""
-    return next((video.finished for video in _videos() if _names(name, video)), 0)
+    video = _find(name)
+    return 0 if video is None else video.finished
 
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
@@ -60,7 +70,7 @@ def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
 
 
 def take_picture(take: Entry, number: int) -> bytes | None:
-    """A thumbnail of a take as JPEG, see `runs.thumbnails.thumbnail`; drawn with the colours of live previews."""
+    """A thumbnail of a take as JPEG, see `runs.takes.thumbnail`; drawn with the colours of live previews."""
     colours = _format(take.video) if _is_wan(take.video) else toy_world.ToyLatentFormat()
 
     def draw(latents: torch.Tensor) -> bytes:
@@ -78,9 +88,12 @@ def _videos() -> list[StoredVideo]:
     return stored_videos(folders.runs_folder())
 
 
-def _names(value: str, video: StoredVideo) -> bool:
-    """Whether a widget's value means this video: its name alone, before the size and the prompt, or at the end."""
-    return value == video.name or value.startswith(f"{video.name} ") or value.endswith(f" ({video.name})")
+def _find(value: str) -> StoredVideo | None:
+    """The video that a widget's value means: its name alone, before the size and the prompt, or at the end."""
+    for video in _videos():
+        if value == video.name or value.startswith(f"{video.name} ") or value.endswith(f" ({video.name})"):
+            return video
+    return None
 
 
 def _is_wan(video: StoredVideo) -> bool:
@@ -97,48 +110,92 @@ def _label(video: StoredVideo) -> str:
     return f"{video.name} {video.about.get('size', '')} {str(prompts[0])[:60]}"
 
 
-def register() -> None:
-    """Add the routes to ComfyUI's server, where one runs."""
-    server = getattr(PromptServer, "instance", None)
-    if server is not None:
-        server.routes.get("/headforcing/takes")(_takes)
-        server.routes.get("/headforcing/takes/picture")(_picture)
-
-
+@guarded
 async def _takes(request: web.Request) -> web.Response:
-    if not from_here(request):
-        return refused(403, FROM_ELSEWHERE)
     try:
         return web.json_response({"takes": await asyncio.to_thread(_list)})
     except HeadForcingError as error:
-        return refused(500, str(error))
+        raise RefusedError(500, str(error)) from error
 
 
+@guarded
 async def _picture(request: web.Request) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
-    if not from_here(request):
-        return refused(403, FROM_ELSEWHERE)
     name, number = request.query.get("run", ""), request.query.get("number", "")
     picture = await asyncio.to_thread(_read, name, int(number)) if number in ("0", "1", "2", "3", "4") else None
     if picture is None:
-        return refused(404, "there is no such picture")
+        raise RefusedError(404, "there is no such picture")
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
+def name_take(body: Any) -> dict[str, Any]:
+    """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or `starred`."""
+    video = _asked(body)
+    title, starred = body.get("title"), body.get("starred")
+    changed: dict[str, Any] = {"starred": starred} if isinstance(starred, bool) else {}
+    if isinstance(title, str):
+        changed["title"] = " ".join(title.encode("utf-8", "ignore").decode().split())[:MOST_TITLE]
+    write_label(video.folder, video.keys[-1], **changed)
+    return {"takes": _list()}
+
+
+def delete_take(body: Any) -> dict[str, Any]:
+    """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files stay."""
+    remove_take(_asked(body))
+    return {"takes": _list()}
+
+
+def _asked(body: Any) -> StoredVideo:
+    """The video that a page means: its name is compared with what is there, never made into a path."""
+    name = body.get("take") if isinstance(body, dict) else None
+    video = find_video(folders.runs_folder(), name) if isinstance(name, str) else None
+    if video is None:
+        raise HeadForcingError("this take is not there any more")
+    return video
+
+
 def _list() -> list[dict[str, Any]]:
-    return [
-        {
-            "value": take_name(take),
-            "name": take.video.name,
-            "take": take.video.take.number,
-            "date": take.date,
-            "length": take.length,
-            "size": take.size,
-            "story": take.story,
-            "pictures": len(pictured_blocks(take)),
-        }
-        for take in list_takes(folders.runs_folder())[0]
-    ]
+    return [_described(take) for take in list_takes(folders.runs_folder())[0]]
+
+
+def _described(take: Entry) -> dict[str, Any]:
+    """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
+    about = take.video.about
+    return {
+        "value": take_name(take),
+        "name": take.video.name,
+        "take": take.video.take.number,
+        "date": take.date,
+        "length": take.length,
+        "size": take.size,
+        "story": take.story,
+        "pictures": len(pictured_blocks(take)),
+        "title": take.label.title,
+        "starred": take.label.starred,
+        "file": _file(take.label.file),
+        "bytes": take.bytes,
+        "own_bytes": take.own_bytes,
+        "finished": take.finished,
+        "lead": next(iter(about.get("starts_seconds", [])), 0),
+        "workflow": about.get("workflow", ""),
+        "written": about.get("written"),
+        "seed": about.get("seed"),
+        "draft": about.get("draft", False),
+    }
+
+
+def _file(label: str) -> dict[str, Any] | None:
+    """The video file of that name below the output folder as a page asks for it; None where it is not there."""
+    path = folders.output_folder() / label
+    if not label or not path.is_file() or not path.resolve().is_relative_to(folders.output_folder().resolve()):
+        return None
+    return {**helpers.saved(folders.shown(path))}
+
+
+def link_file(folder: Path, key: str, path: Path) -> None:
+    """Note the video file of a take, see `Label.file`; a folder that cannot be written goes without."""
+    with suppress(HeadForcingError):
+        write_label(folder, key, file=folders.shown(path).label)
 
 
 def _read(name: str, number: int) -> bytes | None:
@@ -147,3 +204,11 @@ def _read(name: str, number: int) -> bytes | None:
         return None if take is None else take_picture(take, number)
     except HeadForcingError:
         return None
+
+
+ROUTES = (
+    web.get("/headforcing/takes", _takes),
+    web.get("/headforcing/takes/picture", _picture),
+    web.post("/headforcing/takes/label", answering(name_take)),
+    web.post("/headforcing/takes/delete", answering(delete_take)),
+)

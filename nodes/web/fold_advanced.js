@@ -1,6 +1,7 @@
 // Folds advanced inputs on the canvas, where the frontends show all of them; Nodes 2.0 folds them itself.
 import { app } from "../../scripts/app.js";
 import { isLinked } from "./shared.js";
+import { t } from "./texts.js";
 
 const BUTTON = "advanced inputs";
 const NO_ROOM = () => [0, -4]; // the frontend of ComfyUI 0.3.75 leaves room for hidden widgets, and 4 between two
@@ -22,7 +23,7 @@ function setHidden(node, hidden) {
 function fold(node) {
   setHidden(node, !LiteGraph.vueNodesMode && !node.showAdvanced);
   const button = node.widgets.find((widget) => widget.name === BUTTON);
-  if (button) button.label = (node.showAdvanced ? "hide " : "show ") + BUTTON;
+  if (button) button.label = node.showAdvanced ? t("hide advanced inputs") : t("show advanced inputs");
 }
 
 /** Show what a saved or copied node has. */

@@ -3,13 +3,14 @@ import { app } from "../../scripts/app.js";
 import { listen } from "./renders.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
 import { storyOf, whileInGraph } from "./shared.js";
+import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
 
 const HEIGHT = 62; // in pixels, while the story can be changed
 const EVENT = "headforcing.story";
-const HINT = "Prompts that have not begun take what this node holds now.";
-const OTHERS = "Another page has changed the story; the button puts this node's text in its place.";
-const OFFLINE = "No answer from the server; the text may still be taken at the next block.";
+const HINT = () => t("Prompts that have not begun take what this node holds now.");
+const OTHERS = () => t("Another page has changed the story; the button puts this node's text in its place.");
+const OFFLINE = () => t("No answer from the server; the text may still be taken at the next block.");
 
 let running = null; // what the server told of the render whose story can be changed
 const parts = new Map(); // by Prompt Timeline node
@@ -37,7 +38,7 @@ class LiveStory {
   constructor(node) {
     this.#node = node;
     this.shown = false;
-    this.button = button("apply from the next block", HINT, () => this.#apply());
+    this.button = button(t("apply from the next block"), HINT(), () => this.#apply());
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
     this.button.style.cssText =
       "width: 100%; height: 26px; cursor: pointer; border: 1px solid var(--border-color, #4e4e4e); " +
@@ -55,7 +56,7 @@ class LiveStory {
     this.shown = shown;
     this.element.hidden = this.widget.hidden = !shown;
     if (shown) {
-      this.status.textContent = this.#replaces ? OTHERS : HINT;
+      this.status.textContent = this.#replaces ? OTHERS() : HINT();
       this.#height = this.#node.size[1];
       this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
     } else if (this.#height !== null) {
@@ -71,24 +72,27 @@ class LiveStory {
     if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
     this.#replaces = !holds(this.#node, before);
     if (!this.#replaces) putStory(this.#node, story);
-    this.status.textContent = this.#replaces ? OTHERS : "Another page has changed the story; this is its text.";
+    this.status.textContent = this.#replaces
+      ? OTHERS()
+      : t("Another page has changed the story; this is its text.");
   }
 
   async #apply() {
     if (!running) return;
     const { prompt_id, node_id } = running;
-    this.status.textContent = "Waits for the next block.";
+    this.status.textContent = t("Waits for the next block.");
     await editors.get(this.#node)?.settled();
     if (isLinked(this.#node, "prompts")) return this.show(false); // since the last block
     const body = { client_id: app.api.clientId, prompt_id, node_id, ...ownStory(this.#node) };
-    const answer = await post("/headforcing/story", body, OFFLINE);
-    const place = `from ${answer.time} on, block ${answer.block} of ${answer.blocks}`;
-    const replaces = this.#replaces ? ", in place of what another page has changed" : "";
-    const taken = ["success", `The video takes it ${place}${replaces}.`];
-    const [severity, words] = answer.error ? ["error", answer.error] : taken;
+    const answer = await post("/headforcing/story", body, OFFLINE());
+    const place = [answer.time, answer.block, answer.blocks];
+    const taken = this.#replaces
+      ? t("The video takes it from %1 on, block %2 of %3, in place of what another page has changed.", ...place)
+      : t("The video takes it from %1 on, block %2 of %3.", ...place);
+    const [severity, words] = answer.error ? ["error", answer.error] : ["success", taken];
     if (!answer.error) this.#replaces = false;
     this.status.textContent = this.status.title = words;
-    const toast = { severity, summary: "Prompt Timeline", detail: words, life: 8000 };
+    const toast = { severity, summary: t("Prompt Timeline"), detail: words, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
   }
 }

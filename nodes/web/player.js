@@ -1,47 +1,64 @@
 // Plays a video inside the node that makes it: the growing file while it is rendered, then the finished one. Above
 // it stands what the node says, which stays there when the job has ended. Nothing here can stop a render.
 import { app } from "../../scripts/app.js";
+import { Beside } from "./beside.js";
 import { address, GrowingFile } from "./growing_file.js";
 import { listen, playsGrowing } from "./renders.js";
-import { editors, isOpen, make, nodeOf, openId, rootGraph, storyNodeOf } from "./shared.js";
+import { button, editors, holds, isOpen, make, nodeOf, openId, rootGraph, storyNodeOf } from "./shared.js";
+import { nameOf } from "./take_data.js";
+import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
 
 const NAME = "player";
-const LINE = 16; // height of a line of text, in pixels
+const [LINE, CAPTION] = [16, 24]; // heights of a line of text and of the names of takes, in pixels
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
-const NODES = ["HeadForcingSampler", "HeadForcingCompareMethods", "HeadForcingDecodeVideo"];
-const LOST = "not rendered any more, since the server was started anew; Run goes on from the blocks that are kept";
 // the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
 const messages = new Map();
 const SHOUTS = { stopped: "info", failed: "error" }; // how loud the text is told besides
+/** Whether a node has a player: those of the pack that write a video. */
+function plays(node) {
+  const { output_node, output } = node?.constructor.nodeData ?? {};
+  return node?.comfyClass?.startsWith("HeadForcing") && output_node && output?.includes("VIDEO");
+}
 const views = new WeakMap(); // a node's View
 const heard = new Set(); // prompt ids of all runs that this page knows
 
-/** What a node shows: a line of text, and below it a preview or a video. */
+/** What a node shows: a line of text, and below it a preview or a video, and another take's beside that. */
 class View {
+  room = 0; // pixels for the text
+  place = { done: 0, lead: 0, running: false, render: "" };
+
   constructor(node) {
     this.node = node;
     const styled = (tag, style) => make(tag, { style });
-    const picture = "flex: 1 1 0; min-height: 0; width: 100%; object-fit: contain; display: none";
+    const picture = "flex: 1 1 0; min-height: 0; min-width: 0; width: 100%; object-fit: contain";
     this.root = styled("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
     this.text = styled("div", `flex: none; font-size: 12px; line-height: ${LINE}px; overflow: auto`);
     [this.image, this.video] = [styled("img", picture), styled("video", picture)];
-    this.video.setAttribute("aria-label", `Video of ${node.title}`);
+    this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 2px" }, this.video);
+    this.caption = styled("div", `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${CAPTION}px`);
+    this.stage.style.display = this.image.style.display = "none";
+    this.video.setAttribute("aria-label", t("Video of %1", node.title));
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
-    this.root.append(this.text, this.image, this.video);
+    this.root.append(this.text, this.image, this.stage, this.caption);
     this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
     for (const event of ["loadedmetadata", "resize"])
       this.video.addEventListener(event, () => this.show(this.video, this.video.videoWidth, this.video.videoHeight));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
+    this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
     });
     addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => this.height() });
   }
 
-  update({ text, state, video, preview, files, place, prompt_id }) {
-    this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
+  update(message) {
+    const { text, state, video, preview, files, place, prompt_id } = message;
+    const other = prompt_id !== this.told?.prompt_id;
+    this.told = message;
+    if (other) this.leave(); // a take stays until the next run
+    if (!this.take) this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
     this.text.textContent = this.text.title = text;
     const room = LINE * (SHOUTS[state] ? 6 : 2);
     const grew = this.root.style.display === "none" || room !== this.room;
@@ -49,6 +66,7 @@ class View {
     this.text.style.maxHeight = `${room}px`;
     this.root.style.display = "flex";
     if (grew) this.fit();
+    if (this.take) return;
     if (files?.length) this.finish(files);
     else if (files) this.clear();
     else if (video?.bytes && playsGrowing()) this.follow(video, state !== "running");
@@ -61,20 +79,81 @@ class View {
 
   /** Show on the timeline of this node's story how far it is rendered and where it is played. */
   mark() {
-    const { lead } = this.place;
-    const at = this.video.readyState >= 2 && this.video.src ? this.video.currentTime - lead : null;
-    const file = this.file && app.api.apiURL(address(this.file));
-    editors.get(storyNodeOf(this.node))?.follow(this, { ...this.place, at, file, video: this.video });
+    const story = storyNodeOf(this.node);
+    const tells = !this.take || (story && this.take.written && holds(story, this.take.written));
+    const place = tells ? this.place : { ...this.place, done: 0 }; // a take of another text has other scenes
+    const playing = tells && this.source === place.render; // else it is still an earlier video
+    const { currentTime, duration, readyState, src } = this.video;
+    const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
+    const at = playing && readyState >= 2 && src ? shown - place.lead : null;
+    const file = playing && this.file ? app.api.apiURL(address(this.file)) : undefined;
+    editors.get(story)?.follow(this, { ...place, at, file, video: this.video });
   }
 
-  /** Play from a second of the story, if the video has come that far. */
+  /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */
+  choose(take) {
+    const at = this.video.currentTime;
+    this.leave();
+    this.stop();
+    this.show(null);
+    if (!take) return this.told && this.update(this.told);
+    this.take = take;
+    this.source = take.name;
+    this.place = { done: take.finished, lead: take.lead, running: false, render: take.name };
+    this.root.style.display = "flex";
+    this.files = [take.file];
+    this.video.autoplay = true;
+    this.play(0, at);
+    this.label();
+  }
+
+  /** Play a take beside the video, or none. */
+  compare(take) {
+    if (this.beside) {
+      this.beside.close();
+      this.beside.video.remove();
+    }
+    this.second = take;
+    this.beside = take && new Beside(this.video, app.api.apiURL(address(take.file)), t("Video of %1", nameOf(take)));
+    if (take) this.stage.append(this.beside.video);
+    this.label();
+  }
+
+  /** Play no take from now on. */
+  leave() {
+    if (this.second) this.compare(null);
+    this.take = undefined;
+    this.label();
+  }
+
+  /** Say below the video which takes are played. */
+  label() {
+    const shown = this.take || this.second;
+    const [first, second] = [this.take ? nameOf(this.take) : t("Last run"), this.second && nameOf(this.second)];
+    const names = [first, second].filter(Boolean).map((name) => make("span", { style: "flex: 1" }, name));
+    const swap = () => {
+      for (const row of [this.stage, this.caption])
+        row.style.flexDirection = row.style.flexDirection ? "" : "row-reverse";
+    };
+    const swaps = button("⇄", t("Swap the two takes"), swap);
+    swaps.style.cssText = "border: 0; background: none; color: inherit; font-size: 18px; cursor: pointer";
+    if (second) names.splice(1, 0, swaps);
+    else this.stage.style.flexDirection = this.caption.style.flexDirection = "";
+    this.caption.replaceChildren(...names);
+    this.caption.style.display = shown ? "flex" : "none";
+    this.fit();
+    this.changed?.();
+  }
+
+  /** Play from a second of the story, if the video has it: it may begin with a scene, and end before the story. */
   seek(seconds) {
     const time = seconds + this.place.lead;
-    if (time < this.video.duration) this.video.currentTime = time;
+    if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
   }
 
   /** Play a file that grows. */
   follow(video, complete) {
+    this.source = this.place.render;
     if (this.growing?.id !== video.id) {
       this.stop();
       this.video.autoplay = true;
@@ -85,6 +164,7 @@ class View {
 
   /** Play finished files: the last of them, which grew here, from where it has come to, then all in turn. */
   finish(files) {
+    this.source = this.place.render;
     if (this.files && address(this.files[0]) === address(files[0])) return;
     const { currentTime, paused, ended } = this.video;
     const [grew, stays] = [this.growing !== undefined, paused && !ended && currentTime > 0];
@@ -118,13 +198,16 @@ class View {
   show(shown, width = 1, height = 0) {
     if (shown === this.image && (this.growing || this.files)) return;
     this.ratio = height / width || 0;
-    for (const element of [this.image, this.video]) element.style.display = element === shown ? "" : "none";
+    this.image.style.display = shown === this.image ? "" : "none";
+    this.stage.style.display = shown === this.video ? "flex" : "none";
     this.fit();
   }
 
   height() {
     if (this.root.style.display === "none") return 0;
-    return 24 + this.room + Math.min((this.node.size[0] - 20) * (this.ratio ?? 0), 360); // text, margins, picture
+    const width = (this.node.size[0] - 20) / (this.second ? 2 : 1);
+    const caption = this.caption.style.display === "none" ? 0 : CAPTION + 4;
+    return 24 + this.room + caption + Math.min(width * (this.ratio ?? 0), 360); // margins, text, picture
   }
 
   /** Make the node as tall as it must be, never wider or lower. */
@@ -146,10 +229,11 @@ function isOfRun({ prompt_id }) {
 function show(message) {
   if (!isOpen(message.workflow) || !isOfRun(message)) return;
   const node = nodeOf(message.node);
-  if (NODES.includes(node?.comfyClass)) viewOf(node).update(message);
+  if (plays(node)) viewOf(node).update(message);
 }
 
-function viewOf(node) {
+/** The player of a node, made where it has none yet. */
+export function viewOf(node) {
   if (!views.has(node)) views.set(node, new View(node));
   return views.get(node);
 }
@@ -187,9 +271,9 @@ function onStart({ detail }) {
 /** A node of the pack failed that has no player: the players of the open workflow say why nothing comes. */
 function onError({ detail }) {
   const failed = nodeOf(detail.node_id);
-  if (!failed?.comfyClass?.startsWith("HeadForcing") || NODES.includes(failed.comfyClass)) return;
-  const text = `failed in ${failed.title}: ${String(detail.exception_message).trim()}`;
-  for (const node of rootGraph().nodes.filter(({ comfyClass }) => NODES.includes(comfyClass)))
+  if (!failed?.comfyClass?.startsWith("HeadForcing") || plays(failed)) return;
+  const text = t("failed in %1: %2", failed.title, String(detail.exception_message).trim());
+  for (const node of rootGraph().nodes.filter(plays))
     remember({ node: String(node.id), workflow: openId(), prompt_id: detail.prompt_id, state: "failed", text });
 }
 
@@ -199,7 +283,7 @@ function onExecuted({ detail }) {
   if ([...messages.values()].some((told) => told.prompt_id === prompt_id && told.node === String(ran))) return;
   const id = String(detail.display_node ?? ran);
   const node = nodeOf(id);
-  if (!NODES.includes(node?.comfyClass)) return;
+  if (!plays(node)) return;
   if (output?.video?.length) {
     const message = { node: id, workflow: openId(), prompt_id, state: "done", text: "", files: output.video };
     const known = messages.get(placeOf(message)); // its text may be that of another render
@@ -208,11 +292,14 @@ function onExecuted({ detail }) {
   } else if (output?.images) views.get(node)?.clear();
 }
 
+const lost = () =>
+  t("not rendered any more, since the server was started anew; Run goes on from the blocks that are kept");
+
 export function setup() {
   listen(MESSAGE, {
     take: onProgress,
     known: () => [...messages.values()].filter(({ state, workflow }) => state === "running" && isOpen(workflow)),
-    lose: (message) => remember({ ...message, state: "failed", text: LOST }),
+    lose: (message) => remember({ ...message, state: "failed", text: lost() }),
   });
   app.api.addEventListener("executed", onExecuted);
   app.api.addEventListener("execution_start", onStart);
@@ -221,7 +308,7 @@ export function setup() {
 
 export function nodeCreated(node) {
   // the first Nodes 2.0 showed no widgets that came later; the canvas would leave room for an empty one
-  if (LiteGraph.vueNodesMode && NODES.includes(node.comfyClass)) viewOf(node);
+  if (LiteGraph.vueNodesMode && plays(node)) viewOf(node);
 }
 
 export function afterConfigureGraph() {

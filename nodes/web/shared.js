@@ -53,8 +53,10 @@ export function storyNodeOf(node) {
   return null;
 }
 
+const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
+
 /** The value of a node's widget. */
-const valueOf = (node, name) => node.widgets?.find((each) => each.name === name)?.value;
+const valueOf = (node, name) => widgetOf(node, name)?.value;
 
 /** Whether a node's input comes over a link, from another node or from around a subgraph: its widget is not used. */
 export const isLinked = (node, name) =>
@@ -63,28 +65,36 @@ export const isLinked = (node, name) =>
 /** The editors of Prompt Timeline nodes, by node. */
 export const editors = new WeakMap();
 
-/** The widgets of Prompt Timeline, as the server's routes take them. */
-export const storyOf = (node) => ({
-  text: String(valueOf(node, "prompts") ?? ""),
-  seconds: Number(valueOf(node, "seconds") ?? 0),
-  shared_prompt: String(valueOf(node, "shared_prompt") ?? ""),
-  switch: String(valueOf(node, "switch") ?? "reset"),
-  blend_blocks: Number(valueOf(node, "blend_blocks") ?? 0),
-  re_anchor: Boolean(valueOf(node, "re_anchor")),
-});
+/**
+ * The widgets of Prompt Timeline, as the server's routes take them. Here and below `owner(name)` gives the node and the
+ * name of the widget that holds a value, which may be on a subgraph's face.
+ */
+export function storyOf(node, owner = (name) => [node, name]) {
+  const value = (name) => valueOf(...owner(name));
+  return {
+    text: String(value("prompts") ?? ""),
+    seconds: Number(value("seconds") ?? 0),
+    shared_prompt: String(value("shared_prompt") ?? ""),
+    switch: String(value("switch") ?? "reset"),
+    blend_blocks: Number(value("blend_blocks") ?? 0),
+    re_anchor: Boolean(value("re_anchor")),
+    model_family: String(value("model_family") ?? "auto"),
+  };
+}
 
 /** Whether a node's own widgets have these values; those that come over links are not its own. */
 export const holds = (node, values) =>
   Object.entries(values).every(([name, value]) => isLinked(node, name) || valueOf(node, name) === value);
 
 /** Change a node's own widgets, as a step for the undo of the graph. */
-export function putStory(node, values) {
+export function putStory(node, values, owner = (name) => [node, name]) {
   app.canvas?.emitBeforeChange?.();
-  for (const widget of node.widgets) {
-    const value = values[widget.name];
-    if (value === undefined || value === widget.value || isLinked(node, widget.name)) continue;
+  for (const [name, value] of Object.entries(values)) {
+    const widget = widgetOf(...owner(name));
+    if (!widget || value === widget.value || isLinked(...owner(name))) continue;
     widget.value = value;
     widget.callback?.(value);
+    widget.value = value; // of a number the callback keeps one digit, which is no block's
   }
   app.canvas?.emitAfterChange?.();
   node.graph?.setDirtyCanvas?.(true, true);

@@ -1,48 +1,73 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
 import { editors, isLinked, post, putStory, storyOf, whileInGraph } from "./shared.js";
+import { t } from "./texts.js";
 import { TimelineEditor } from "./timeline/editor.js";
+import { ownerOf, storyIn } from "./timeline/face.js";
 import { addElement } from "./widgets.js";
 
-const HEIGHT = { closed: 138, open: 270 }; // of the widget in pixels, without and with the fields of a prompt
 const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
 
-/** What the editor sees of its node: its widgets' values, the text to write, and the server to ask. */
-function hostOf(node) {
-  let grown = 0; // by how much the node is higher for the open fields than it was
+/** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
+function hostOf(node, owner) {
+  let grown = 0; // by how much the node is higher than it was, for fields that are open now
   return {
-    read: () => storyOf(node),
-    linked: () => isLinked(node, "prompts"),
-    write: (prompts) => putStory(node, { prompts }),
-    ask: (body) => post("/headforcing/timeline", body, "The server does not answer; the text is unchanged."),
+    read: () => storyOf(node, owner),
+    linked: (name) => isLinked(...owner(name)),
+    write: (values) => putStory(node, values, owner),
+    ask: (body) => post("/headforcing/timeline", body, t("The server does not answer; the text is unchanged.")),
     run: (first) => app.queuePrompt(first ? -1 : 0),
-    resized(open) {
+    resized() {
       if (LiteGraph.vueNodesMode) return; // there a node is as high as what it holds
       const [width, height] = node.size;
-      const needed = Math.max(0, node.computeSize()[1] - height); // the text above gives what it has to spare
-      node.setSize([width, open ? height + needed : height - grown]);
-      grown = open ? needed : 0;
+      const own = height - grown; // the text above gives what it has to spare
+      grown = Math.max(0, node.computeSize()[1] - own);
+      node.setSize([width, own + grown]);
       node.graph?.setDirtyCanvas?.(true, true);
     },
   };
 }
 
-export function nodeCreated(node) {
-  if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-  const editor = new TimelineEditor(hostOf(node));
-  editors.set(node, editor);
-  const height = () => (editor.open ? HEIGHT.open : HEIGHT.closed);
+/** Add the editor of a story to a node; `owner(name)` gives the node and the name of the widget that holds a value. */
+function addEditor(node, owner) {
+  const editor = new TimelineEditor(hostOf(node, owner));
+  const height = () => editor.height;
   addElement(node, "timeline", editor.element, { getMinHeight: height, getMaxHeight: height });
-  const [width, low] = node.size;
-  node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
+  return editor;
+}
 
-  // Values change in many ways (typing, loading, undo of the graph, a subgraph's promoted widget), and the two
-  // renderers report them differently; looking is the same for all.
+/** Call a function again and again while a node is in a graph, since values change in many ways (typing, loading, undo
+ * of the graph, a subgraph's face), and the two renderers report them differently; looking is the same for all. */
+function watch(node, look) {
   let timer = null;
-  const begin = () => (timer ??= setInterval(() => editor.refresh(), POLL_MS));
+  const begin = () => (timer ??= setInterval(look, POLL_MS));
   whileInGraph(node, begin, () => {
     clearInterval(timer);
     timer = null;
   });
+}
+
+/** Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it. */
+function watchFace(face) {
+  let editor = null;
+  watch(face, () => {
+    const story = storyIn(face);
+    if (story && !editor) {
+      editor = addEditor(face, (name) => ownerOf(face, storyIn(face) ?? story, name));
+      if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
+    }
+    if (story) editors.set(story, editor); // players in the subgraph show there where they are
+    editor?.refresh();
+  });
+}
+
+export function nodeCreated(node) {
+  if (node.isSubgraphNode?.()) return watchFace(node);
+  if (node.comfyClass !== "HeadForcingPromptTimeline") return;
+  const editor = addEditor(node, (name) => [node, name]);
+  editors.set(node, editor);
+  const [width, low] = node.size;
+  node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
+  watch(node, () => editor.refresh());
 }

@@ -12,6 +12,12 @@ function rootOf(node, name) {
   return roots.get(place);
 }
 
+/** Add a widget to a subgraph's node, where the frontend of ComfyUI 0.30 lists those of its inputs alone. */
+function addToFace(node, widget) {
+  const { get } = Object.getOwnPropertyDescriptor(node, "widgets");
+  Object.defineProperty(node, "widgets", { get: () => [...get.call(node), widget], set() {}, configurable: true });
+}
+
 /** Add an element below a node's inputs; `options` are those of a DOM widget. */
 export function addElement(node, name, element, options) {
   // last and never serialised, so that the values of saved workflows stay in their places; a properties panel would
@@ -20,6 +26,7 @@ export function addElement(node, name, element, options) {
   element.style.flex = "1 1 auto";
   const widget = node.addDOMWidget(name, `headforcing_${name}`, element, all);
   widget.serialize = false;
+  if (!node.widgets.some((each) => each.name === name)) addToFace(node, widget);
   const show = () => {
     widget.element = rootOf(node, name);
     widget.element.replaceChildren(element);

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 
-from ...headforcing_core.commands.arguments import changed
 from ...headforcing_core.commands.compared_video import (
     ComparedJob,
     ComparedVideo,
@@ -21,9 +20,9 @@ from ...headforcing_core.commands.compared_video import (
     planned_video,
     render_compared,
 )
-from ...headforcing_core.commands.farm_arguments import farm_of
-from ...headforcing_core.commands.kept import kept_model, let_go
+from ...headforcing_core.commands.farms import kept_model, let_go
 from ...headforcing_core.commands.metrics import panel_of
+from ...headforcing_core.commands.values import changed
 from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.resources import Needs
@@ -39,7 +38,7 @@ def calibrate(args: argparse.Namespace, videos: Sequence[ScoredVideo], metrics: 
     counts, too.
     """
     largest = max(videos, key=lambda each: each.video.plan.shape.frame_slots)
-    made_from = {"row": largest.video.entry.key, "metrics": sorted(metrics), "where": _where(args, farm)}
+    made_from = {"row": largest.video.entry.key, "metrics": sorted(metrics), "where": place_of(args, farm)}
     made_from |= {k: v for k, v in largest.made_from.items() if k in ("weights", "vae", "width", "height", "dtype")}
     path: Path = args.out / "calibration.json"
     try:
@@ -48,23 +47,18 @@ def calibrate(args: argparse.Namespace, videos: Sequence[ScoredVideo], metrics: 
             return float(stored["seconds"]) / CALIBRATION_SECONDS
     except (OSError, ValueError, KeyError, TypeError):
         pass
+    folder = args.out / "calibration"
+    given = changed(args, prompts="calibration", seconds=CALIBRATION_SECONDS, out=folder, runs=None)
+    video = ComparedVideo.of(compared_source(given), largest.video.entry, args.seed, folder)
     with farm:
-        job = _job(args, largest, farm)
-        (outcome,) = farm.run(timed, {"calibration": job})
+        embed = farm.share(torch.zeros(1, video.source.info.config.text_dim))
+        (outcome,) = farm.run(timed, {"calibration": video.job(given, [embed], farm)})
         seconds = outcome.get()
     let_go()  # text encoder and profiler need the room
-    shutil.rmtree(args.out / "calibration", ignore_errors=True)
+    shutil.rmtree(folder, ignore_errors=True)
     with replacing(path) as temporary:
         temporary.write_text(json.dumps({"made_from": made_from, "seconds": seconds}, indent=1), encoding="utf-8")
     return seconds / CALIBRATION_SECONDS
-
-
-def _job(args: argparse.Namespace, largest: ScoredVideo, farm: Farm) -> ComparedJob:
-    folder = args.out / "calibration"
-    args = changed(args, prompts="calibration", seconds=CALIBRATION_SECONDS, out=folder, runs=None)
-    video = ComparedVideo.of(compared_source(args), largest.video.entry, args.seed, folder)
-    embed = farm.share(torch.zeros(1, video.source.info.config.text_dim))
-    return video.job(args, [embed], farm)
 
 
 def timed(job: ComparedJob) -> float:
@@ -77,10 +71,9 @@ def timed(job: ComparedJob) -> float:
     return time.monotonic() - begun
 
 
-def _where(args: argparse.Namespace, farm: Farm) -> str:
-    if farm.parallel:
-        return f"one worker of the farm {args.farm}"
-    return f"this machine, {device_name(args)}"
+def place_of(args: argparse.Namespace, farm: Farm) -> str:
+    """The name of what makes the videos."""
+    return f"one worker of the farm {args.farm}" if farm.parallel else f"this machine, {device_name(args)}"
 
 
 def device_name(args: argparse.Namespace) -> str:
@@ -92,75 +85,54 @@ def device_name(args: argparse.Namespace) -> str:
 
 @dataclass(frozen=True)
 class Cost:
-    """The estimate.
+    """The estimate; `needs` are the memory of the largest row and the disk of all, None if all videos are made."""
 
-    Attributes:
-        rate: seconds that a second of video takes; 0 if no video is to be made.
-        profile_seconds: of video that the head profile is measured on; 0 if it is there.
-        unmade: videos that are not made yet, each with so many `seconds`.
-        unscored: videos that are made and only scored.
-        needs: memory of the largest row, and disk of all; None if all videos are made.
-        parallel: whether a farm makes several at a time.
-    """
-
-    rate: float
-    profile_seconds: float
-    unmade: int
-    unscored: int
-    seconds: float
+    calibrated_on: str
+    seconds_per_second_of_video: float  # 0 if no video is to be made
+    profile_seconds_of_video: float  # 0 if the head profile is there
+    videos_to_make: int
+    videos_to_score: int  # that are made
+    seconds_of_a_video: float
     needs: Needs | None
-    where: str
     parallel: bool
 
     @property
-    def hours(self) -> float:
-        """Hours of all, one after the other. Scoring alone is less than making and scoring, for which it is taken."""
-        return self.rate * (self.profile_seconds + (self.unmade + self.unscored) * self.seconds) / 3600
-
-    @classmethod
-    def of(
-        cls,
-        args: argparse.Namespace,
-        rate: float,
-        profile_seconds: float,
-        counts: tuple[int, int],
-        needs: Needs | None,
-    ) -> Cost:
-        farm = farm_of(args)
-        return cls(rate, profile_seconds, *counts, args.seconds, needs, _where(args, farm), farm.parallel)
+    def parts(self) -> tuple[float, float, float]:
+        """Hours of the profile, the videos and the scores, each taken for making and scoring, one after the other."""
+        lengths = (
+            self.profile_seconds_of_video,
+            self.videos_to_make * self.seconds_of_a_video,
+            self.videos_to_score * self.seconds_of_a_video,
+        )
+        profile, videos, scores = (self.seconds_per_second_of_video * seconds / 3600 for seconds in lengths)
+        return profile, videos, scores
 
     def text(self) -> str:
         """Lines for people."""
-        if not self.unmade + self.unscored:
+        make, score, each = self.videos_to_make, self.videos_to_score, self.seconds_of_a_video
+        if not make + score:
             return "all videos are made and scored"
-        if not self.rate:
-            return f"scores   {self.unscored} finished videos, nothing else is to be done"
-        profile, videos = (self.rate * s / 3600 for s in (self.profile_seconds, self.unmade * self.seconds))
+        if not self.seconds_per_second_of_video:
+            return f"scores   {score} finished videos, nothing else is to be done"
+        profile, videos, scores = map(_time, self.parts)
+        given = f"profile  {self.profile_seconds_of_video:g} s of video: at most {profile}"
         lines = [
-            f"estimate, from {CALIBRATION_SECONDS:.1f} s of video made and scored by {self.where}: "
-            f"{self.rate:.3g} s for a second of video (of the row with the largest cache: others take less)"
+            f"estimate, from {CALIBRATION_SECONDS:.1f} s of video made and scored by {self.calibrated_on}: "
+            f"{self.seconds_per_second_of_video:.3g} s for a second of video (of the row with the largest cache: "
+            "others take less)",
+            given if self.profile_seconds_of_video else "",
+            f"videos   {make} of {each:g} s to make: about {videos}",
+            f"scores   {score} finished videos: less than {scores}" if score else "",
+            f"together about {_time(sum(self.parts))}" + (", divided by the workers" if self.parallel else ""),
+            "" if self.needs is None else self.needs.describe(),
         ]
-        if self.profile_seconds:
-            lines.append(f"profile  {self.profile_seconds:g} s of video: at most {_time(profile)}")
-        lines.append(f"videos   {self.unmade} of {self.seconds:g} s to make: about {_time(videos)}")
-        if self.unscored:
-            lines.append(f"scores   {self.unscored} finished videos: less than {_time(self.hours - profile - videos)}")
-        lines.append(f"together about {_time(self.hours)}" + (", divided by the workers" if self.parallel else ""))
-        return "\n".join([*lines, *([] if self.needs is None else [self.needs.describe()])])
+        return "\n".join(filter(None, lines))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        return {
-            "calibrated_on": self.where,
-            "seconds_per_second_of_video": self.rate,
-            "profile_seconds_of_video": self.profile_seconds,
-            "videos_to_make": self.unmade,
-            "videos_to_score": self.unscored,
-            "seconds_of_a_video": self.seconds,
-            "hours": self.hours,
-            "memory_bytes": self.needs and self.needs.memory,
-            "disk_bytes": self.needs and self.needs.disk,
-        }
+        plain = {name: value for name, value in vars(self).items() if name not in ("needs", "parallel")}
+        memory, disk = (None, None) if self.needs is None else (self.needs.memory, self.needs.disk)
+        return {**plain, "hours": sum(self.parts), "memory_bytes": memory, "disk_bytes": disk}
 
 
 def _time(hours: float) -> str:

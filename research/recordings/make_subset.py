@@ -14,27 +14,16 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
-from .record_absolute import record_absolute
+from .record_absolute import TENSORS, record_absolute, write_case
 
 # latent frames kept: every window has slid, every sink is out of the window, the summary is fed and attended to
 FRAMES = {
-    "self_forcing_tiny_d32": {
-        "full": 6,
-        "full_from_initial": 6,
-        "window21": 6,
-        "window6": 12,
-        "window9_sink3": 18,
-        "window7_sink1": 12,
-    },
-    "head_forcing_tiny_d32": {
-        "paper_defaults": 24,
-        "overflow": 24,
-        "all_memory_small": 18,
-        "no_rope_reencoding": 12,
-    },
+    "self_forcing_tiny_d32": {"full": 6, "full_from_initial": 6, "window21": 6, "window6": 12, "window9_sink3": 18}
+    | {"window7_sink1": 12},
+    "head_forcing_tiny_d32": {"paper_defaults": 24, "overflow": 24, "all_memory_small": 18, "no_rope_reencoding": 12},
 }
 FLOWS = 4  # model outputs of the first block
 
@@ -80,42 +69,31 @@ def shorten(run: dict[str, Any], frames: int, frames_per_block: int) -> dict[str
     return {**run, "frames": frames, "memory_events": events, "final_episodic_sources": sources_after(events)}
 
 
-def buckets(recorded: dict[str, Tensor], run: str, blocks: int) -> dict[str, Tensor]:
-    """The recorded attention shares of the blocks that are kept."""
-    prefix = f"buckets/{run}/block"
-    return {
-        key: tensor
-        for key, tensor in recorded.items()
-        if key.startswith(prefix) and int(key.removeprefix(prefix)) < blocks
-    }
+def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Configuration and tensors of a recorded case."""
+    return json.loads((folder / "config.json").read_text(encoding="utf-8")), load_file(folder / TENSORS)
 
 
 def make_subset(source: Path, target: Path) -> None:
     for name, frames in FRAMES.items():
-        config = json.loads((source / name / "config.json").read_text(encoding="utf-8"))
-        recorded = load_file(source / name / config["tensors"])
-        f = config["frames_per_block"]
+        config, recorded = read_case(source / name)
+        f, longest = config["frames_per_block"], max(frames.values())
         runs = {run: shorten(config["runs"][run], count, f) for run, count in frames.items()}
-        longest = max(frames.values())
-
         kept = {key: tensor for key, tensor in recorded.items() if key.startswith(("prompt_embeds_", "initial_"))}
         kept["noise"] = recorded["noise"][:longest]
         kept["renoise"] = recorded["renoise"][: longest // f]
         for run, settings in runs.items():
             given = len(recorded["initial_latent"]) if settings.get("initial_latent") else 0
             kept[f"latents/{run}"] = recorded[f"latents/{run}"][: given + settings["frames"]]
-            kept |= buckets(recorded, run, settings["frames"] // f)
+            shares = f"buckets/{run}/block"  # attention of a block
+            blocks = {key: int(key.removeprefix(shares)) for key in recorded if key.startswith(shares)}
+            kept |= {key: recorded[key] for key, block in blocks.items() if block < settings["frames"] // f}
         if "flow_predictions/full" in recorded:
             kept["flow_predictions/full"] = recorded["flow_predictions/full"][:FLOWS]
-
-        folder = target / name
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({key: tensor.contiguous() for key, tensor in kept.items()}, folder / config["tensors"])
-        text = json.dumps({**config, "runs": runs}, indent=1)
-        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_case(target / name, kept, {**config, "runs": runs})
         weights = Path(config["weights"])
         if len(weights.parts) == 1:  # the other case refers to this one's
-            shutil.copyfile(source / name / weights, folder / weights)
+            shutil.copyfile(source / name / weights, target / name / weights)
 
 
 def steps_of(config: dict[str, Any], run: dict[str, Any]) -> int:
@@ -127,8 +105,7 @@ def steps_of(config: dict[str, Any], run: dict[str, Any]) -> int:
 def make_peers(source: Path, target: Path) -> None:
     """The same for the methods with caches of their own."""
     for method, frames in PEERS.items():
-        config = json.loads((source / method / "config.json").read_text(encoding="utf-8"))
-        recorded = load_file(source / method / "golden.safetensors")
+        config, recorded = read_case(source / method)
         runs = {run: {**config["runs"][run], "frames": n} for run, n in frames.items()}
         longest, given = max(frames.values()), max(run.get("input_frames", 0) for run in runs.values())
         kept = {key: tensor for key, tensor in recorded.items() if key.startswith(("prompt_embeds", "sampled_rows"))}
@@ -141,19 +118,13 @@ def make_peers(source: Path, target: Path) -> None:
         steps = max(steps_of(config, run) for run in runs.values())
         kept[kind] = renoise.narrow(-6, 0, longest // f).narrow(-5, 0, steps - 1)
         kept |= {f"latents/{run}": recorded[f"latents/{run}"][:1].narrow(-4, 0, n) for run, n in frames.items()}
-
-        folder = target / method
-        folder.mkdir(parents=True, exist_ok=True)
-        save_file({key: tensor.contiguous() for key, tensor in kept.items()}, folder / "golden.safetensors")
         settings = {key: value for key, value in config.items() if key not in NOTES}
-        text = json.dumps({**settings, "runs": runs}, indent=1)
-        (folder / "config.json").write_text(text + "\n", encoding="utf-8")
+        write_case(target / method, kept, {**settings, "runs": runs})
 
 
 def make_drift(source: Path, target: Path) -> None:
     """Of the drift metrics' clips those with a case of their own: motion lost and gained, odd sizes, colours."""
-    config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-    recorded = load_file(source / "golden.safetensors")
+    config, recorded = read_case(source)
     kept = {
         key: tensor for key, tensor in recorded.items() if "/" in key and key.split("/")[1] in (*DRIFTING, "rgb", "hue")
     }
@@ -164,10 +135,7 @@ def make_drift(source: Path, target: Path) -> None:
         if isinstance(found, dict)
     }
     clips = {clip: config["clips"][clip] for clip in DRIFTING}
-    target.mkdir(parents=True, exist_ok=True)
-    save_file(kept, target / "golden.safetensors")
-    text = json.dumps({**config, "clips": clips, "results": results}, indent=1)
-    (target / "config.json").write_text(text + "\n", encoding="utf-8")
+    write_case(target, kept, {**config, "clips": clips, "results": results})
 
 
 if __name__ == "__main__":

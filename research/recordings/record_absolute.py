@@ -6,6 +6,7 @@ prompts are those of `head_forcing_tiny_d32`, the noise a corner of it. `make_su
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from ...headforcing_core.rollout.wan_video_model import WanVideoModel
 from ...headforcing_core.weights.checkpoint import load_state_dict
 
 SOURCE, NAME, RUN = "head_forcing_tiny_d32", "head_forcing_absolute", "absolute_with_merges"
+TENSORS = "golden.safetensors"
 # the first merge comes after block 4, so that the last two blocks attend to merged entries
 FRAMES, ROWS, COLUMNS = 21, 4, 4
 SETTINGS = {
@@ -49,9 +51,13 @@ def record_absolute(source: Path, target: Path) -> None:
     config["runs"][RUN] |= {"memory_events": events, "final_episodic_sources": sources}
     tensors[f"latents/{RUN}"] = latents
 
-    folder = target / NAME
+    write_case(target / NAME, tensors, config)
+
+
+def write_case(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
+    """Write a recorded case, its tensors and its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
-    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / config["tensors"])
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / TENSORS)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")
 
 

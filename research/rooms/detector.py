@@ -1,6 +1,6 @@
 """Detection of everything in video frames of the world of rooms, what prompts do not say included, without any model.
 
-`training/rooms_accuracy.py` states how often it is right on rendered frames, for which the truth is known.
+`training/clips.py` states how often it is right on rendered frames, for which the truth is known.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -22,16 +23,16 @@ from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.video import make_blocks
 from ...headforcing_core.rollout.loop import BlockCache
+from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.rollout.schedule import Schedule, schedule
 from ...headforcing_core.rollout.wan_video_model import WanVideoModel
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ..ablations import GivenFrames
 from ..role_rules import RULES, with_rule
+from ..statistics import Numbers, mean
 from .detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .scenes import CLOCK, FRAME_SIZE, Layout, Marking, looks_of_frames, poses, render
 from .stories import last_visits, returning_story, returns, round_story, visits
-
-Numbers = dict[str, float | None]
 
 STRIDE = 4  # one video frame per latent frame is looked at
 JUDGED_BLOCKS = 3  # of a room that has come back
@@ -85,26 +86,16 @@ class RoomsJudge:
 
     def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
         """The plan of a story; roles may also be the name of a rule of `RULES`."""
-        by_rule = roles in RULES
-        profile = with_rule(self.profile, roles) if by_rule else self.profile
-        arrangement = "profile" if by_rule else roles
-        return RenderPlan.make(
-            self.info.config,
-            policy,
-            self.schedule,
-            story,
-            *assets.SIZE,
-            profile=profile,
-            roles=arrangement,
-            shuffle=shuffle,
-            seed=seed,
-        )
+        profile = self.profile
+        if roles in RULES:
+            profile, roles = with_rule(profile, roles), "profile"
+        make = partial(RenderPlan.make, self.info.config, policy, self.schedule, story, *assets.SIZE)
+        return make(profile=profile, roles=roles, shuffle=shuffle, seed=seed)
 
-    def latents(self, plan: RenderPlan) -> Tensor:
-        """Generate the latents of a plan, `[frames, 16, 8, 8]`."""
-        return torch.cat(
-            [block.latents for block in make_blocks(job_of(plan), WanVideoModel(self.backbone, torch.float32))]
-        )
+    def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
+        """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that prompts hold."""
+        job = replace(job_of(plan), pictures=pictures or {})
+        return torch.cat([block.latents for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))])
 
     def measure_story(
         self,
@@ -120,7 +111,9 @@ class RoomsJudge:
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
         plan = self.plan(policy, roles, timeline_of(looks, tag), number, shuffle)
-        numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number) | self._size(plan)
+        numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number)
+        heads = plan.config.num_layers * plan.config.num_heads
+        numbers["frames_a_head"] = plan.shape.frame_slots / heads  # of the full cache, mean over heads
         return numbers | (self.one_block_ahead(plan, looks, number) if ahead else {})
 
     def measure_truth(self, looks: Sequence[Look], number: int, encoded: bool, ahead: bool = False) -> Numbers:
@@ -134,10 +127,6 @@ class RoomsJudge:
             seen = sightings(video_frames[first * STRIDE :: STRIDE])
             numbers["place_error"] = float(np.mean(_place_errors(seen, _places(looks, number)[first:])))
         return numbers
-
-    def _size(self, plan: RenderPlan) -> Numbers:
-        """Frame slots of the full cache, mean over heads."""
-        return {"frames_a_head": plan.shape.frame_slots / (plan.config.num_layers * plan.config.num_heads)}
 
     @torch.no_grad()
     def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:
@@ -223,22 +212,24 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
     another = Marking.draw(looks, number + OTHER_VIDEO).colour
     every = looks_of_frames(looks)
-    named, shown = [every[STRIDE * i] for i in late], [seen[i] for i in late]
+    shown = [(seen[i], every[STRIDE * i]) for i in late]  # beside what prompts say of it
     words = camera_words(video_frames[STRIDE * before :], GAP)
     steady = [i for i in range(STRIDE * before, len(every) - GAP) if every[i] == every[i + GAP]]
-    return {
-        "layout": _mean(layouts),
-        "layout_by_chance": _mean(strange),
-        "identity": None if start is None else float(start == end),
-        "identity_by_chance": None if start is None else float(another == end),
-        "background": _mean([float(s.background == look.background) for s, look in zip(shown, named, strict=True)]),
-        "pattern": _mean([float(s.pattern == look.pattern) for s, look in zip(shown, named, strict=True)]),
-        "shape": _mean([float(s.shape == look.shape) for s, look in zip(shown, named, strict=True)]),
-        "single": _mean([float(s.count == 1) for s in shown]),
-        "outline": _mean([s.overlaps.get(look.shape, 0.0) for s, look in zip(shown, named, strict=True)]),
-        "moves": float(motion_word([s.place for s in shown], STRIDE) == named[0].motion),
-        "camera": _mean([float(words[i - STRIDE * before] == every[i].camera) for i in steady]),
+    moves = motion_word([s.place for s, _ in shown], STRIDE)
+    found: dict[str, Sequence[float | None]] = {
+        "layout": layouts,
+        "layout_by_chance": strange,
+        "identity": [None if start is None else start == end],
+        "identity_by_chance": [None if start is None else another == end],
+        "background": [s.background == look.background for s, look in shown],
+        "pattern": [s.pattern == look.pattern for s, look in shown],
+        "shape": [s.shape == look.shape for s, look in shown],
+        "single": [s.count == 1 for s, _ in shown],
+        "outline": [s.overlaps.get(look.shape, 0.0) for s, look in shown],
+        "moves": [moves == shown[0][1].motion],
+        "camera": [words[i - STRIDE * before] == every[i].camera for i in steady],
     }
+    return {name: mean(values, decides=False) for name, values in found.items()}
 
 
 def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
@@ -268,8 +259,3 @@ def _place_errors(seen: Sequence[Sighting], places: Tensor) -> list[float]:
         NO_ACTOR if sighting.place is None else min(NO_ACTOR, math.dist(sighting.place, place))
         for sighting, place in zip(seen, places.tolist(), strict=True)
     ]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None

@@ -113,7 +113,6 @@ class Clip:
     shape: Tensor  # [n, 64, 64], coverage of each pixel by the actor, 0..1
     pictures: Tensor  # [n, 64, 64], coverage by pictures that the actor does not hide
     facing: Tensor  # [n], how much of the emblem can be seen, 0..1
-    centres: Tensor  # [n, 2], x and y of the actor
     looks: tuple[Look, ...]  # one per block
     camera: Tensor  # [n], pixels that the camera has moved to the right since it entered the room
     marking: Marking
@@ -154,30 +153,13 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
         colour = np.array(BACKGROUNDS[look.background]) * layout.tint
         hung = layout.between(int(view.min()), int(view.max()) + FRAME_SIZE)
         wall, covered = draw_wall(colour.tolist(), look.pattern, hung, view)
-        drawn = draw_actor(
-            wall,
-            pose.part(start, stop),
-            look.shape,
-            COLOURS[look.colour],
-            marking.emblem,
-            COLOURS[marking.colour],
-        )
+        body, mark = COLOURS[look.colour], COLOURS[marking.colour]
+        drawn = draw_actor(wall, pose.part(start, stop), look.shape, body, marking.emblem, mark)
         parts.append((*drawn, covered * (1 - drawn[1])))
     video_frames, shape, facing, pictures = (
         torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)
     )
-    centres = torch.from_numpy(np.stack((pose.x, pose.y), 1))
-    return Clip(
-        video_frames,
-        shape,
-        pictures,
-        facing,
-        centres,
-        tuple(looks),
-        torch.from_numpy(camera),
-        marking,
-        layouts,
-    )
+    return Clip(video_frames, shape, pictures, facing, tuple(looks), torch.from_numpy(camera), marking, layouts)
 
 
 def poses(looks: Sequence[Look], seed: int) -> Pose:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
 from ...headforcing_core.render.comparison import Entry
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
-from ..questions import Question, Rendered, Row, Shuffles, window
+from ..questions import Question, Rendered, Row, Shuffles, renders_of, window
 
 VIDEOS = 64
 OURS = "Head Forcing"
@@ -54,8 +54,12 @@ RECALLED = (
 )
 
 _POLICY = CachePolicy()
+_WITHOUT = {  # Head Forcing with the heads of one role ablated
+    "local": replace(_POLICY, local=RolePolicy(recent_frames=0)),
+    "anchor": replace(_POLICY, anchor=replace(_POLICY.anchor, sink_frames=0)),
+    "memory": replace(_POLICY, memory=replace(_POLICY.memory, episodic_frames=0)),
+}
 _TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
-_ALL_FRAMES = Entry("all frames", "self_forcing")
 
 
 @dataclass(frozen=True)
@@ -84,24 +88,13 @@ class RoomsTable:
         return range(self.first, self.first + videos)
 
     def with_shuffles(self, count: int) -> RoomsTable:
-        rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in self.question.rows]
-        return replace(self, question=replace(self.question, rows=tuple(rows)))
+        return replace(self, question=self.question.with_shuffles(count))
 
     def entries(self, deciding: bool) -> Iterator[Entry | Rendered]:
         """The rows that decide, or the others; a row of shuffles as one for each of them."""
         for row in self.question.rows:
             if (row.label in self.deciding) == deciding:
-                yield from row.entries if isinstance(row, Shuffles) else (row,)
-
-
-def _ablation(role: str) -> Entry:
-    """Head Forcing with the heads of one role ablated."""
-    policies = {
-        "local": replace(_POLICY, local=RolePolicy(recent_frames=0)),
-        "anchor": replace(_POLICY, anchor=replace(_POLICY.anchor, sink_frames=0)),
-        "memory": replace(_POLICY, memory=replace(_POLICY.memory, episodic_frames=0)),
-    }
-    return Entry(ABLATED[role], f"without_{role}", given=policies[role])
+                yield from (row,) if isinstance(row, Rendered) else renders_of(row)
 
 
 def _table(
@@ -117,7 +110,7 @@ def _table(
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
         *_TRUTH,
-        *([_ALL_FRAMES] if all_frames else []),
+        *([Entry("all frames", "self_forcing")] if all_frames else []),
         window(9),
         window(21),
         window(9, sink=3),
@@ -130,10 +123,6 @@ def _table(
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
     question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes, primary="")
     return RoomsTable(question, first, (*deciding, OURS) if deciding else (), ahead=all_frames)
-
-
-def _recalling(label: str, method: str, tag: str) -> Tagged:
-    return Tagged(f"{label}, {tag}", method, tag=tag)
 
 
 def _away(blocks: int, decides: bool = True) -> RoomsTable:
@@ -157,7 +146,7 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         "twelve_blocks",
         82_000,
         tuple(ABLATED.values()),
-        *(_ablation(role) for role in ABLATED),
+        *(Entry(label, f"without_{role}", given=_WITHOUT[role]) for role, label in ABLATED.items()),
         all_frames=True,
     ),
     "h4": _table(
@@ -176,9 +165,9 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         84_000,
         (),
         Entry(ECHO, "echo_forcing"),
-        _recalling(ECHO, "echo_forcing", RECALL),
-        _recalling(OURS, "head_forcing", RECALL),
-        _recalling(OURS, "head_forcing", BY_LIKENESS),
+        Tagged(f"{ECHO}, {RECALL}", "echo_forcing", tag=RECALL),
+        Tagged(f"{OURS}, {RECALL}", "head_forcing", tag=RECALL),
+        Tagged(f"{OURS}, {BY_LIKENESS}", "head_forcing", tag=BY_LIKENESS),
         shuffles=False,
         note=RECALLED,
     ),

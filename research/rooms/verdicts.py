@@ -10,24 +10,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from ...headforcing_core.render.describe import markdown_table
+from ..answers import Answer
 from ..statistics import (
     ENOUGH,
     LEVEL,
     Interval,
     Numbers,
     Values,
+    corrected,
     differences,
-    holm,
     mean_interval,
     mean_of,
     sign_flip_p,
     values_of,
 )
+from .tables import ABLATED, ABSOLUTE, BY_FUNCTION, EVEN, FIFO, NO_MEMORY, OURS, RANDOM, SHUFFLED, UNIFORM
 
+Answers = Mapping[str, Answer]
 SUPPORTS, REFUTES, UNDECIDED, UNMEASURED = "supports", "refutes", "undecided", "not measured"
 GATE_STUDENT, GATE_BASE = 0.4, 0.6
 EQUAL = 0.03  # H2: an interval of profile minus mean shuffle inside plus and minus this says that roles do not matter
@@ -71,16 +76,16 @@ def gate(student: float, base: float) -> Verdict:
     return Verdict("H0", "the model remembers", SUPPORTS if passes else REFUTES, found, numbers=numbers)
 
 
-def difference(name: str, claim: str, values: Values, above: float, below: float) -> Verdict:
+def difference(name: str, claim: str, values: Values, above: float, below: float, enough: float = ENOUGH) -> Verdict:
     """H1, H4, H5: supported with an interval above one bound, refuted with one below the other.
 
-    `values` are the paired differences, one per video.
+    `values` are the paired differences, one per video, of which `enough` decide.
     """
     interval = mean_interval(values)
     if interval is None:
         return Verdict(name, claim, UNMEASURED, "no values")
     outcome = UNDECIDED
-    if interval.count >= ENOUGH:
+    if interval.count >= enough:
         outcome = SUPPORTS if interval.low > above else REFUTES if interval.high < below else UNDECIDED
     p = p_against(values, below if outcome == REFUTES else above)
     return Verdict(name, claim, outcome, told(interval), p, numbers=asdict(interval))
@@ -119,41 +124,32 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
 def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
     """H3, from `costs[role][fact]`: what ablating a role's heads costs in a fact, per video, in standard deviations."""
     name, claim = "H3", "heads are what they are called"
-    means = {role: {fact: mean_interval(values) for fact, values in facts.items()} for role, facts in costs.items()}
-    if set(costs) != set(FACTS) or any(found is None for facts in means.values() for found in facts.values()):
+    found = {role: {fact: mean_interval(values) for fact, values in facts.items()} for role, facts in costs.items()}
+    means = {role: {fact: each.mean for fact, each in facts.items() if each} for role, facts in found.items()}
+    if set(costs) != set(FACTS) or any(len(facts) < len(FACTS) for facts in means.values()):
         return Verdict(name, claim, UNMEASURED, "no values")
     leads, largest, p = {}, 0, 0.0
     for role, own in FACTS.items():
-        mean = {fact: found.mean for fact, found in means[role].items() if found is not None}
-        rival = max((fact for fact in mean if fact != own), key=mean.__getitem__)
+        rival = max((fact for fact in means[role] if fact != own), key=means[role].__getitem__)
         lead = differences(costs[role][own], costs[role][rival])
         leads[role] = mean_interval(lead)
-        largest += mean[own] > mean[rival]
+        largest += means[role][own] > means[role][rival]
         p = max(p, p_against(lead, 0.0))
-    known = [lead for lead in leads.values() if lead is not None]
+    known = {role: lead for role, lead in leads.items() if lead is not None}
     outcome = UNDECIDED
-    if min((lead.count for lead in known), default=0) >= ENOUGH and len(known) == len(FACTS):
-        if largest == len(FACTS) and all(lead.low > 0 for lead in known):
+    if len(known) == len(FACTS) and min(lead.count for lead in known.values()) >= ENOUGH:
+        if largest == len(FACTS) and all(lead.low > 0 for lead in known.values()):
             outcome = SUPPORTS
         elif largest == 0:
             outcome = REFUTES
-    ahead = "; ".join(f"{role} {told(lead)}" for role, lead in leads.items() if lead is not None)
-    found = f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
+    ahead = "; ".join(f"{role} {told(lead)}" for role, lead in known.items())
     numbers = {
         "largest": largest,
-        "leads": {role: None if lead is None else asdict(lead) for role, lead in leads.items()},
-        "costs": {
-            role: {fact: None if cost is None else asdict(cost) for fact, cost in facts.items()}
-            for role, facts in means.items()
-        },
+        "leads": {role: lead and asdict(lead) for role, lead in leads.items()},
+        "costs": {role: {fact: cost and asdict(cost) for fact, cost in facts.items()} for role, facts in found.items()},
     }
-    return Verdict(name, claim, outcome, found, p, numbers=numbers)
-
-
-def corrected(verdicts: Sequence[Verdict]) -> list[Verdict]:
-    """The verdicts with Holm's correction over all of them; one that was not measured counts with p = 1."""
-    adjusted = holm([verdict.p for verdict in verdicts])
-    return [replace(verdict, holm=p) for verdict, p in zip(verdicts, adjusted, strict=True)]
+    words = f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
+    return Verdict(name, claim, outcome, words, p, numbers=numbers)
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> str:
@@ -179,7 +175,30 @@ def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
     return ["", "Costs in standard deviations; positive is worse.", "", markdown_table(head, lines)]
 
 
-# --------------------------------------------------------------------------------------------------- values per video
+def means_table(
+    videos: Mapping[str, Sequence[Numbers]], columns: Sequence[str], floors: Mapping[str, str], gain: str
+) -> str:
+    """A Markdown table of means with 95 % intervals, and of what each row's layout has above that of its floor.
+
+    Args:
+        floors: by row the row that it is compared with, which may be itself.
+        gain: heading of the difference.
+    """
+    lines = []
+    for row, made in videos.items():
+        means = {column: mean_interval(values_of(made, column)) for column in columns}
+        cells = [f"{it.mean:.2f}" if it and column == "frames_a_head" else shown(it) for column, it in means.items()]
+        above = mean_interval(differences(values_of(made, "layout"), values_of(videos[floors[row]], "layout")))
+        lines.append([row, *cells, shown(None if floors[row] == row else above)])
+    return markdown_table(["", *(column.replace("_", " ") for column in columns), gain], lines)
+
+
+def told(interval: Interval) -> str:
+    return interval.text("{:+.3f}".format, ", {} videos")
+
+
+def shown(interval: Interval | None) -> str:
+    return "–" if interval is None else interval.text(count="; {}")
 
 
 def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Values]]:
@@ -193,7 +212,8 @@ def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) 
         sign = 1 if fact == "place_error" else -1
         whole = values_of(ours, fact)
         every = [value for row in (ours, *ablated.values()) for video in row if (value := video.get(fact)) is not None]
-        deviation = _deviation(every)
+        variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
+        deviation = math.sqrt(variance) if variance > 1e-12 else math.inf  # equal values: differences count nothing
         for role, videos in ablated.items():
             worse = differences(values_of(videos, fact), whole)
             costs[role][fact] = [None if value is None else sign * value / deviation for value in worse]
@@ -203,10 +223,6 @@ def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) 
 def both(videos: Sequence[Numbers]) -> Values:
     """The mean of layout and identity of every video; None where one of them is not known."""
     return mean_of([values_of(videos, key) for key in ("layout", "identity")])
-
-
-def told(interval: Interval) -> str:
-    return f"{interval.mean:+.3f} ({interval.low:+.3f} to {interval.high:+.3f}, {interval.count} videos)"
 
 
 def p_against(values: Values, bound: float) -> float:
@@ -219,8 +235,63 @@ def p_against(values: Values, bound: float) -> float:
     return 1.0 if p is None else p
 
 
-def _deviation(values: Sequence[float]) -> float:
-    """The standard deviation; infinite for values that are all equal, whose differences count nothing."""
-    mean = sum(values) / len(values) if values else 0.0
-    variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1) if len(values) > 1 else 0.0
-    return math.sqrt(variance) if variance > 1e-12 else math.inf
+def verdicts_of(answers: Answers) -> list[Verdict]:
+    """H1 to H5 from the tables that were measured, with Holm's correction over all five."""
+    layouts = [_gain(answers, name, NO_MEMORY, "layout") for name in ("h1_45", "h1_90")]
+    ours, even = (both(_videos(answers, "h2_h5", row)) for row in (OURS, EVEN))
+    shuffles = [differences(ours, both(videos)) for videos in _shuffles(answers)]
+    ablated = {role: _videos(answers, "h3", row) for role, row in ABLATED.items()}
+    whole = _videos(answers, "h3", OURS)
+    costs = costs_of(whole, ablated) if whole and all(ablated.values()) else {}
+    recalled = mean_of(layouts) if all(layouts) else []
+    return corrected(
+        [
+            difference("H1", "episodic memory brings rooms back", recalled, 0.10, 0.10),
+            roles_matter(shuffles, differences(ours, even) if ours and even else []),
+            names_of_heads(costs),
+            difference("H4", "novelty keeps more rooms", _gain(answers, "h4", UNIFORM, "layout"), 0.05, 0.05),
+            difference("H5", "re-encoded positions keep rooms", _gain(answers, "h2_h5", ABSOLUTE, "layout"), 0.05, 0.0),
+        ]
+    )
+
+
+def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
+    """One line for each hypothesis, none of which is sure; `nearest` are the effects of memory of the last frames."""
+    found: list[tuple[str, Values]] = [
+        ("H0, effect of memory at gaps of 1 to 3 frames", list(nearest)),
+        ("H1, layout at a gap of 45 frames alone", _gain(answers, "h1_45", NO_MEMORY, "layout")),
+        ("H1, layout at a gap of 90 frames alone", _gain(answers, "h1_90", NO_MEMORY, "layout")),
+        ("H1, layout at a gap of 180 frames", _gain(answers, "h1_180", NO_MEMORY, "layout")),
+    ]
+    function = both(_videos(answers, "h2_h5", BY_FUNCTION))
+    shuffles = [differences(function, both(videos)) for videos in _shuffles(answers)] if function else []
+    if shuffles:
+        found.append(("H2, roles by function minus the mean shuffle", mean_of(shuffles)))
+        even = both(_videos(answers, "h2_h5", EVEN))
+        found += [("H2, roles by function minus uniform memory", differences(function, even))] if even else []
+    for role, row in ABLATED.items():
+        loss = [None if value is None else -value for value in _gain(answers, "h3", row, "loss_0.9375")]
+        found.append((f"H3, loss with {role} heads ablated minus without", loss))
+    for row in (FIFO, RANDOM):
+        found.append((f"H4, layout, novelty admission minus {row}", _gain(answers, "h4", row, "layout")))
+    found.append(("H5, marking, re-encoded minus absolute", _gain(answers, "h2_h5", ABSOLUTE, "identity")))
+    lines = [f"- {name}: {told(interval)}" for name, values in found if (interval := mean_interval(values)) is not None]
+    if shuffles:
+        means = [interval.mean for values in shuffles if (interval := mean_interval(values)) is not None]
+        lines.append(f"- H2, roles by function: better than {sum(m > 0 for m in means)} of {len(means)} shuffles")
+    return lines
+
+
+def _videos(answers: Answers, table: str, label: str) -> Sequence[Numbers]:
+    """The videos of a row; empty for one that was not measured."""
+    return answers[table].row(label).videos if table in answers else ()
+
+
+def _gain(answers: Answers, table: str, other: str, column: str) -> Values:
+    """Per video, Head Forcing minus another row; empty where one of them was not measured."""
+    ours, others = _videos(answers, table, OURS), _videos(answers, table, other)
+    return differences(values_of(ours, column), values_of(others, column)) if ours and others else []
+
+
+def _shuffles(answers: Answers) -> Sequence[Sequence[Numbers]]:
+    return answers["h2_h5"].row(SHUFFLED).shuffles if _videos(answers, "h2_h5", OURS) else ()

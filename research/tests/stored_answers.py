@@ -15,11 +15,11 @@ def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
     """The answer that `Answer.to_dict` stored. Rows are found by their labels, and those without numbers are empty."""
     known = {row["label"]: row for row in found["rows"]}
 
-    def stored(row: Entry | Rendered) -> tuple[Numbers, ...]:
+    def stored(row: Entry | Rendered) -> Sequence[Numbers]:
         videos = known.get(row.label, {})
         if isinstance(row, Entry) and row.roles == "shuffled":
-            return tuple(dict(enumerate(videos.get("shuffles", ()))).get(row.shuffle, ()))
-        return tuple(videos.get("videos", ()))
+            return dict(enumerate(videos.get("shuffles", ()))).get(row.shuffle, ())
+        return videos.get("videos", ())
 
     return answer_rows(question, stored)
 
@@ -32,6 +32,6 @@ def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
 
     rows = []
     for row in found["rows"]:
-        shuffles = {"shuffles": [by_video(part) for part in row["shuffles"]]} if "shuffles" in row else {}
+        shuffles = {"shuffles": list(map(by_video, row["shuffles"]))} if "shuffles" in row else {}
         rows.append({**row, "videos": by_video(row["videos"]), **shuffles})
     return {**found, "rows": rows}

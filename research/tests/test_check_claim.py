@@ -2,64 +2,60 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import pickle
 
 import pytest
-import torch
 from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.arguments import read_text
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
-from headforcing.headforcing_core.head_profiles.profiler import BUDGETS
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
-from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.headforcing_core.names import BUDGETS
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research import videos as claim_videos
 from headforcing.research.__main__ import main
 from headforcing.research.claims import check_claim
 from headforcing.research.claims import cost as claim_cost
+from headforcing.research.claims import returns as claim_returns
+from headforcing.research.claims import stories as claim_stories
+from headforcing.research.claims.paper_numbers import RETURN
 from headforcing.research.prompts import RESERVED_PROMPTS
 from metric_models import tiny_models
-from tiny_checkpoints import wan_vae
+from tiny_files import real_files
 
 STORY = ["a fox sits", "the fox runs"]
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory, repo_root):
-    """The options of a tiny model, whose prompts have embeddings."""
-    folder = tmp_path_factory.mktemp("tiny")
-    texts = [*RESERVED_PROMPTS[:2], *PROFILING_PROMPTS[:1], *STORY]
-    save_embeddings(folder / "texts.safetensors", {text: torch.randn(12, 48) for text in texts})
-    return {
-        "--weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
-        "--num-heads": 4,
-        "--vae": wan_vae(folder / "wan_2.1_vae.safetensors"),
-        "--embeddings": folder / "texts.safetensors",
-        "--videos": 2,
-        "--seconds": 0.9,
-        "--size": "96x64",
-        "--dtype": "fp32",
-        "--device": "cpu",
-    }
+def files(tmp_path_factory):
+    returning = map(claim_stories.with_recall, claim_stories.return_stories(RESERVED_PROMPTS[:3]))
+    texts = [*PROFILING_PROMPTS[:1], *STORY, *(text for story in returning for text in parse_timeline(story).texts)]
+    return real_files(tmp_path_factory.mktemp("tiny"), texts)
 
 
 @pytest.fixture
 def quick(monkeypatch):
     """Small budgets of the profile and the calibration."""
     monkeypatch.setitem(BUDGETS, "full", (1, 2.25))
-    monkeypatch.setattr(check_claim, "STORY_TEXTS", len(STORY))
+    monkeypatch.setattr(claim_stories, "STORY_TEXTS", len(STORY))
     monkeypatch.setattr(claim_cost, "CALIBRATION_SECONDS", 0.75)
 
 
 def run(options, *more):
     words = [str(part) for pair in options.items() for part in pair]
     return main(["check-claim", *words, *map(str, more)])
+
+
+def verdict_of(folder):
+    return json.loads((folder / "verdict.json").read_text("utf-8"))
+
+
+def stamps(paths):
+    return {path: path.stat().st_mtime_ns for path in paths}
 
 
 @pytest.mark.slow
@@ -89,14 +85,14 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert run(options) == 130
     assert "3 of 12 videos are finished, the same command goes on" in capsys.readouterr().err
     profile = (out / "profile.json").read_bytes()
-    before = {path: path.stat().st_mtime_ns for path in out.rglob("*.mp4")}
+    before = stamps(out.rglob("*.mp4"))
 
     assert run(options) == 0
     assert len(made) == 4 + 9, "finished videos are not made again"
     assert (out / "profile.json").read_bytes() == profile
-    assert all(path.stat().st_mtime_ns == stamp for path, stamp in before.items())
+    assert stamps(before) == before
     assert not list((out / "runs").rglob("*.safetensors")), "finished blocks go when a video is scored"
-    found = json.loads((out / "verdict.json").read_text("utf-8"))
+    found = verdict_of(out)
     assert {line["row"] for line in found["lines"]} == {"A", "random"}
     text = next(line for line in found["lines"] if line["row"] == "A" and line["column"] == "text")
     assert text["verdict"] == "not measured" and "give --metric-models FOLDER with that of `text`" in text["remark"]
@@ -116,18 +112,56 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert len(names) == 6
     measured = [{"video_path": str(path), "video_results": 0.5} for path in names]
     (tmp_path / "vbench" / "results").mkdir()
-    (tmp_path / "vbench" / "results" / "x_eval_results.json").write_text(
-        json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8"
-    )
+    results = tmp_path / "vbench" / "results" / "x_eval_results.json"
+    results.write_text(json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8")
     monkeypatch.setattr(claim_videos, "report_video", None)  # nothing is measured twice
     assert run(options) == 0
     assert "all videos are made and scored" in capsys.readouterr().err
-    lines = {(line["row"], line["column"]): line for line in json.loads((out / "verdict.json").read_text())["lines"]}
+    lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
     assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
     assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
-    assert "## Head Forcing less (A) Baseline" in page and "+9.45 (Table 4)" in page and "**Agrees**" in page
+    assert "## Head Forcing less (A) Baseline" in page and "+1.75 (Table 4)" in page and "**Agrees**" in page
+
+
+@pytest.mark.slow
+def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_forcing(
+    files, quick, tmp_path, monkeypatch
+):
+    """Nine plus three videos, features of which are measured once; the page names what could have been found."""
+    pytest.importorskip("transformers")
+    given, out = tmp_path / "three.json", tmp_path / "check"
+    HeadProfile("three-way", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(given)
+    options = {**files, "--out": out, "--rows": "A,scenes,echo", "--profile": given, "--videos": 3, "--seconds": 3}
+    options |= {"--size": "32x32", "--metric-models": tiny_models(tmp_path / "models")}
+    assert run(options, "--metrics", "subject") == 0
+    made = stamps((out / "videos" / RETURN).glob("*.mp4"))
+    methods = {path.name.split("-seed")[0] for path in made}
+    assert methods == {"head_forcing", "head_forcing_scenes", "self_forcing_window_21", "echo_forcing"}
+    assert len(made) == 12 and len(list((out / "videos" / "one_prompt").glob("*.mp4"))) == 6
+    texts = {path: json.loads(path.with_suffix(".json").read_text("utf-8"))["made_from"]["prompts"] for path in made}
+    assert all(("[recall 2]" in text) == path.name.startswith("echo") for path, text in texts.items())
+
+    found = verdict_of(out)
+    lines = {line["row"]: line for line in found["lines"] if line["column"] == "return"}
+    assert set(lines) == {"A", "scenes", "echo"} and all(line["verdict"] == "undecided" for line in lines.values())
+    ours, theirs = (found["rows"][row][RETURN] for row in ("D", "scenes"))
+    assert all(video["return_similarity"] > 0.5 for video in ours), "features are unit vectors"
+    by_hand = sum(100 * (a["return_above"] - b["return_above"]) for a, b in zip(ours, theirs, strict=True)) / 3
+    assert lines["scenes"]["difference"]["mean"] == pytest.approx(by_hand)
+    page = (out / "verdict.md").read_text("utf-8")
+    assert "## Scenes that return" in page and "| Echo-Forcing, with a recall |" in page
+
+    # the same command takes features as they are stored, other files of the model measure them again
+    monkeypatch.setattr(claim_videos, "render_compared", failing)
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_returns, "measured_visits", failing)
+        assert run(options, "--metrics", "subject") == 0
+    assert verdict_of(out)["lines"] == found["lines"]
+    next((out / "videos" / RETURN).glob("*.visits.json")).write_text("[]", encoding="utf-8")
+    assert run(options, "--metrics", "subject") == 0
+    assert stamps(made) == made
 
 
 def refusing(monkeypatch, *labels):
@@ -155,7 +189,7 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_pat
         assert run(options) == 0
     told = "left out: A: not enough memory: 76.4 GB are needed"
     assert told in capsys.readouterr().err
-    found = json.loads((tmp_path / "check" / "verdict.json").read_text("utf-8"))
+    found = verdict_of(tmp_path / "check")
     assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {"uniform"}
     assert not (tmp_path / "check" / "profile.json").exists(), "a profile that is given is not measured"
     page = (tmp_path / "check" / "verdict.md").read_text("utf-8")
@@ -173,9 +207,8 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_pat
         patch.setattr(claim_videos, "render_compared", failing)
         assert run(options | {"--rows": "uniform"}) == 2
     told = capsys.readouterr().err
-    assert (
-        "1 of 0.5 s to make" in told and "out of memory (3 of 4 videos are finished, the same command goes on)" in told
-    )
+    assert "1 of 0.5 s to make" in told
+    assert "out of memory (3 of 4 videos are finished, the same command goes on)" in told
     assert run(options | {"--rows": "uniform"}) == 0
     for labels, message in (
         (["head_forcing"], "Head Forcing does not fit, and all rows are compared with it: not enough memory"),
@@ -189,30 +222,30 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_pat
     assert "was made with other width: choose another --out" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"--rows": "A,E"}, "--rows are names such as A,D,random"),
-        ({"--rows": "D"}, "must name a row besides D"),
-        ({"--videos": 1}, "--videos must be from 2"),
-        ({"--videos": 33}, "there are prompts for 32"),
-        ({"--shuffles": 0}, "--shuffles must be from 1"),
-        ({"--profile": "auto"}, "leave --profile out, and they are measured"),
-        ({"--profile": "self_forcing"}, "30"),
-        ({"--vae": "nothing.safetensors"}, "nothing.safetensors was not found"),
-        ({"--text-encoder": "t5.safetensors"}, "either --text-encoder or --embeddings"),
-        ({"--metric-models": "nowhere"}, "--metric-models must name a folder"),
-        ({"--metrics": "flow"}, "--metrics needs --metric-models FOLDER"),
-        ({"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"}, "the head profile is measured on the prompt"),
-        ({"--stories": "just text\nand more"}, "--stories must have 6 texts in each line"),
-        ({"--seconds": 1e9}, "seconds must be above 0"),
-        ({"--farm": "everywhere"}, "--farm must be local"),
-    ],
-)
-def test_what_cannot_be_checked_is_refused_in_one_sentence(change, message, files, tmp_path, capsys):
-    options = {**files, "--out": tmp_path / "check", **change}
-    assert run(options) == 2
-    assert message in capsys.readouterr().err
+REFUSED = {
+    "--rows are names such as A,D,random": {"--rows": "A,E"},
+    "must name a row besides D": {"--rows": "D"},
+    "--videos must be from 2": {"--videos": 1},
+    "stories that return take 3 or more --videos with different --prompts": {"--rows": "scenes"},
+    "there are prompts for 32": {"--videos": 33},
+    "--shuffles must be from 1": {"--shuffles": 0},
+    "leave --profile out, and they are measured": {"--profile": "auto"},
+    "30": {"--profile": "self_forcing"},
+    "nothing.safetensors was not found": {"--vae": "nothing.safetensors"},
+    "either --text-encoder or --embeddings": {"--text-encoder": "t5.safetensors"},
+    "--metric-models must name a folder": {"--metric-models": "nowhere"},
+    "--metrics needs --metric-models FOLDER": {"--metrics": "flow"},
+    "the head profile is measured on the prompt": {"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"},
+    "--stories must have 6 texts in each line": {"--stories": "just text\nand more"},
+    "seconds must be above 0": {"--seconds": 1e9},
+    "--farm must be local": {"--farm": "everywhere"},
+}
+
+
+def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, capsys):
+    for message, change in REFUSED.items():
+        assert run({**files, "--out": tmp_path / "check", "--rows": "A,D", **change}) == 2, message
+        assert message in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.mp4"))
 
 
@@ -220,7 +253,7 @@ def test_another_model_does_not_go_on_with_a_measured_profile(files, tmp_path, c
     (tmp_path / "profile.json").write_text("{}", encoding="utf-8")
     sigmas = (1.0, 0.9375, 0.8333, 0.625)
     HeadShares(ProfileSetup("others", 4, 4, ("a fox",), 3, sigmas, 3, 96, 64)).save(tmp_path / "profile.safetensors")
-    assert run({**files, "--out": tmp_path}, "--estimate") == 2
+    assert run({**files, "--out": tmp_path, "--rows": "A"}, "--estimate") == 2
     assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
 
@@ -237,65 +270,12 @@ class Elsewhere(Farm):
 def test_a_farm_makes_the_same_videos(files, quick, tmp_path, capsys, monkeypatch):
     options = {**files, "--rows": "A,D", "--seconds": 0.5, "--out": tmp_path / "here"}
     assert run(options) == 0
-    for module in (check_claim, claim_cost, profiles):
+    for module in (check_claim, profiles):
         monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())
     options |= {"--out": tmp_path / "farm", "--farm": "local"}
     assert run(options) == 0
     assert "divided by the workers" in capsys.readouterr().err
-    here, farm = (json.loads((tmp_path / name / "verdict.json").read_text("utf-8")) for name in ("here", "farm"))
+    here, farm = (verdict_of(tmp_path / name) for name in ("here", "farm"))
     assert here["rows"] == farm["rows"] and here["lines"] == farm["lines"]
     assert here["profile"]["counts"] == farm["profile"]["counts"]
     assert not list((tmp_path / "farm" / "runs").rglob("*.safetensors"))
-
-
-def test_an_estimate_names_the_device_that_makes_the_videos(monkeypatch):
-    def name(device=None):
-        return {None: "the first", "cuda": "the first", "cuda:1": "the second"}[device]
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", name)
-    devices = ("auto", "cuda", "cuda:1", "cpu", "mps")
-    named = [claim_cost.device_name(argparse.Namespace(device=device)) for device in devices]
-    assert named == ["the first", "the first", "the second", "processor", "mps"]
-
-
-def stories(*lines):
-    args = argparse.Namespace(prompts=None, videos=2, stories="\n".join(map(json.dumps, lines)))
-    return check_claim.texts_of(args)["six_prompts"]
-
-
-def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
-    good = {"prompts": [f"a fox, part {part}" for part in range(6)]}
-    assert stories(good, good, good) == [json.dumps(good)] * 2
-    for bad, message in (
-        ({"prompts": good["prompts"][:5]}, "--stories must have 6 texts in each line.*line 2"),
-        ({"prompts": [*good["prompts"][:5], 6]}, "--stories must have 6 texts in each line.*line 2"),
-        ({"prompts": [*good["prompts"][:5], PROFILING_PROMPTS[0]]}, "measured on 'A red fox.*line 2 of --stories"),
-    ):
-        with pytest.raises(HeadForcingError, match=message):
-            stories(good, bad)
-    with pytest.raises(HeadForcingError, match="--stories must have a line for each of 2 videos"):
-        stories(good)
-
-
-def test_scores_of_model_files_that_were_replaced_do_not_count(monkeypatch):
-    def note(stamp):
-        return {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
-
-    notes = {"before": note("old"), "after": note("new")}
-    videos = [argparse.Namespace(name=name) for name in notes]
-    with monkeypatch.context() as patch:
-        patch.setattr(claim_videos, "known_note", lambda each: notes[each.name])
-        assert [each.name for each in claim_videos.Scores(videos, {"flow": "new"}).todo] == ["before"]
-        known = claim_videos.Scores(videos, {}).known
-        assert known == {"before": {"flicker": 0.1}, "after": {"flicker": 0.1}}, "two kinds of flow are not mixed"
-        notes["before"] = note("new")
-        assert claim_videos.Scores(videos, {}).known["before"]["mean_flow"] == 1.0
-
-
-def test_a_line_of_a_file_of_prompts_names_no_other_file(tmp_path):
-    (tmp_path / "prompts.txt").write_text(f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8")
-    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
-    args = argparse.Namespace(prompts=f"@{tmp_path / 'prompts.txt'}", videos=2, stories=None)
-    first, second = check_claim.texts_of(args)["one_prompt"]
-    assert read_text(first).strip() == f"@{tmp_path / 'secret.txt'}" and second == "a fox"

@@ -1,24 +1,35 @@
-"""Verdicts about the paper's figures: the rule, its statistics, and what is said where nothing is known."""
+"""Verdicts about the paper's figures: the rule, what is said where nothing is known, and the texts of the videos."""
 
 from __future__ import annotations
 
+import argparse
+import json
+
 import numpy as np
 import pytest
+import torch
+from headforcing.headforcing_core.commands.values import read_text
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.report.learned.registry import COLUMNS as MODELLED
 from headforcing.headforcing_core.report.learned.registry import METRICS
+from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.research import videos as claim_videos
 from headforcing.research.claims import claims
-from headforcing.research.claims.claims import Measured, claim_rows, lines_of, named_rows, page
-from headforcing.research.claims.paper_numbers import BESIDE, COLUMNS, REPORTED
+from headforcing.research.claims.claims import ADDED_ROWS, claim_rows, lines_of, named_rows
+from headforcing.research.claims.cost import device_name
+from headforcing.research.claims.page import page
+from headforcing.research.claims.paper_numbers import BESIDE, COLUMNS, PRIMARY, REPORTED, RETURN
+from headforcing.research.claims.returns import similarities, spread
+from headforcing.research.claims.stories import return_stories, texts_of, with_recall
 from headforcing.research.prompts import RESERVED_PROMPTS
 from headforcing.research.questions import UNJUDGED, Shuffles
-from headforcing.research.statistics import holm, sign_flip_p
+from headforcing.research.statistics import Measured, holm, sign_flip_p
 from headforcing.research.vbench import COLUMNS as OF_VBENCH
 
 
-def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, Measured]:
+def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, dict[str, Measured]]:
     """Head Forcing and the baseline, whose numbers differ by so much in the paper's units, give or take."""
     rng = np.random.default_rng(1)
     ours, theirs = [], []
@@ -27,7 +38,11 @@ def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, 
         noise = {key: spread * rng.normal() for key in differences}
         theirs.append(base)
         ours.append({key: base[key] + (mean + noise[key]) / 100 for key, mean in differences.items()})
-    return {"A": Measured({"one_prompt": theirs}), "D": Measured({"one_prompt": ours})}
+    return {"A": {"one_prompt": Measured(theirs)}, "D": {"one_prompt": Measured(ours)}}
+
+
+def measured_lines(found: dict) -> list:
+    return [line for line in lines_of(found, {}) if line.better is not None]
 
 
 def verdicts(differences: dict, **how) -> dict[str, str]:
@@ -50,52 +65,90 @@ def test_what_is_not_sure_is_undecided():
     assert verdicts({"flicker": 0.16}, spread=0.01, videos=31)["flicker"] == "undecided", "with fewer than 32 videos"
 
 
-def test_consistencies_are_compared_by_their_sign_only():
+def test_what_is_on_another_scale_is_compared_by_its_sign_only():
     small = {"subject_consistency_within": 0.02}  # in the paper 0.19
-    (line,) = [line for line in lines_of(rows(small, spread=0.01), {}) if line.better is not None]
+    (line,) = measured_lines(rows(small, spread=0.01))
     assert line.verdict == "agrees" and line.half is None
+    for key, by_sign in (("dynamic_degree_within", False), ("dynamic_degree", True), ("vbench_dynamic_degree", True)):
+        (line,) = measured_lines(rows({key: 1.0}))
+        assert line.key == key and (line.half is None) == by_sign, "of clips of 2 s, or of whole videos"
+        assert line.verdict == ("agrees" if by_sign else "disagrees"), "1.00 is less than half of the paper's 9.45"
 
 
-def test_p_values_are_corrected_over_all_tests_of_the_page():
-    measured = rows({"dynamic_degree_within": 9.0, "flicker": 0.05, "aesthetic_quality": 3.0}, spread=1.0)
-    tests = [test for line in lines_of(measured, {}) for test in (line.better, line.half) if test]
-    assert len(tests) == 6
-    assert [test.holm for test in tests] == holm([test.p for test in tests])
-    (flicker,) = [line for line in lines_of(measured, {}) if line.reported.column == "flicker"]
-    pairs = zip(
-        measured["D"].values("one_prompt", "flicker"), measured["A"].values("one_prompt", "flicker"), strict=True
-    )
-    assert flicker.better.p == sign_flip_p([100 * a - 100 * b for a, b in pairs])
+def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
+    found = rows({"dynamic_degree_within": 9.0, "flicker": 0.16, "return_above": 0.5}, spread=1.0)
+    found = {row: {**made, RETURN: made["one_prompt"]} for row, made in found.items()}
+    lines = measured_lines(found | {"scenes": found["A"]})
+    family = [test for line in lines if line.primary for test in line.tests]
+    assert len(family) == 4, "dynamic has two tests, a return to a scene is compared by its sign: A and scenes"
+    assert [test.holm for test in family] == holm([test.p for test in family])
+    (flicker,) = [line for line in lines if line.reported.column == "flicker"]
+    pairs = zip(*(found[row]["one_prompt"].values("flicker") for row in "DA"), strict=True)
+    assert not flicker.primary
+    assert flicker.better.holm == flicker.better.p == sign_flip_p([100 * (a - b) for a, b in pairs])
 
 
 def test_the_page_says_the_rule_and_why_something_is_missing():
     measured = rows({"flicker": 0.16, "mean_flow": 100.0}, videos=8)
     text = page(lines_of(measured, {"text": "give --stories @FILE"}), measured, {"A": "(A) Baseline"})
     assert claims.RULE in text and claims.LIMITS in text
-    assert text.startswith("agrees: 0; disagrees: 0; undecided: 1; not measured: 9.")
-    assert (
-        "| Clip Score Average, six prompts | +1.75 (Table 4) | – | – | – | not measured | give --stories @FILE |"
-        in text
-    )
-    assert "8 videos are fewer than 32" in text and "flow, all pixels +1.0" in text
-    assert "Table 2 has 97.32 for this row at 60 s" in text
+    assert text.startswith("Measured lines: 1, of these agrees 0, disagrees 0, better 0, worse 0, undecided 1. Not")
+    before, missing = text.split("## Not measured")
+    assert "| Clip Score Average, six prompts | (A) Baseline | give --stories @FILE |" in missing
+    assert "Clip Score" not in before and "Temporal Flickering" not in missing, "what is not measured stands apart"
+    (line,) = measured_lines(measured)
+    assert f"| {line.found_from:.2f} | undecided | 8 videos are fewer than 32" in text, "the smallest difference"
+    assert "flow, all pixels +1.0" in text
+    assert "## Primary endpoints" in before and "not measured" in before, "a primary endpoint is never dropped silently"
 
 
-def test_figures_that_differ_between_the_papers_tables_are_named():
-    notes = [reported.note for reported in REPORTED if reported.column == "smoothness"]
-    assert len(notes) == 7 and all("Table 2 has 98.67 for Head Forcing at 60 s" in note for note in notes)
+def test_a_return_is_compared_with_the_first_visits_of_the_other_videos():
+    rng = np.random.default_rng(5)
+    visits = torch.tensor(rng.normal(size=(3, 3, 4)))
+    found, (first, between, again) = similarities(visits), visits.unbind(1)
+    assert found[1]["return_similarity"] == pytest.approx(float(again[1] @ first[1]))
+    assert found[1]["return_chance"] == pytest.approx(float(again[1] @ first[0] + again[1] @ first[2]) / 2)
+    assert found[1]["return_above"] == pytest.approx(found[1]["return_similarity"] - found[1]["return_chance"])
+    assert found[0]["return_prompt"] == pytest.approx(float(again[0] @ between[2])), "of the video before, in a circle"
+    assert spread(10, 42) == list(range(11, 42, 2)) and spread(3, 6) == [3, 4, 5]
+
+
+def test_a_story_returns_to_its_second_prompt_alone_by_words_and_by_tag():
+    stories = return_stories(RESERVED_PROMPTS)
+    for i, story in enumerate(stories):
+        assert json.loads(story)["prompts"][1] == json.loads(stories[i - 1])["prompts"][2], "the same prompt elsewhere"
+        timeline = with_returns(parse_timeline(story, 60.0), most=8)
+        assert [segment.switch.recall for segment in timeline.segments] == [None, None, None, 2]
+        (_, a, _, again) = parse_timeline(with_recall(story), 60.0).segments
+        assert again.switch.recall == 2 and again.text == a.text
+    for few in (["a fox", "a cat", "a  fox"], ["a fox", "a cat"]):
+        with pytest.raises(HeadForcingError, match="stories that return take 3 or more --videos with different"):
+            return_stories(few)
+
+
+def test_head_forcing_is_better_or_worse_where_the_paper_has_no_figure():
+    def row(above):
+        return {RETURN: Measured([{"return_above": above + 0.001 * i} for i in range(32)])}
+
+    lines = measured_lines({"D": row(0.2), "A": row(0.1), "scenes": row(0.5), "echo": row(0.2)})
+    told = {"A": "better", "scenes": "worse", "echo": "undecided"}
+    assert {line.reported.row: line.verdict for line in lines} == told
+    assert [line.reported.row for line in lines if line.primary] == ["A", "scenes"]
 
 
 def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_favour():
-    assert {reported.row for reported in REPORTED} == set(claim_rows(1)) - {"D"}
-    assert {reported.column for reported in REPORTED} == set(COLUMNS)
+    assert {reported.row for reported in REPORTED} == set(claim_rows(1)) - {"D", *ADDED_ROWS}
+    assert {reported.column for reported in REPORTED} == set(COLUMNS) - {"return"}
+    assert {row for row, _ in PRIMARY} <= set(claim_rows(1)) and {column for _, column in PRIMARY} <= set(COLUMNS)
     assert all(reported.difference > 0 for reported in REPORTED)
-    known = {*MODELLED, *OF_VBENCH, *UNJUDGED}
+    notes = [reported.note for reported in REPORTED if reported.column == "smoothness"]
+    assert len(notes) == 7 and all("Table 2 has 98.67 for Head Forcing at 60 s" in note for note in notes)
+    known = {*MODELLED, *OF_VBENCH, *UNJUDGED, "return_above"}
     assert {*BESIDE, *(key for column in COLUMNS.values() for key in column.keys)} <= known
     for column in COLUMNS.values():
         own = [key for key in column.keys if not key.startswith("vbench_")]
         metric = METRICS[column.needs] if column.needs else None
-        assert metric is None or {each.key for each in metric.columns} >= set(own)
+        assert metric is None or own == ["return_above"] or {each.key for each in metric.columns} >= set(own)
 
 
 def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
@@ -103,7 +156,7 @@ def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
     row = named_rows("random", 3)["random"]
     assert isinstance(row, Shuffles) and len(row.entries) == 3
     labels = [entry.label for entry in claim_rows(1).values()]
-    assert len(set(labels)) == 8
+    assert len(set(labels)) == 10
     for text in ("D", ""):
         with pytest.raises(HeadForcingError, match="must name a row besides D"):
             named_rows(text, 1)
@@ -111,21 +164,18 @@ def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
         named_rows("A,E", 1)
 
 
-def test_the_dynamic_degree_of_a_whole_video_is_compared_by_its_sign_only():
-    for key, by_sign in (("dynamic_degree_within", False), ("dynamic_degree", True), ("vbench_dynamic_degree", True)):
-        (line,) = [line for line in lines_of(rows({key: 1.0}), {}) if line.better is not None]
-        assert line.key == key and (line.half is None) == by_sign
-        assert line.verdict == ("agrees" if by_sign else "disagrees"), "1.00 is less than half of the paper's 9.45"
-
-
 def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():
     rng = np.random.default_rng(2)
-    ours = Measured({"one_prompt": [{"dynamic_degree_within": 0.5 + 0.01 * rng.normal()} for _ in range(32)]})
+
+    def around(mean):
+        return [{"dynamic_degree_within": mean + 0.01 * rng.normal()} for _ in range(32)]
+
+    ours = {"one_prompt": Measured(around(0.5))}
 
     def verdict(*means):
-        videos = [[{"dynamic_degree_within": mean + 0.01 * rng.normal()} for _ in range(32)] for mean in means]
-        row = Measured.of_shuffles([Measured({"one_prompt": made}) for made in videos])
-        line = next(line for line in lines_of({"random": row, "D": ours}, {}) if line.better is not None)
+        made = [around(mean) for mean in means]
+        row = Measured.of_shuffles(made, decides=True) if len(made) > 1 else Measured(made[0])
+        (line,) = measured_lines({"random": {"one_prompt": row}, "D": ours})
         return line.verdict, line.remark
 
     assert verdict(0.3, 0.3, 0.3, 0.3, 0.6) == ("agrees", "better than 4 of 5 shuffles")
@@ -139,12 +189,64 @@ def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():
     assert verdict(0.6, 0.6, 0.6, 0.42, 0.1)[0] == "undecided", "two are better by half of the paper's difference"
 
 
-def test_shuffles_count_as_their_mean():
-    made = [{"a": 1.0, "b": None}, {"a": 3.0, "b": 1.0}]
-    assert Measured.of_shuffles([Measured({"x": [each]}) for each in made]).videos == {"x": [{"a": 2.0, "b": None}]}
-
-
 def test_no_head_profile_is_measured_on_the_reserved_prompts():
     assert len(set(RESERVED_PROMPTS)) == len(RESERVED_PROMPTS) == 32
     assert all(parse_timeline(prompt, 60.0).texts == [prompt] for prompt in RESERVED_PROMPTS), "no times, no tags"
     assert not {p.lower() for p in RESERVED_PROMPTS} & {p.lower() for p in PROFILING_PROMPTS}
+
+
+def test_an_estimate_names_the_device_that_makes_the_videos(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
+    devices = {"auto": "GPU None", "cuda:1": "GPU cuda:1", "cpu": "processor", "mps": "mps"}
+    assert {device: device_name(argparse.Namespace(device=device)) for device in devices} == devices
+
+
+def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
+    def stories(*lines):
+        args = argparse.Namespace(prompts=None, videos=2, stories="\n".join(map(json.dumps, lines)))
+        return texts_of(args)["six_prompts"]
+
+    texts = [f"a fox, part {part}" for part in range(6)]
+    good = {"prompts": texts}
+    assert stories(good, good, good) == [json.dumps(good)] * 2
+    for bad, message in (
+        (texts[:5], "--stories must have 6 texts in each line.*line 2"),
+        ([*texts[:5], 6], "--stories must have 6 texts in each line.*line 2"),
+        ([*texts[:5], PROFILING_PROMPTS[0]], "measured on 'A red fox.*line 2 of --stories"),
+    ):
+        with pytest.raises(HeadForcingError, match=message):
+            stories(good, {"prompts": bad})
+    with pytest.raises(HeadForcingError, match="--stories must have a line for each of 2 videos"):
+        stories(good)
+
+
+def test_scores_of_model_files_that_were_replaced_do_not_count(monkeypatch):
+    def note(stamp):
+        return {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
+
+    notes = {"before": note("old"), "after": note("new")}
+    videos = [argparse.Namespace(name=name) for name in notes]
+    with monkeypatch.context() as patch:
+        patch.setattr(claim_videos, "known_note", lambda each: notes[each.name])
+        assert [each.name for each in claim_videos.Scores(videos, {"flow": "new"}).todo] == ["before"]
+        known = claim_videos.Scores(videos, {}).known
+        assert known == {"before": {"flicker": 0.1}, "after": {"flicker": 0.1}}, "two kinds of flow are not mixed"
+        notes["before"] = note("new")
+        assert claim_videos.Scores(videos, {}).known["before"]["mean_flow"] == 1.0
+
+
+@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
+def test_prompts_and_stories_are_one_a_line(newline):
+    texts = [f"a cat{other}a dog" for other in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"]
+    stories = [json.dumps({"prompts": [text] * 6}, ensure_ascii=False) for text in texts]
+    args = argparse.Namespace(prompts=newline.join(texts), videos=len(texts), stories=newline.join(stories))
+    assert texts_of(args) == {"one_prompt": texts, "six_prompts": stories}
+
+
+def test_a_line_of_a_file_of_prompts_names_no_other_file(tmp_path):
+    (tmp_path / "prompts.txt").write_text(f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8")
+    (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")
+    args = argparse.Namespace(prompts=f"@{tmp_path / 'prompts.txt'}", videos=2, stories=None)
+    first, second = texts_of(args)["one_prompt"]
+    assert read_text(first).strip() == f"@{tmp_path / 'secret.txt'}" and second == "a fox"

@@ -1,94 +1,36 @@
-"""Questions with intervals: means and differences are those of the videos, and tables say no more than they know."""
+"""`evaluate`: which questions there are, their videos on a tiny model, what VBench is given, and bad input."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
+from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.render.comparison import Entry
 from headforcing.headforcing_core.report.learned.registry import METRICS
-from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.research import evaluate, videos
 from headforcing.research.__main__ import main
-from headforcing.research.answers import answer
 from headforcing.research.paper_tables import PAPER_TABLES
-from headforcing.research.questions import COLUMNS, QUESTIONS, UNJUDGED, Question, Shuffles, window
+from headforcing.research.questions import COLUMNS, QUESTIONS, UNJUDGED, window
 from metric_models import tiny_models
-from tiny_checkpoints import wan_vae
-
-BEFORE, AFTER = Entry("before", "self_forcing"), Entry("after", "head_forcing")
+from tiny_files import real_files
 
 
-def measured(entry, number):
-    """Like a model: prompts differ much, methods little but always."""
-    rng = np.random.default_rng(number)
-    return {"layout": rng.uniform(0.3, 0.6) + (0.2 if entry is AFTER else 0.0), "shape": rng.uniform(), "motion": None}
-
-
-QUESTION = Question(
-    "Is after better?", "one_prompt", (BEFORE, AFTER), ("layout", "shape", "motion"), "A note.", "layout"
-)
-
-
-def test_a_table_leaves_out_what_nobody_knows():
-    told = answer(QUESTION, 32, measured)
-    lines = told.table().splitlines()
-    assert lines[0] == "|  | layout | kind of shape |"
-    before, after = lines[2], lines[3]
-    assert before.startswith("| before | **0.4") and after.startswith("| after | 0.6")
-    assert "**" not in before.split("|")[3] and "**" not in after
-    assert any(line.startswith("Means of 32 videos with 95 % t intervals") for line in lines)
-
-
-@pytest.mark.parametrize(("away", "clear"), [((3.0, -0.1, -0.1), False), ((3.0, 0.1, 0.1), True)])
-def test_a_row_of_shuffles_is_marked_only_where_they_lie_on_the_side_of_the_mean(away, clear):
-    """Of three shuffles one with a large difference decides the mean; the two others are below the last row."""
-    row = Shuffles(Entry("shuffled", "head_forcing", roles="shuffled"), 3)
-    question = replace(QUESTION, rows=(row, AFTER), columns=("shape",), primary="shape")
-
-    def shuffled(entry, number):
-        return {"shape": 0.5 + 0.01 * (number % 3) * (entry is AFTER) + (0 if entry is AFTER else away[entry.shuffle])}
-
-    assert answer(question, 12, shuffled).compared(0, "shape").clear == clear
-
-
-def test_what_is_planned_is_told_without_an_interval():
-    def sized(entry, number):
-        return {"frames_a_head": 8.541666 if entry is AFTER else 21.0}
-
-    lines = (
-        answer(replace(QUESTION, columns=("frames_a_head", "motion"), primary="motion"), 3, sized).table().splitlines()
-    )
-    assert lines[0] == "|  | frames a head |"
-    assert lines[2:4] == ["| before | 21 |", "| after | 8.54 |"]
-
-
-def test_the_json_holds_every_video_and_the_means_follow_from_them():
-    found = json.loads(json.dumps(answer(QUESTION, 5, measured).to_dict()))
-    assert [row["label"] for row in found["rows"]] == ["before", "after"]
-    for row in found["rows"]:
-        assert len(row["videos"]) == 5
-        assert row["means"]["layout"]["mean"] == pytest.approx(np.mean([v["layout"] for v in row["videos"]]), abs=1e-5)
-        assert row["means"]["motion"] is None
-    assert found["rows"][0]["difference_to_last"]["layout"]["mean"] == pytest.approx(-0.2)
-
-
-def test_every_question_compares_with_head_forcing_and_shows_known_columns():
+def test_every_question_compares_head_forcing_with_plain_windows_and_other_rows():
     for name, question in QUESTIONS.items():
         entries = [row for row in question.rows if isinstance(row, Entry)]
-        assert entries[-1] is question.rows[-1] and entries[-1].policy == AFTER.policy, name
+        assert entries[-1] is question.rows[-1] and entries[-1].policy == preset("head_forcing"), name
         assert entries[-1].roles == "profile" and entries[-1].rope is None
         assert len({(row.policy, row.roles) for row in entries}) == len(entries), name
+        assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in entries}, name
         assert question.story in ("one_prompt", "six_prompts")
     ablations = [name for name, table in PAPER_TABLES.items() if not table.optional]
     assert [name for name in QUESTIONS if name in PAPER_TABLES] == ablations
+    rows = {(row.label, row) for question in QUESTIONS.values() for row in question.rows}
+    assert len(rows) == len({label for label, _ in rows}), "a label names one row of all questions"
 
 
 def test_a_window_counts_its_sink_and_the_current_block():
@@ -98,31 +40,14 @@ def test_a_window_counts_its_sink_and_the_current_block():
     assert window(9).policy.rope == "contiguous"
 
 
-def test_questions_of_the_method_have_rows_of_plain_windows():
-    """Of nine frames a head, with and without a sink."""
-    for name, question in QUESTIONS.items():
-        entries = [row for row in question.rows if isinstance(row, Entry)]
-        assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in entries}, name
-
-
 @pytest.mark.slow
-def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, repo_root, monkeypatch):
+def test_real_weights_are_asked_what_can_be_measured_without_the_truth(tmp_path, monkeypatch):
     pytest.importorskip("transformers")
-    save_embeddings(tmp_path / "texts.safetensors", {text: torch.randn(12, 48) for text in ("a fox", "an owl")})
     HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
     (tmp_path / "prompts.txt").write_text("a fox\nan owl\n", encoding="utf-8")
-    options = {
-        "--weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
-        "--num-heads": 4,
-        "--vae": wan_vae(tmp_path / "wan_2.1_vae.safetensors"),
-        "--embeddings": tmp_path / "texts.safetensors",
+    options = real_files(tmp_path, ["a fox", "an owl"]) | {
         "--profile": tmp_path / "tiny.json",
         "--prompts": f"@{tmp_path / 'prompts.txt'}",
-        "--videos": 2,
-        "--seconds": 1,
-        "--size": "96x64",
-        "--dtype": "fp32",
-        "--device": "cpu",
         "--out": tmp_path / "out",
         "--metric-models": tiny_models(tmp_path / "models"),
         "--metric-device": "cpu",
@@ -180,9 +105,8 @@ def test_an_endpoint_is_only_where_it_answers():
     suited = {name: evaluate.suit(name, QUESTIONS[name], {}, ("text_score",)) for name in asked}
     assert suited["components"].note == QUESTIONS["components"].note
     assert [question.primary for question in suited.values()] == ["", "", "text_score"]
-    assert {question.columns for question in suited.values()} == {(*UNJUDGED, "text_score")} and set(UNJUDGED) < set(
-        COLUMNS
-    )
+    assert {question.columns for question in suited.values()} == {(*UNJUDGED, "text_score")}
+    assert set(UNJUDGED) < set(COLUMNS)
     assert evaluate.suit("switches", QUESTIONS["switches"], {}, ()).primary == ""
 
 
@@ -194,29 +118,20 @@ def test_a_question_needs_head_forcing_and_another_row():
         evaluate.suit("rope", QUESTIONS["rope"], dict.fromkeys(labels[:-1], "no room"), ())
 
 
-def test_a_label_names_one_row_of_all_questions():
-    rows = {(row.label, row) for question in QUESTIONS.values() for row in question.rows}
-    assert len(rows) == len({label for label, _ in rows})
+REFUSED = {
+    "evaluate is for --weights: the embedded model is measured by `rooms`": "roles --demo",
+    "--videos must be from 1": "roles --weights w.pt --videos 0",
+    "--shuffles must be from 0": "roles --weights w.pt --shuffles -1",
+    "in two commands": "length switches --weights w.pt --vae v",
+    "--prompts must name a file with a line": "switches --weights w.pt --vae v",
+    "there are prompts for 32": "length --weights w.pt --vae v --videos 33",
+}
 
 
-def test_without_a_file_of_prompts_no_video_is_of_a_prompt_that_profiles_are_measured_on():
-    assert not set(evaluate.story_texts(None, "one_prompt", 32)) & set(PROFILING_PROMPTS)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["roles", "--demo"], "evaluate is for --weights: the embedded model is measured by `rooms`"),
-        (["roles", "--weights", "w.pt", "--videos", "0"], "--videos must be from 1"),
-        (["roles", "--weights", "w.pt", "--shuffles", "-1"], "--shuffles must be from 0"),
-        (["length", "switches", "--weights", "w.pt", "--vae", "v"], "in two commands"),
-        (["switches", "--weights", "w.pt", "--vae", "v"], "--prompts must name a file with a line"),
-        (["length", "--weights", "w.pt", "--vae", "v", "--videos", "33"], "there are prompts for 32"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused_in_one_sentence(arguments, message, tmp_path, capsys):
-    assert main(["evaluate", *arguments, "--out", str(tmp_path)]) == 2
-    assert message in capsys.readouterr().err
+def test_what_cannot_be_asked_is_refused_in_one_sentence(tmp_path, capsys):
+    for message, arguments in REFUSED.items():
+        assert main(["evaluate", *arguments.split(), "--out", str(tmp_path)]) == 2, message
+        assert message in capsys.readouterr().err
 
 
 def test_six_prompts_are_read_from_lines_of_json():

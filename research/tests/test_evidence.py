@@ -13,21 +13,22 @@ import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from headforcing.headforcing_core.hashing import file_hash
-from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.research.answers import Answer
+from headforcing.research.rooms import references, returning
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
-from headforcing.research.rooms.measure import Trained, jobs, measured_on
-from headforcing.research.rooms.outcomes import secondary, verdicts_of
+from headforcing.research.rooms.measure import jobs
+from headforcing.research.rooms.measurements import Trained
 from headforcing.research.rooms.tables import OURS, ROOMS_TABLES
-from headforcing.research.rooms.verdicts import gate, verdict_table
-from headforcing.research.statistics import mean_interval
-from headforcing.research.training import accuracy as rooms_accuracy
+from headforcing.research.rooms.verdicts import gate, secondary, verdict_table, verdicts_of
+from headforcing.research.statistics import mean_interval, values_of
+from headforcing.research.training import clips
 from headforcing.research.training import gate as rooms_gate
 from stored_answers import read_answer, unpacked
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 ROOMS = EVIDENCE / "rooms"
+PAGE = EVIDENCE.parents[1] / "docs" / "evidence.md"
 TABLES = [name for name in ROOMS_TABLES if (ROOMS / f"{name}.json").exists()]
 SAMPLE = 5  # videos that are made again; means of fewer are not normal, as many values are 0 or 1
 STORIES_AGAIN = 2  # of every gap of the gate
@@ -65,12 +66,9 @@ def rounded(found: Any) -> Any:
 # ---------------------------------------------------------------------------------------- pages follow from files
 
 
-def test_every_table_that_decides_was_measured():
-    assert set(TABLES) >= {name for name, table in ROOMS_TABLES.items() if table.deciding}
-
-
 @pytest.mark.parametrize("name", TABLES)
 def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Answer]):
+    assert set(TABLES) >= {name for name, table in ROOMS_TABLES.items() if table.deciding}
     found, table = unpacked(stored(name)), answers[name].table()
     counted = rounded(answers[name].to_dict())
     assert counted == {key: rounded(found[key]) for key in counted}
@@ -85,10 +83,41 @@ def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects
     assert rounded([verdict.to_dict() for verdict in verdicts]) == rounded(told["verdicts"])
     assert secondary(answers, effects["student"]["effects"]["0"]) == told["secondary"]
     assert len({stored(name)["weights"] for name in TABLES} | {told["weights"]}) == 1, "of the same weights and code"
-    profile = load_profile(bundled_profiles()["toy_world"])
-    assert told["files"] == measured_on(Trained(assets.model_path(), assets.autoencoder_path()), profile)
-    for page in (ROOMS / "verdicts.md", EVIDENCE.parents[1] / "docs" / "evidence.md"):
+    assert told["files"] == Trained.embedded().measured_on(Trained.embedded().profile())
+    for page in (ROOMS / "verdicts.md", PAGE):
         assert verdict_table(verdicts) in text(page), page.name
+
+
+def test_rooms_that_come_back_are_those_of_the_second_pre_registration():
+    page = text(EVIDENCE / "PREREGISTRATION_2.md")
+    numbers = re.search(r"Videos ([\d,]+) to\s+([\d,]+)", page).groups()
+    assert [int(n.replace(",", "")) for n in numbers] == [returning.FIRST, returning.FIRST + returning.VIDEOS - 1]
+    assert all(f"| {row} |" in page for row in returning.ROWS)
+    made = {row: stored("returns")["rows"][row] for row in returning.ROWS}
+    assert {len(videos) for videos in made.values()} == {returning.VIDEOS}
+    assert text(ROOMS / "returns.md").strip() == returning.table(made).strip()
+    assert verdict_table(returning.verdicts_of(made)) in text(PAGE)
+
+
+@pytest.fixture(scope="module")
+def shown() -> dict[str, list[dict[str, float]]]:
+    """The stored videos of rooms that are shown as a picture, by row."""
+    rows: dict[str, list[dict[str, float]]] = json.loads(text(EVIDENCE / "references.json"))["rows"]
+    return rows
+
+
+def test_rooms_shown_as_a_picture_are_those_of_the_page(shown):
+    assert references.table(shown) == text(EVIDENCE / "references.md").rstrip()
+    assert {len(made) for made in shown.values()} == {references.VIDEOS} == {16}
+    page = text(PAGE).partition("### Rooms shown as a picture")[2]
+    for row, column, least, most in (
+        (references.NONE, "layout", 0.0, 0.1),
+        (references.RIGHT, "layout", 0.8, 1.0),
+        (references.WRONG, "layout", 0.0, 0.1),
+        (references.WRONG, "wrong layout", 0.7, 1.0),
+    ):
+        mean = mean_interval(values_of(shown[f"{row}, roles by quota"], column)).mean
+        assert least < mean < most and f"{mean:.2f}" in page
 
 
 def test_the_gate_was_measured_on_the_files_that_ship(effects: dict[str, dict[str, Any]]):
@@ -102,42 +131,31 @@ def test_the_gate_was_measured_on_the_files_that_ship(effects: dict[str, dict[st
 def test_nothing_but_a_verdict_is_called_sure():
     """Outside tables and the sentences that say what the word means; the rule is in `Verdict.sure`."""
     sure = {verdict["name"] for verdict in stored("verdicts")["verdicts"] if verdict["sure"]}
-    for page in (EVIDENCE / "README.md", EVIDENCE.parents[1] / "docs" / "evidence.md"):
+    for page in (EVIDENCE / "README.md", PAGE):
         prose = " ".join(line for line in text(page).splitlines() if not line.startswith("|"))
         for sentence in re.split(r"(?<=[.:]) ", prose):
             if re.search(r"\b(sure|surely|significan\w*)\b", sentence) and "*Sure*" not in sentence:
                 assert (named := set(re.findall(r"\bH\d\b", sentence))) and named <= sure, sentence
 
 
-def test_the_repository_stays_light():
+def test_the_page_names_every_table_and_the_repository_stays_light():
+    page = text(EVIDENCE / "README.md")
+    assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
+    assert f"{len(list(jobs(ROOMS_TABLES, list(range(64)), deciding=False))):,} videos" in page
     weights = (assets.model_path(), assets.autoencoder_path())
     assert sum(path.stat().st_size for path in weights) < 16_000_000
     evidence = (path for path in EVIDENCE.rglob("*") if path.is_file() and path.suffix != ".jsonl")
     assert sum(path.stat().st_size for path in evidence) < 3_000_000
 
 
-def test_the_page_names_every_table_and_how_many_videos_they_are():
-    page, videos = text(EVIDENCE / "README.md"), range(64)
-    assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
-    assert f"{len(list(jobs(ROOMS_TABLES, list(videos), deciding=False))):,} videos" in page
-
-
 def test_the_training_took_what_is_said(repo_root: Path):
     page = text(repo_root / "research" / "training" / "TRAINING.md")
-    for line in stage_lines():
-        assert line in page, line
-
-
-def stage_lines() -> list[str]:
-    """The lines of the training's table, from its journal."""
     entries = [json.loads(line) for line in text(ROOMS / "journal.jsonl").splitlines()]
-    lines = []
     for stage in ("autoencoder", "base", "student"):
         mine = [entry for entry in entries if entry["stage"] == stage]
         paces = sorted(entry["seconds_a_step"] for entry in mine if entry["seconds_a_step"])
         pace, steps = paces[len(paces) // 2], mine[-1]["step"]
-        lines.append(f"| {stage} | {steps:,} | {pace:.2g} s | {steps * pace / 60:.0f} min |")
-    return lines
+        assert f"| {stage} | {steps:,} | {pace:.2g} s | {steps * pace / 60:.0f} min |" in page
 
 
 # -------------------------------------------------------------------------------------------------- samples made again
@@ -146,8 +164,13 @@ def stage_lines() -> list[str]:
 @pytest.fixture(scope="module")
 def judge() -> RoomsJudge:
     torch.set_num_threads(1)
-    profile = load_profile(bundled_profiles()["toy_world"])
-    return RoomsJudge(str(assets.model_path()), str(assets.autoencoder_path()), profile)
+    return Trained.embedded().judge()
+
+
+@pytest.mark.parametrize(("row", "column"), [(references.RIGHT, "layout"), (references.WRONG, "wrong layout")])
+def test_a_video_of_a_room_shown_as_a_picture_can_be_made_again(row: str, column: str, judge: RoomsJudge, shown):
+    made = references.measure(judge, references.FIRST, row, "quota")
+    assert made[column] == pytest.approx(shown[f"{row}, roles by quota"][0][column], abs=0.1)
 
 
 @pytest.mark.slow
@@ -181,18 +204,16 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
 @pytest.mark.slow
 def test_the_detector_is_as_accurate_as_is_said():
     """Three clips again, with and without the autoencoder, and what the stored ones say together."""
-    told, clips = stored("accuracy"), 3
+    told, few = stored("accuracy"), 3
     autoencoder = load_rooms_autoencoder(assets.autoencoder_path())
     made = {
-        "rendered": rooms_accuracy.accuracy(clips),
-        "through the autoencoder": rooms_accuracy.accuracy(
-            clips, lambda frames: autoencoder.decode(autoencoder.encode(frames))
-        ),
+        "rendered": clips.accuracy(few),
+        "through the autoencoder": clips.accuracy(few, lambda v: autoencoder.decode(autoencoder.encode(v))),
     }
     for column, found in made.items():
         for name, values in found.items():
-            assert values == pytest.approx(told[column][name][:clips], abs=0.02), (column, name)
-    assert rooms_accuracy.table(told) in text(EVIDENCE / "README.md")
+            assert values == pytest.approx(told[column][name][:few], abs=0.02), (column, name)
+    assert clips.table(told) in text(EVIDENCE / "README.md")
 
 
 @pytest.mark.slow

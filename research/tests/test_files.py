@@ -1,16 +1,11 @@
 """Files that the commands of research read and write."""
 
-import argparse
-import json
 from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands.parser import Commands, Parser
 from headforcing.research.__main__ import COMMANDS, main
-from headforcing.research.claims import check_claim
 from path_arguments import commands, undeclared
-
-TEXTS = [f"a cat{other}a dog" for other in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"]
 
 
 def test_every_argument_that_names_files_is_declared_as_read_or_written() -> None:
@@ -27,10 +22,3 @@ def test_what_is_read_is_not_written_over(tmp_path: Path, capsys: pytest.Capture
     weights.write_bytes(b"kept")
     assert main(["gate", str(weights), "--autoencoder", "none", "--out", str(weights)]) == 2
     assert "--out would write over" in capsys.readouterr().err and weights.read_bytes() == b"kept"
-
-
-@pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
-def test_prompts_and_stories_are_one_a_line(newline: str) -> None:
-    stories = [json.dumps({"prompts": [text] * 6}, ensure_ascii=False) for text in TEXTS]
-    args = argparse.Namespace(prompts=newline.join(TEXTS), videos=len(TEXTS), stories=newline.join(stories))
-    assert check_claim.texts_of(args) == {check_claim.ONE_PROMPT: TEXTS, check_claim.SIX_PROMPTS: stories}

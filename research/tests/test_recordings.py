@@ -47,20 +47,12 @@ def test_the_reference_records_its_run_again(tmp_path):
     assert again.config == stored.config
 
 
-def test_the_reference_s_run_attends_to_merged_entries_at_absolute_positions():
+def test_recordings_are_what_tests_need_and_stay_small():
     (run,) = Case.open(GOLDEN / "head_forcing_absolute").config["runs"].values()
-    assert run["rope"] == "absolute"
     first_merge = next(event["after_block"] for event in run["memory_events"] if event["merged"])
-    assert first_merge < run["frames"] // 3 - 2  # the last two blocks are made with merged entries
-
-
-def test_no_recorded_run_of_a_clone_begins_with_its_own_latents():
+    assert run["rope"] == "absolute" and first_merge < run["frames"] // 3 - 2, "two blocks attend to merged entries"
     for config in GOLDEN.glob("peers/*/config.json"):
         case = Case.open(config.parent)
-        for name, run in case.config["runs"].items():
-            if run.get("input_frames"):
-                assert "initial_latent" in case.tensors, f"{name} takes frames of its recording as given"
-
-
-def test_the_recordings_stay_small():
+        given = [name for name, run in case.config["runs"].items() if run.get("input_frames")]
+        assert not given or "initial_latent" in case.tensors, f"{given} take frames of their recording as given"
     assert sum(path.stat().st_size for path in recordings(GOLDEN).values()) < MOST_BYTES

@@ -119,14 +119,11 @@ def test_results_of_other_videos_are_not_taken_for_these(exported: Path):
     assert len(list((exported / "videos" / row).glob("*.mp4"))) == 3
 
 
-def test_what_vbench_has_not_measured_is_said_with_the_line(exported: Path, capsys):
+def test_what_was_not_measured_or_is_not_vbenchs_is_refused(exported: Path, capsys):
     assert main(["read-vbench", str(exported)]) == 2
     assert "has measured nothing in" in (said := capsys.readouterr().err) and "uvx --python 3.10 vbench" in said
     assert main(["read-vbench", str(exported.parent)]) == 2
     assert "export.json was not found" in capsys.readouterr().err
-
-
-def test_other_files_are_refused(exported: Path):
     (exported / "results").mkdir()
     (exported / "results" / "x_eval_results.json").write_text('{"dynamic_degree": [1, [{"video_path": 3}]]}')
     with pytest.raises(HeadForcingError, match="is not what VBench writes"):
@@ -134,7 +131,4 @@ def test_other_files_are_refused(exported: Path):
     (exported / "export.json").write_text('{"files": 3}')
     with pytest.raises(HeadForcingError, match="was not written by `evaluate --vbench`"):
         vbench.read_export(exported)
-
-
-def test_every_dimension_has_a_column():
     assert set(vbench.COLUMNS) <= set(COLUMNS)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
+from headforcing.research.rooms import returning
 from headforcing.research.rooms.tables import ABLATED, NO_MEMORY, OURS, ROOMS_TABLES
 from headforcing.research.rooms.verdicts import (
     FACTS,
@@ -12,7 +13,6 @@ from headforcing.research.rooms.verdicts import (
     SUPPORTS,
     UNDECIDED,
     UNMEASURED,
-    corrected,
     costs_of,
     difference,
     gate,
@@ -20,7 +20,7 @@ from headforcing.research.rooms.verdicts import (
     roles_matter,
     verdict_table,
 )
-from headforcing.research.statistics import mean_of
+from headforcing.research.statistics import corrected
 
 
 def around(mean, spread=0.01, count=64, seed=0):
@@ -30,11 +30,9 @@ def around(mean, spread=0.01, count=64, seed=0):
     return [mean + offset for x in half for offset in (x, -x)]
 
 
-@pytest.mark.parametrize(
-    ("student", "base", "outcome"), [(0.4, 0.6, SUPPORTS), (0.399, 0.9, REFUTES), (0.9, 0.599, REFUTES)]
-)
-def test_the_gate_needs_student_and_base(student, base, outcome):
-    assert gate(student, base).outcome == outcome
+def test_the_gate_needs_student_and_base():
+    for student, base, outcome in ((0.4, 0.6, SUPPORTS), (0.399, 0.9, REFUTES), (0.9, 0.599, REFUTES)):
+        assert gate(student, base).outcome == outcome
 
 
 @pytest.mark.parametrize(
@@ -87,15 +85,12 @@ def test_roles_are_decided_by_their_rank_and_by_uniform_memory(better, gain, eve
     assert roles_matter(shuffles(better, gain=gain), around(even)).outcome == outcome
 
 
-def test_a_lead_over_uniform_memory_makes_no_support_of_the_roles():
+def test_few_shuffles_or_a_lead_over_uniform_memory_alone_decide_nothing_of_the_roles():
     """19 of 20 tiny gains; what is left of them over the videos is noise."""
     found = roles_matter([around(0.001 if i else -0.001, 0.1) for i in range(20)], around(0.5))
     assert found.numbers["better"] == 19 and found.numbers["minus_even"]["low"] > 0.4
     assert found.outcome == UNDECIDED and found.p > 0.05
     assert roles_matter(shuffles(20, gain=0.1), around(0.5)).p < 0.001
-
-
-def test_a_few_shuffles_decide_nothing():
     assert roles_matter(shuffles(19, count=19), around(0.5)).outcome == UNDECIDED
     assert roles_matter([], around(0.5)).outcome == UNMEASURED
 
@@ -144,8 +139,27 @@ def test_what_was_not_measured_makes_the_correction_no_weaker():
     assert "supports, sure" in table and table.count("not measured") == 4 and "supports |" in table
 
 
-def test_a_mean_over_gaps_needs_both_of_them():
-    assert mean_of([[1.0, None, 0.0], [0.0, 1.0, 0.0]]) == [0.5, None, 0.0]
+def layouts(*means, count=returning.VIDEOS):
+    """Videos of the rows of `returns`: ceiling, floor, scenes by quota, scenes by function, control."""
+    others = dict.fromkeys(returning.COLUMNS, 1.0)
+    values = [around(mean, 0.02, count) for mean in means]
+    rows = zip(returning.ROWS, values, strict=True)
+    return {row: [others | {"layout": value} for value in each] for row, each in rows}
+
+
+@pytest.mark.parametrize(
+    ("videos", "outcomes"),
+    [
+        (layouts(0.95, 0.03, 0.75, 0.9, 0.7), [SUPPORTS, SUPPORTS]),
+        (layouts(0.95, 0.03, 0.60, 0.7, 0.7), [UNDECIDED, REFUTES]),  # a gain, but below what was asked
+        (layouts(0.95, 0.03, 0.30, 0.1, 0.7), [REFUTES, REFUTES]),
+        (layouts(0.50, 0.03, 0.45, 0.4, 0.1), [UNDECIDED, UNDECIDED]),  # ceiling and floor are too near
+        (layouts(0.90, 0.00, 0.80, 0.9, 0.1, count=18), [UNDECIDED, UNDECIDED]),  # too few
+    ],
+)
+def test_rooms_that_come_back_follow_the_second_rule(videos, outcomes):
+    assert [verdict.outcome for verdict in returning.verdicts_of(videos)] == outcomes
+    assert all(f"| {row} |" in returning.table(videos) for row in returning.ROWS)
 
 
 def test_the_tables_are_those_of_the_pre_registration(repo_root):

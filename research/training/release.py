@@ -65,12 +65,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub = command("release", release_files, "Copy the files of a finished training to where they ship from.")
     sub.add_argument("trained", type=folder_read("*.json", "*.jsonl", "*.safetensors"), help="folder of the training")
     sub.add_argument("--out", type=PathType(), required=True, help="folder for the weights")
-    sub.add_argument(
-        "--evidence",
-        type=folder_written("chosen.json", "*.gate.json", "journal.jsonl"),
-        required=True,
-        help="folder for the gate's numbers and the journal",
-    )
+    evidence = folder_written("chosen.json", "*.gate.json", "journal.jsonl")
+    sub.add_argument("--evidence", type=evidence, required=True, help="folder for the gate's numbers and the journal")
 
 
 def release_files(args: argparse.Namespace) -> Result:

@@ -27,6 +27,12 @@ def seed_step(seed: int, rank: int, step: int) -> None:
     torch.manual_seed((seed * 64 + rank) * 10_000_000 + step)
 
 
+def wait() -> None:
+    """Wait until all workers are here."""
+    if distributed.is_initialized():
+        distributed.barrier()
+
+
 class Checkpoints:
     """The state of one stage of a training, a file per worker; two generations are kept.
 
@@ -49,13 +55,13 @@ class Checkpoints:
 
         Raises Stopped, in all workers, where the states are those of another number of workers or of another seed.
         """
-        if distributed.is_initialized():
-            distributed.barrier()  # nobody may remove a generation before all have chosen
+        wait()  # nobody may remove a generation before all have chosen
         common = set(self._steps(0)).intersection(*(self._steps(rank) for rank in range(1, self.workers)))
         exist = any(self.folder.glob(f"{self.stage}-*.rank*.pt"))
-        made_by = [self._made_by(max(common), rank) for rank in range(self.workers)] if common else []
-        if distributed.is_initialized():
-            distributed.barrier()
+        step = max(common, default=0)
+        paths = [self._path(step, rank) for rank in range(self.workers)] if common else []
+        made_by = [torch.load(path, weights_only=True, mmap=True)[_MADE_BY] for path in paths]
+        wait()
         if not exist:
             return None
         if not common:
@@ -70,18 +76,12 @@ class Checkpoints:
                 f"these are {self.workers} with seed {self.seed}; start as many with the same seed, or remove "
                 f"{self.stage}-*.pt from {self.folder} to begin anew"
             )
-        step = max(common)
         for newer in [found for found in self._steps(self.rank) if found > step]:
             self._path(newer, self.rank).unlink(missing_ok=True)
         log.info("%s: going on after step %d", self.stage, step)
         state = torch.load(self._path(step, self.rank), weights_only=True)
         state.pop(_MADE_BY)
         return step, state
-
-    def _made_by(self, step: int, rank: int) -> dict[str, int]:
-        """Number of workers and seed of the training that stored a state."""
-        found: dict[str, int] = torch.load(self._path(step, rank), weights_only=True, mmap=True)[_MADE_BY]
-        return found
 
     def remove(self) -> None:
         """Remove this worker's states, after the stage has ended."""

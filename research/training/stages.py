@@ -21,7 +21,7 @@ from ..rooms.detector import SATURATION
 from .data import ClipPool, Crops, draw_stories, training_clip
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
 from .parallel_forward import BLOCK_FRAMES, teacher_forced_flow
-from .resumable import Checkpoints, Deadline, Journal, Stopped, seed_step
+from .resumable import Checkpoints, Deadline, Journal, Stopped, seed_step, wait
 from .training import STRUCTURE, Average, Optimizer, Workers, add_noise, draw_times, initialise, load, save
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
@@ -206,8 +206,7 @@ def train_base(run: Run) -> None:
             run.keep(checkpoints, done, _state(model, optimizer, average) | {"running": running})
     if workers.rank == 0:
         save(average.state_dict(model), recipe.base, metadata=STRUCTURE)
-    if distributed.is_initialized():
-        distributed.barrier()  # the last state stays, for more steps where the gate asks for them
+    wait()  # the last state stays, for more steps where the gate asks for them
 
 
 def distill(run: Run) -> None:
@@ -308,6 +307,5 @@ def _restore(state: dict[str, Any], model: WanModel, optimizer: Optimizer, avera
 
 def _finish(checkpoints: Checkpoints) -> None:
     """Remove a finished stage's states, once its result is there for all workers."""
-    if distributed.is_initialized():
-        distributed.barrier()
+    wait()
     checkpoints.remove()

@@ -17,13 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from torch import distributed
 
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.paths import PathType
 from ...headforcing_core.files import claimed_folder, replacing
 from . import gate as rooms_gate
-from .resumable import Deadline, Stopped
+from .resumable import Deadline, Stopped, wait
 from .stages import Recipe, Run, distill, train_autoencoder, train_base
 from .training import Workers, load
 
@@ -44,8 +43,7 @@ def gate(run: Run, weights: Path, target: Path) -> float:
             effects = rooms_gate.measure(model, run.autoencoder, GATE_STORIES)
             log.info("%s", "\n".join((weights.name, *rooms_gate.describe(effects))))
             rooms_gate.write(target, effects, measured)
-    if distributed.is_initialized():
-        distributed.barrier()
+    wait()
     return float(json.loads(target.read_text(encoding="utf-8"))["memory"])
 
 

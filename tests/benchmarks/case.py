@@ -90,8 +90,8 @@ class Case:
 
     @property
     def embeds(self) -> dict[str, Tensor]:
-        """The prompt's embedding, at random."""
-        return {PROMPT: torch.randn(64, self.config.text_dim, generator=torch.Generator().manual_seed(self.seed))}
+        """The prompt's embedding."""
+        return {PROMPT: random_prompt(self.config, self.seed)}
 
     def noise(self) -> SeededNoise:
         return SeededNoise((SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
@@ -113,13 +113,13 @@ def random_model(config: WanConfig, dtype: torch.dtype, device: torch.device, se
     model = model.eval().to(dtype)
     model.patch_embedding.float()
     video_model = WanVideoModel(model, dtype, device)
-    video_model.use_prompt(_embedding(config, device, seed))
+    video_model.use_prompt(random_prompt(config, seed).to(device))
     return video_model
 
 
-def _embedding(config: WanConfig, device: torch.device, seed: int) -> Tensor:
-    """The random prompt of a model."""
-    return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(seed)).to(device)
+def random_prompt(config: WanConfig, seed: int) -> Tensor:
+    """The embedding of a prompt."""
+    return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(seed))
 
 
 @functools.lru_cache(maxsize=1)
@@ -154,14 +154,8 @@ def block_flops(config: WanConfig, shape: CacheShape) -> float:
     text = 4 * tokens * config.text_len * config.dim
     layer = 6 * square + 2 * feed_forward + text
     attention = 4 * tokens * shape.rows * shape.columns * shape.head_dim * shape.frame_slots
-    of_last_layer = attention * _share_of_last_layer(shape)
+    slots = shape.frames_per_block, shape.total_frames
+    frames = [sum(shape.policy.of(role).capacity(*slots) for role in roles) for roles in shape.roles]
+    left_out = layer - 2 * square + attention * frames[-1] / sum(frames)
     passes = len(SCHEDULE.sigmas) + 1
-    return passes * (layer * config.num_layers + attention) - (layer - 2 * square) - of_last_layer
-
-
-def _share_of_last_layer(shape: CacheShape) -> float:
-    frames = [
-        sum(shape.policy.of(role).capacity(shape.frames_per_block, shape.total_frames) for role in layer)
-        for layer in shape.roles
-    ]
-    return frames[-1] / sum(frames)
+    return passes * (layer * config.num_layers + attention) - left_out

@@ -15,19 +15,20 @@ from typing import Any
 import torch
 
 from . import report, scaling
-from .apart import Budget, run_apart
+from .apart import Budget, run_apart, tell
 from .case import HEAD_DIM, Case
 from .decoder import random_decoder
 from .environment import environment, matmul_flops
 from .measure import Measurement, measure
-from .rows import HEAD_FORCING, ROWS, Row
+from .rows import BY_NAME, HEAD_FORCING, ROWS, Row
 from .stopwatch import Stopwatch
 
-CPU = torch.device("cpu")
 PRESETS = {
     "gpu": Case(),
     # 96 tokens a frame; a model so small that what caches do can be seen beside its linear layers
-    "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
+    "cpu": Case(
+        192, 128, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=6, vae_dim=8
+    ),
 }
 DECODED = "B3"
 FACTS = "facts"  # in place of a row: of the device
@@ -49,23 +50,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         Stopwatch.clock = time.process_time
     torch.set_num_threads(options.threads)
     if options.scaling:
-        scaling.run(case, options.out, _tell)
-        return
-    by_name = {row.name: row for row in ROWS}
-    if options.worker == FACTS:
+        scaling.run(case, options.out)
+    elif options.worker == FACTS:
         options.out.mkdir(parents=True, exist_ok=True)
         (options.out / f"{FACTS}.json").write_text(json.dumps(facts(case)), encoding="utf-8")
-        return
-    if options.worker:
-        vae = random_decoder(case)[0] if case.vae_dim else None
-        measure(case, by_name[options.worker], vae).save(options.out)
-        return
-    rows = [by_name[name] for name in options.rows.split(",")] if options.rows else list(ROWS)
-    repeats, apart = options.repeat or REPEATS[options.preset], None
-    if options.apart or (options.apart is None and case.device.type == "cuda"):
-        apart = Apart(list(sys.argv[1:] if arguments is None else arguments), options.out / "rows", options.seconds)
-    run_rows(case, rows, repeats, options.out, apart)
-    _tell(f"{options.out / 'results.md'}")
+    elif options.worker:
+        measure(case, BY_NAME[options.worker], random_decoder(case)[0]).save(options.out / f"{options.worker}.pt")
+    else:
+        rows = [BY_NAME[name] for name in options.rows.split(",")] if options.rows else list(ROWS)
+        repeats, apart = options.repeat or REPEATS[options.preset], None
+        if options.apart or (options.apart is None and case.device.type == "cuda"):
+            given = list(sys.argv[1:] if arguments is None else arguments)
+            apart = Apart(given, options.out / "rows", Budget(options.seconds))
+        run_rows(case, rows, repeats, options.out, apart)
+        tell(f"{options.out / 'results.md'}")
 
 
 @dataclass
@@ -75,40 +73,33 @@ class Apart:
     Attributes:
         arguments: of this command, which the processes get, too.
         folder: where they leave what they measured.
-        seconds: for all rows together.
+        budget: of all rows together.
     """
 
     arguments: list[str]
     folder: Path
-    seconds: float
-
-    def __post_init__(self) -> None:
-        self.budget = Budget(self.seconds)
+    budget: Budget
 
     def facts(self) -> dict[str, Any]:
         """`facts` of the device, measured in a process of its own, which leaves the device's memory to the rows."""
-        reason, said = run_apart("run.py", [*self.arguments, "--worker", FACTS, "--out", str(self.folder)], ROW_SECONDS)
+        file, own = self.folder / f"{FACTS}.json", ["--worker", FACTS, "--out", str(self.folder)]
+        reason, said = run_apart("run.py", [*self.arguments, *own], ROW_SECONDS, file)
         if reason:
             raise RuntimeError(f"the device could not be measured: {reason}\n{said}")
-        return json.loads((self.folder / f"{FACTS}.json").read_text(encoding="utf-8"))
+        return json.loads(file.read_text(encoding="utf-8"))
 
-    def measure(self, case: Case, row: Row, vae: bool) -> Measurement:
+    def measure(self, row: Row, vae: bool) -> Measurement:
         """A row, or why there is nothing: its process failed or there was no time for it."""
-        limit = self.budget.left(ROW_SECONDS)
+        limit, file = self.budget.left(ROW_SECONDS), self.folder / f"{row.name}.pt"
         if limit <= 0:
-            return Measurement(row.name, row.title, f"not measured: the {self.seconds:.0f} s for all rows were over")
+            seconds = f"{self.budget.seconds:.0f} s"
+            return Measurement(row.name, row.title, f"not measured: the {seconds} for all rows were over")
         own = ["--worker", row.name, "--out", str(self.folder), *([] if vae else ["--vae-dim", "0"])]
-        (self.folder / f"{row.name}.json").unlink(missing_ok=True)  # of an earlier run
-        reason, said = run_apart("run.py", [*self.arguments, *own], limit)
-        try:
-            return Measurement.load(self.folder, row.name)
-        except (OSError, ValueError, TypeError):
-            return Measurement(row.name, row.title, reason or "its process left nothing", said)
+        reason, said = run_apart("run.py", [*self.arguments, *own], limit, file)
+        return Measurement(row.name, row.title, reason, said) if reason else Measurement.load(file)
 
 
-def run_rows(
-    case: Case, rows: Sequence[Row], repeats: int, folder: Path | None = None, apart: Apart | None = None
-) -> dict[str, Any]:
+def run_rows(case: Case, rows: Sequence[Row], repeats: int, folder: Path, apart: Apart | None = None) -> dict[str, Any]:
     """Measure rows in turn, `repeats` times, the best repetition of each counts; `apart` in processes of their own.
 
     Apart, where time is short, the VAE decodes in one row alone: it takes as long in every one.
@@ -121,15 +112,14 @@ def run_rows(
             if repeat and best[row.name].reason:
                 continue
             if apart is not None:
-                found = apart.measure(case, row, row.name == DECODED and not repeat)
+                found = apart.measure(row, vae=row.name == DECODED and not repeat)
             else:
                 found = measure(case, row, None if repeat else vae)
             best[row.name] = _better(best.get(row.name, found), found)
             gc.collect()
             results = _results(case, best, about)
-            if folder is not None:
-                report.write(folder, "results", results, report.markdown(results))
-            _tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
+            report.write(folder, "results", results, report.markdown(results))
+            tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
     return results
 
 
@@ -157,35 +147,28 @@ def facts(case: Case) -> dict[str, Any]:
 
 
 def _results(case: Case, best: dict[str, Measurement], about: dict[str, Any]) -> dict[str, Any]:
-    matmul = 1e12 * about["matmul_tflops"]
-    naive = best.get("V1")
-    same = {row.name for row in ROWS if row.policy == HEAD_FORCING}
-    rows = [
-        report.summary(best[row.name], matmul, naive if row.name in same else None) for row in ROWS if row.name in best
-    ]
-    return {
-        **about,
-        "case": case.describe(),
-        "ratios": report.ratios(rows),
-        "rows": rows,
-    }
+    rows = []
+    for row in ROWS:
+        if row.name in best:
+            naive = best.get("V1") if row.policy == HEAD_FORCING else None  # of others the latents differ
+            rows.append(report.summary(best[row.name], 1e12 * about["matmul_tflops"], naive))
+    return {**about, "case": case.describe(), "ratios": report.ratios(rows), "rows": rows}
 
 
 def _case(options: argparse.Namespace) -> Case:
-    case = PRESETS[options.preset]
-    width, height = options.size or (case.width, case.height)
-    return replace(
-        case,
-        width=width,
-        height=height,
-        layers=options.layers or case.layers,
-        dim=options.dim or case.dim,
-        dtype=DTYPES[options.dtype] if options.dtype else case.dtype,
-        device=torch.device(options.device) if options.device else case.device,
-        timed_blocks=options.blocks or case.timed_blocks,
-        vae_dim=case.vae_dim if options.vae_dim is None else options.vae_dim,
-        seed=options.seed,
-    )
+    width, height = options.size or (None, None)
+    chosen = {
+        "width": width,
+        "height": height,
+        "layers": options.layers,
+        "dim": options.dim,
+        "dtype": DTYPES.get(options.dtype),
+        "device": torch.device(options.device) if options.device else None,
+        "timed_blocks": options.blocks,
+        "vae_dim": options.vae_dim,
+        "seed": options.seed,
+    }
+    return replace(PRESETS[options.preset], **{name: value for name, value in chosen.items() if value is not None})
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -202,10 +185,9 @@ def _dim(text: str) -> int:
 
 
 def _row_names(text: str) -> str:
-    known = [row.name for row in ROWS]
-    unknown = [name for name in text.split(",") if name not in known]
+    unknown = [name for name in text.split(",") if name not in BY_NAME]
     if unknown:
-        raise argparse.ArgumentTypeError(f"rows are {', '.join(known)}, got {', '.join(unknown)}")
+        raise argparse.ArgumentTypeError(f"rows are {', '.join(BY_NAME)}, got {', '.join(unknown)}")
     return text
 
 
@@ -232,8 +214,3 @@ def _parser() -> argparse.ArgumentParser:
     add("--seconds", type=float, default=540.0, help="for all rows, where they are apart (default: %(default)s)")
     add("--worker", help=argparse.SUPPRESS)
     return parser
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()

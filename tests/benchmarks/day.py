@@ -17,23 +17,16 @@ from typing import Any
 
 import torch
 from headforcing.tests.benchmarks import checks, command, end_to_end, fp8, goals, profiled, scaling
-from headforcing.tests.benchmarks.apart import Budget, run_apart
+from headforcing.tests.benchmarks.apart import Budget, run_apart, tell
 from headforcing.tests.benchmarks.case import Case
 from headforcing.tests.benchmarks.decoder import exactness
 from headforcing.tests.benchmarks.environment import environment
 
 DRY = Case(64, 32, layers=1, dim=128, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=2, vae_dim=8)
 # the most important first; a row takes 30 to 40 s
-ROWS = {"rows": "B3,B1,B4,V4,V1,B2,W21,V2,V3", "more": "F8,B6,G,C,B5,W21S,W12,W8"}
+ROWS = {"rows": "B3,B1,B4,V4,V1,B2,W21,V2,V3", "more": "F8,B6,G,C,B5,S,W21S,W12,W8"}
 # each part ends within eight minutes, `check` together with the tests that follow it
-SECONDS = {
-    "check": 220,
-    "rows": 470,
-    "more": 470,
-    "profile": 350,
-    "video": 440,
-    "rest": 440,
-}
+SECONDS = {"check": 220, "rows": 470, "more": 470, "profile": 350, "video": 440, "rest": 440}
 TASK_SECONDS = 150.0  # of one measurement at most
 
 Task = Callable[[Case], Any]
@@ -42,28 +35,27 @@ Task = Callable[[Case], Any]
 def tasks(part: str, case: Case, dry: bool) -> dict[str, Task]:
     """The measurements of a part by name, in their order."""
     if part == "check":
-        layers = {f"attention: {name}": _layer(name) for name in checks.backends(case)}
+        layers = {f"attention: {name}": partial(checks.layer, name=name) for name in checks.backends(case)}
         return {"kernels": checks.kernels, "vae beside float32": exactness, **layers}
     if part == "profile":
-        return {"blocks": profiled.blocks, "decoding": profiled.decoding, "vae": end_to_end.vae} | {
+        return {
+            "blocks": profiled.blocks,
+            "decoding": profiled.decoding,
+            "vae": end_to_end.vae,
             "vae, plans searched": partial(end_to_end.vae, searched=True),
             "vae, images enlarged": partial(end_to_end.vae, enlarged=True),
         }
     if part == "video":
-        seconds = 2.0 if dry else 30.0
+        video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
         return {
-            "sampled and decoded": lambda case: end_to_end.video(case, seconds, encoded=False),
-            "sampled, decoded and encoded": lambda case: end_to_end.video(case, seconds, encoded=True),
-            "sampled": lambda case: end_to_end.video(replace(case, vae_dim=0), seconds, encoded=False),
-            "sampled in fp8, decoded by a tiny VAE": lambda case: end_to_end.video(case, seconds, False, tiny_fp8=True),
-            "sampled, decoded and stored": lambda case: end_to_end.video(case, seconds, encoded=False, stored=True),
+            "sampled and decoded": video,
+            "sampled, decoded and encoded": partial(video, encoded=True),
+            "sampled": lambda case: video(replace(case, vae_dim=0)),
+            "sampled in fp8, decoded by a tiny VAE": partial(video, tiny_fp8=True),
+            "sampled, decoded and stored": partial(video, stored=True),
             "waits": end_to_end.waits,
         }
-    return {"length": lambda case: scaling.lengths(case, (20, 40) if dry else (40, 200)), "fp8": fp8.products}
-
-
-def _layer(name: str) -> Task:
-    return lambda case: checks.layer(case, name)
+    return {"length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)), "fp8": fp8.products}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -79,8 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     results = _rows(options) if options.part in ROWS else _part(options, case)
-    told = goals.lines(options.part, results)
-    sys.stdout.write("\n".join(["", *told, ""]))
+    tell("\n".join(["", *goals.lines(options.part, results)]))
     return int(_failed(results))
 
 
@@ -104,9 +95,9 @@ def _part(options: argparse.Namespace, case: Case) -> dict[str, Any]:
     budget = Budget(options.seconds or SECONDS[options.part])
     for name in tasks(options.part, case, options.dry):
         results["tasks"][name] = found = _task(options, name, budget.left(TASK_SECONDS))
-        text = json.dumps(results, indent=1)
-        (options.out / f"{options.part}.json").write_text(text + "\n", encoding="utf-8")
-        _tell(f"{options.part}, {name}: {_short(found)}")
+        (options.out / f"{options.part}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        text = json.dumps(found)
+        tell(f"{options.part}, {name}: {text if len(text) < 300 else text[:300] + ' ...'}")
     return results
 
 
@@ -115,15 +106,11 @@ def _task(options: argparse.Namespace, name: str, seconds: float) -> Any:
     if seconds <= 0:
         return {"not_available": "not measured: the time of this part was over"}
     file = _file(options.out, options.part, name)
-    file.unlink(missing_ok=True)
     arguments = [options.part, "--task", name, "--out", str(options.out), *(["--dry"] if options.dry else [])]
-    reason, said = run_apart("day.py", arguments, seconds)
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {"not_available": reason or "its process left nothing", "traceback": said}
-    finally:
-        file.unlink(missing_ok=True)
+    reason, said = run_apart("day.py", arguments, seconds, file)
+    found = {"not_available": reason, "traceback": said} if reason else json.loads(file.read_text(encoding="utf-8"))
+    file.unlink(missing_ok=True)
+    return found
 
 
 def _file(folder: Path, part: str, task: str) -> Path:
@@ -140,11 +127,6 @@ def _failed(results: dict[str, Any]) -> bool:
     return bool(ended) or (bool(wrong) and results["environment"]["clock"] == "CUDA events")
 
 
-def _short(found: Any) -> str:
-    text = json.dumps(found)
-    return text if len(text) < 300 else text[:300] + " ..."
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
@@ -155,11 +137,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--rows", help="of the parts `rows` and `more`, in this order")
     add("--task", help=argparse.SUPPRESS)
     return parser
-
-
-def _tell(line: str) -> None:
-    sys.stdout.write(line + "\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

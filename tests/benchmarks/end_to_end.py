@@ -29,7 +29,7 @@ from torch import nn
 from .case import HEAD_DIM, PROMPT, SCHEDULE, Case, fp8_model, random_model
 from .decoder import enlarged_images, random_decoder, tiny_random_decoder
 from .rows import HEAD_FORCING
-from .stopwatch import peak_bytes, reset_peak, synchronize
+from .stopwatch import fastest, peak_bytes, reset_peak, synchronize
 
 SHARE_OF_STEADY = 0.5  # of a video's blocks, its last ones: their contexts are full
 
@@ -46,7 +46,9 @@ class Ends(Listener):
         self.times.append(time.perf_counter())
 
 
-def video(case: Case, seconds: float, encoded: bool, tiny_fp8: bool = False, stored: bool = False) -> dict[str, Any]:
+def video(
+    case: Case, seconds: float, encoded: bool = False, tiny_fp8: bool = False, stored: bool = False
+) -> dict[str, Any]:
     """Seconds of a whole video and of its blocks, and the memory it takes beside the estimate.
 
     Args:
@@ -113,32 +115,23 @@ def waits(case: Case) -> dict[str, Any]:
     return {"blocks": watched, "waits": dict(places.most_common())}
 
 
-def vae(case: Case, latent_frames: int = 9, searched: bool = False, enlarged: bool = False) -> dict[str, Any]:
+def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str, Any]:
     """Milliseconds of the decoder alone, per block of three latent frames, and the memory it takes.
 
     Args:
         searched: whether cuDNN times its plans for every shape, instead of taking the first that it proposes.
         enlarged: whether images are enlarged and convolved, instead of by one transposed convolution.
     """
-    with torch.backends.cudnn.flags(benchmark=searched), enlarged_images() if enlarged else nullcontext():
-        return _vae(case, latent_frames)
-
-
-def _vae(case: Case, latent_frames: int) -> dict[str, Any]:
     decoder, which = random_decoder(case)
     if decoder is None:
         return {"not_available": which}
     latents = torch.randn(3, 16, case.height // 8, case.width // 8, device=case.device)
-    times = []
-    for index in range(2 + latent_frames // 3):
-        if index == 2:  # the first frame of a video is another computation, and the second block still allocates
-            reset_peak(case.device)
-        synchronize(case.device)
-        begun = time.perf_counter()
-        decoder.decode(latents)
-        synchronize(case.device)
-        times.append(1000 * (time.perf_counter() - begun))
-    return {"decoder": which, "ms_per_block": min(times[2:]), "peak_bytes": peak_bytes(case.device)}
+    with torch.backends.cudnn.flags(benchmark=searched), enlarged_images() if enlarged else nullcontext():
+        for _ in range(2):  # the first frame of a video is another computation, and the second block still allocates
+            decoder.decode(latents)
+        reset_peak(case.device)
+        ms = fastest(case.device, lambda: decoder.decode(latents), repetitions=3, warm_up=0)
+    return {"decoder": which, "ms_per_block": ms, "peak_bytes": peak_bytes(case.device)}
 
 
 def _plan(case: Case, seconds: float) -> RenderPlan:

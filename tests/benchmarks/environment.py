@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from .stopwatch import Stopwatch, synchronize
+from .stopwatch import Stopwatch, fastest
 
 CLOCKS = {time.perf_counter: "wall time", time.process_time: "processor time"}
 
@@ -63,23 +63,14 @@ def _device_name(device: torch.device) -> str:
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
     info = Path("/proc/cpuinfo")
-    if device.type == "cpu" and info.exists():
-        names = [
-            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
-        ]
-        return names[0] if names else platform.machine()
-    return f"{device.type}, {platform.machine()}"
+    if device.type != "cpu" or not info.exists():
+        return f"{device.type}, {platform.machine()}"
+    lines = (line.partition(":") for line in info.read_text().splitlines())
+    return next((value.strip() for key, _, value in lines if key.startswith("model name")), platform.machine())
 
 
-def matmul_flops(device: torch.device, dtype: torch.dtype, repetitions: int = 10) -> float:
+def matmul_flops(device: torch.device, dtype: torch.dtype) -> float:
     """Operations per second of a square matrix product, the best of some."""
     size = 8192 if device.type == "cuda" else 1024
     a, b = (torch.randn(size, size, device=device).to(dtype) for _ in range(2))
-    spans = []
-    for _ in range(repetitions + 3):  # the first few wake the device up
-        synchronize(device)
-        start = Stopwatch.clock()
-        a @ b
-        synchronize(device)
-        spans.append(Stopwatch.clock() - start)
-    return 2 * size**3 / min(spans)
+    return 2000 * size**3 / fastest(device, lambda: a @ b)

@@ -11,7 +11,7 @@ from headforcing.kernels.quantise import quantise
 from torch import nn
 
 from .case import Case
-from .stopwatch import Stopwatch
+from .stopwatch import fastest
 
 REPETITIONS = 20
 
@@ -46,9 +46,4 @@ def _layer(case: Case, rows: int, inner: int, columns: int) -> dict[str, Any]:
 
 
 def _speed(case: Case, run: Callable[[], Any], flops: float) -> float:
-    watch, times = Stopwatch(case.device), []
-    for _ in range(3 + REPETITIONS):
-        with watch.stage("call"):
-            run()
-        times.append(watch.lap()["call"])
-    return flops / min(times[3:]) / 1e9
+    return flops / fastest(case.device, run, REPETITIONS) / 1e9

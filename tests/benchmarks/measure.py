@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-import json
+import gc
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,19 +12,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.memory import MemoryEvent
+from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS, GraphedForward
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.rollout.loop import rollout
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
-from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
-from .case import SCHEDULE, Case, block_flops, fp8_model, random_model, warm_up_blocks
+from .apart import first_line
+from .case import HEAD_DIM, SCHEDULE, Case, block_flops, fp8_model, random_model, warm_up_blocks
 from .rows import Row
 from .stopwatch import Stopwatch, peak_bytes, reset_peak, tensor_bytes
 
@@ -48,7 +46,7 @@ class Measurement:
         handling: milliseconds per block that the cache takes with attention left out, by step; fastest block.
         with_attention: the same with attention, in all.
         backend: which attention it is.
-        latents: of the first blocks, to compare rows; not written to files.
+        latents: of the first blocks, to compare rows.
     """
 
     row: str
@@ -67,67 +65,15 @@ class Measurement:
     peak_bytes: int | None = None
     latents: list[Tensor] = field(default_factory=list)
 
-    def save(self, folder: Path) -> None:
-        """Write it to `ROW.json` and `ROW.pt`, for another process."""
-        folder.mkdir(parents=True, exist_ok=True)
-        torch.save(self.latents, folder / f"{self.row}.pt")
-        numbers = {name: value for name, value in vars(self).items() if name != "latents"}
-        (folder / f"{self.row}.json").write_text(json.dumps(numbers), encoding="utf-8")
+    def save(self, file: Path) -> None:
+        """Write it for another process."""
+        file.parent.mkdir(parents=True, exist_ok=True)
+        torch.save(vars(self), file)
 
     @classmethod
-    def load(cls, folder: Path, row: str) -> Measurement:
+    def load(cls, file: Path) -> Measurement:
         """What `save` wrote; OSError if it did not."""
-        numbers = json.loads((folder / f"{row}.json").read_text(encoding="utf-8"))
-        return cls(**numbers, latents=torch.load(folder / f"{row}.pt", weights_only=True))
-
-
-class TimedModel:
-    """A `VideoModel` whose passes are timed. The backbone gets the bare cache, so that the engine sees its own."""
-
-    def __init__(self, model: WanVideoModel, watch: Stopwatch):
-        self.model, self.watch = model, watch
-        self.backbone = model.backbone
-
-    @property
-    def prompt(self) -> PromptKV:
-        return self.model.prompt
-
-    def use_prompt(self, embedding: Tensor) -> None:
-        """The prompt is active already."""
-
-    def denoise(self, latents: Tensor, sigma: float, cache: TimedCache) -> Tensor:
-        with self.watch.stage("denoise"):
-            return self.model.denoise(latents, sigma, cache.cache)
-
-    def write_clean(self, latents: Tensor, cache: TimedCache) -> None:
-        with self.watch.stage("clean"):
-            self.model.write_clean(latents, cache.cache)
-
-
-class TimedCache:
-    """What the block loop sees of a cache; what it does to it between passes is timed."""
-
-    def __init__(self, cache: Any, watch: Stopwatch):
-        self.cache, self.watch = cache, watch
-        self.shape, self.device = cache.shape, cache.device
-
-    @property
-    def block(self) -> int:
-        return self.cache.block
-
-    def switch_blocks(self, switch: Switch) -> int:
-        return 0
-
-    def begin_block(self) -> None:
-        with self.watch.stage("cache"):
-            self.cache.begin_block()
-
-    def begin_clean_pass(self) -> None:
-        self.cache.begin_clean_pass()
-
-    def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        with self.watch.stage("cache"):
-            return self.cache.commit(prompt)
+        return cls(**torch.load(file, weights_only=True))
 
 
 def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measurement:
@@ -139,8 +85,8 @@ def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measur
             with dispatch.using(row.kernels), torch.no_grad():
                 _measure(case, row, vae, result)
     except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
-        said = str(error).strip().splitlines() or [""]
-        result = Measurement(row.name, row.title, f"{type(error).__name__}: {said[0][:160]}", traceback.format_exc())
+        said = f"{type(error).__name__}: {first_line(error)}"
+        result = Measurement(row.name, row.title, said, traceback.format_exc())
     return result
 
 
@@ -148,8 +94,7 @@ def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measure
     warm_up = warm_up_blocks(row.policy) + (STEADY_BLOCKS + 1 if row.forward else 0)
     blocks = warm_up + case.timed_blocks
     shape = case.shape(row.policy, blocks)
-    model = random_model(case.config, case.dtype, case.device, case.seed)
-    with _launches(row.must_launch) as launched:
+    with _launches(row.needs) as launched:
         for index, (times, latents, cache) in enumerate(timed_blocks(case, row, blocks, vae, warm_up - 1)):
             if index < COMPARED_BLOCKS:
                 result.latents.append(latents.cpu())
@@ -160,18 +105,20 @@ def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measure
             if index == warm_up - 1:
                 result.cache_bytes = tensor_bytes(cache)
                 reset_peak(case.device)
-            del cache  # the next thing measured has the memory for itself
-    unused = [operation.name for operation in row.must_launch if operation.name not in launched]
+            del cache
+    gc.collect()  # the next thing measured has the memory for itself
+    unused = [operation.name for operation in row.needs if operation.name not in launched]
     if unused:
         result.reason, result.blocks = f"the engine did not use these kernels here: {', '.join(unused)}", []
-        result.traceback = failures(row.must_launch)
+        result.traceback = failures(row.needs)
         return
     result.peak_bytes = peak_bytes(case.device)
     result.cache_formula_bytes = shape.bytes(case.dtype)
     result.flops = block_flops(case.config, shape)
     result.backend = row.backend(case, shape)
-    result.handling = cache_steps(case, row, model.prompt, hollow=True)
-    result.with_attention = cache_steps(case, row, model.prompt, hollow=False)["total"]
+    prompt = random_model(case.config, case.dtype, case.device, case.seed).prompt
+    result.handling = cache_steps(case, row, prompt, hollow=True)
+    result.with_attention = cache_steps(case, row, prompt, hollow=False)["total"]
 
 
 def timed_blocks(
@@ -179,12 +126,14 @@ def timed_blocks(
 ) -> Iterator[tuple[dict[str, float], Tensor, Any]]:
     """Every block's milliseconds by stage and its latents, as it is made, and the cache."""
     watch = Stopwatch(case.device)
-    cache = row.build(case.shape(row.policy, blocks), case, False)
+    cache = row.build(case, case.shape(row.policy, blocks))
     made_by = fp8_model if row.fp8 else random_model
-    model = copy.copy(made_by(case.config, case.dtype, case.device, case.seed))
+    model: Any = copy.copy(made_by(case.config, case.dtype, case.device, case.seed))
     graphed = row.forward() if row.forward else None
     model.forward = graphed or model.forward
-    made = rollout(TimedModel(model, watch), TimedCache(cache, watch), case.script(blocks), case.noise())
+    model.denoise, model.write_clean = watch.timed("denoise", model.denoise), watch.timed("clean", model.write_clean)
+    cache.begin_block, cache.commit = watch.timed("cache", cache.begin_block), watch.timed("cache", cache.commit)
+    made = rollout(model, cache, case.script(blocks), case.noise())
     admitted = 0
     if vae is not None:
         vae.reset()
@@ -210,9 +159,9 @@ def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[st
     """
     warm_up = warm_up_blocks(row.policy)
     shape = case.shape(row.policy, warm_up + HANDLING_BLOCKS)
-    cache = row.build(shape, case, hollow)
+    cache = row.build(case, shape, hollow)
     watch = Stopwatch(case.device)
-    write, attend = _calls(cache, _projections(case, shape))
+    write, attend = _calls(cache, case)
     passes = len(SCHEDULE.sigmas) + 1
     timed = []
     for block in range(warm_up + HANDLING_BLOCKS):
@@ -231,13 +180,13 @@ def cache_steps(case: Case, row: Row, prompt: PromptKV, hollow: bool) -> dict[st
     return fastest | {"total": sum(fastest.values())}
 
 
-def _calls(
-    cache: Any, projections: Sequence[Tensor]
-) -> tuple[Callable[[int], Tensor], Callable[[int, Tensor], Tensor]]:
-    """What stores a layer's keys and values and hands on the queries, and what attends to them: fused where that is."""
-    q, k, v = projections
+def _calls(cache: Any, case: Case) -> tuple[Callable[[int], Any], Callable[[int, Any], Any]]:
+    """Functions of a layer: one stores keys and values and hands on the queries, one attends; fused where that is."""
+    tokens, heads = SCHEDULE.frames_per_block * case.frame_tokens, case.config.num_heads
+    generator = torch.Generator().manual_seed(case.seed)
+    q, k, v = torch.randn(3, tokens, heads, HEAD_DIM, generator=generator).to(case.device, case.dtype)
     if isinstance(cache, HeadCache) and write_block.usable(q.device, q.dtype):
-        rows, weight = [x.flatten(1) for x in projections], q.new_ones(q[0].numel())
+        rows, weight = [x.flatten(1) for x in (q, k, v)], q.new_ones(q[0].numel())
         return lambda layer: cache.write_projections(layer, *rows, (weight, weight), 1e-6), cache.attend_rotated
 
     def write(layer: int) -> Tensor:
@@ -245,13 +194,6 @@ def _calls(
         return q
 
     return write, cache.attend
-
-
-def _projections(case: Case, shape: CacheShape) -> Sequence[Tensor]:
-    tokens = shape.frames_per_block * shape.rows * shape.columns
-    generator = torch.Generator().manual_seed(case.seed)
-    q, k, v = torch.randn(3, tokens, case.config.num_heads, shape.head_dim, generator=generator)
-    return [x.to(case.device, case.dtype) for x in (q, k, v)]
 
 
 def failures(operations: Sequence[Operation]) -> str:
@@ -275,11 +217,11 @@ def _launches(operations: Sequence[Operation]) -> Iterator[list[str]]:
 
         return run
 
-    before = [operation.launch for operation in operations]
-    for operation in operations:
-        operation.launch = noted(operation, operation.launch)
+    before = {operation: operation.launch for operation in operations}
+    for operation, launch in before.items():
+        operation.launch = noted(operation, launch)
     try:
         yield launched
     finally:
-        for operation, launch in zip(operations, before, strict=True):
+        for operation, launch in before.items():
             operation.launch = launch

@@ -19,41 +19,29 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
 from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.devices import upload
-from headforcing.headforcing_core.model.rope import RotaryEmbedding, angles, by_head
+from headforcing.headforcing_core.model.attention import AttentionFunction, Span, sdpa
+from headforcing.headforcing_core.model.attention_backends import attend_layer
+from headforcing.headforcing_core.model.rope import RotaryEmbedding, by_head
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.kernels import dispatch
-from headforcing.kernels.move import in_sequence
+from headforcing.kernels.merge import merge_frames
+from headforcing.kernels.move import in_sequence, move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.rotation import rotate
 from torch import Tensor
-from torch.nn import functional as F
 
-from .kernels import paper
-from .kernels.tables import no_rotation, rotation_table
 from .slots import Orders, Slots
-from .varlen import Lengths
-
-Context = tuple[Tensor, Tensor, Tensor]  # of one head: q [queries, d], k, v [keys, d]
-
-
-def dense(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """Attention of one head, as in `Context`."""
-    return F.scaled_dot_product_attention(q[None, None], k[None, None], v[None, None])[0, 0]
 
 
 class NaiveLoop(Cache):
-    """V1: updates, assembly, rotation and attention head by head, in plain torch.
-
-    Args:
-        attention: of one head, like `dense`.
-    """
+    """V1: updates, assembly, rotation and attention head by head, in plain torch."""
 
     def __init__(
         self,
         shape: CacheShape,
         dtype: torch.dtype,
         device: torch.device | str = "cpu",
-        attention: Callable[..., Tensor] = dense,
+        attention: AttentionFunction = sdpa,
     ):
         self.shape, self.device, self.attention = shape, torch.device(device), attention
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
@@ -84,10 +72,12 @@ class NaiveLoop(Cache):
             self.k[rows], self.v[rows] = k[head].flatten(0, 1), v[head].flatten(0, 1)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return torch.stack([self.attention(*context) for context in self._contexts(layer, q)], dim=1)
+        return torch.cat([self.attention(*(x[None] for x in head)) for head in self._contexts(layer, q)]).transpose(
+            0, 1
+        )
 
-    def _contexts(self, layer: int, q: Tensor) -> list[Context]:
-        """Queries, keys and values of every head, rotated by the place of each frame in the context."""
+    def _contexts(self, layer: int, q: Tensor) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """Queries, keys and values `[tokens, d]` of every head, rotated by the place of each frame in the context."""
         q = self.rope.rotate_spatial(by_head(q, self.s))
         contexts = []
         for head, start in enumerate(self.starts[layer]):
@@ -177,18 +167,14 @@ class NaiveLoop(Cache):
 
 
 class PackedHeads(NaiveLoop):
-    """V2: the heads' contexts are packed into one sequence each and attended to in one call.
-
-    Args:
-        attention: as `varlen.PackedAttention`.
-    """
+    """V2: the heads' contexts are packed into one sequence each and attended to in one call."""
 
     def begin_block(self) -> None:
         super().begin_block()
-        self.lengths = [
-            Lengths(self.queries, tuple(self.slots.frames(policy) * self.s for policy in policies))
-            for policies in self.policies
-        ]
+        self.spans = []  # per layer, every head as a group of its own
+        for policies in self.policies:
+            rows = [self.slots.frames(policy) * self.s for policy in policies]
+            self.spans.append(tuple(Span(1, sum(rows[:head]), count, count) for head, count in enumerate(rows)))
 
     @property
     def queries(self) -> int:
@@ -196,16 +182,18 @@ class PackedHeads(NaiveLoop):
         return self.shape.frames_per_block * self.s
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        packed = (torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True))
+        packed = [torch.cat(parts) for parts in zip(*self._contexts(layer, q), strict=True)]
         return self._attend_packed(layer, *packed)
 
     def _attend_packed(self, layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        lengths = self.lengths[layer]
-        return self.attention(q, k, v, lengths).unflatten(0, (-1, lengths.queries)).transpose(0, 1)
+        return attend_layer(self.attention, q.unflatten(0, (-1, self.queries)), k, v, self.spans[layer]).transpose(0, 1)
 
 
 class CacheKernels(PackedHeads):
     """V3: one kernel rolls the caches of all heads and layers, one updates episodic memory, pooling is batched.
+
+    The paper's kernels move, merge and pool as the engine's do, but keys turn only when a context is assembled; so
+    these are the engine's, with tables that rotate by nothing.
 
     Args:
         kernels: as for `dispatch.using`: `triton`, or `reference` to check the tables on a CPU.
@@ -215,6 +203,7 @@ class CacheKernels(PackedHeads):
         super().__init__(*arguments, **options)
         self.kernels = kernels
         self.tables: dict[Any, Any] = {}
+        self.rotations = self.rope.tables(max(self.slots.capacity.values()))[0]  # row 0 rotates by nothing
 
     def _table(self, rows: Any, *shape: int) -> Tensor:
         """As a table on the device; one that was asked for before is not built again."""
@@ -247,18 +236,19 @@ class CacheKernels(PackedHeads):
         ]
         if longest:
             with dispatch.using(self.kernels):
-                paper.rolling_update(self.k, self.v, self._table(chains, longest, 3), self.s)
+                table = self._table(chains, longest, 3)
+                move_frames(self.k, self.v, self.k, self.v, table, self.rotations, self.s)
 
     def _merge(self, pairs: dict[int, list[tuple[int, int]]], kept: dict[int, Tensor]) -> None:
         merges = [(a, b, a, 0, 0, group) for group, heads in enumerate(pairs.values()) for a, b in heads]
         chosen = torch.stack(list(kept.values())).int()
         with dispatch.using(self.kernels):
-            paper.episodic_update(self.k, self.v, self._table(merges, 6), chosen, self._table([], 1, 3))
+            merge_frames(self.k, self.v, self._table(merges, 6), chosen, self.rotations)
 
     def _pooled(self, slot: int) -> Tensor:
         frames = self._table([(row, 0) for _, row in self._memory_rows(slot)], 2)
         with dispatch.using(self.kernels):
-            return pooled_keys(self.k, frames, no_rotation(self.device), self.s)
+            return pooled_keys(self.k, frames, self.rotations, self.s)
 
 
 class FusedAssembly(CacheKernels):
@@ -266,8 +256,6 @@ class FusedAssembly(CacheKernels):
 
     def __init__(self, *arguments: Any, **options: Any):
         super().__init__(*arguments, **options)
-        most = max(self.slots.capacity.values())
-        self.rotations = rotation_table(angles(torch.arange(most), self.rope.temporal_dim)).to(self.device)
         rows = max(sum(self.slots.capacity[policy] for policy in policies) for policies in self.policies) * self.s
         self.packed = tuple(torch.empty_like(self.k[:rows]) for _ in range(2))
 
@@ -276,7 +264,7 @@ class FusedAssembly(CacheKernels):
         filled = tuple(map(self.slots.frames, self.slots.capacity))
         if filled not in self.tables:  # they change only while contexts grow
             self.tables[filled] = (
-                [upload(self._packing(layer), self.device) for layer in range(len(self.policies))],
+                [self._packing(layer) for layer in range(len(self.policies))],
                 [torch.stack([self._last_rotations(p) for p in policies]) for policies in self.policies],
             )
         self.moves, self.query_rotations = self.tables[filled]  # the second per layer [heads, frames, 2, pairs]
@@ -286,14 +274,19 @@ class FusedAssembly(CacheKernels):
         return self.rotations[: self.slots.frames(policy)][-self.shape.frames_per_block :]
 
     def _packing(self, layer: int) -> Tensor:
-        frames = [range(self.slots.frames(policy)) for policy in self.policies[layer]]
-        starts = zip(self.starts[layer], frames, strict=True)
-        return paper.packing([[start + place * self.s for place in places] for start, places in starts], self.s)[0]
+        """A move for every frame: from its row, to the next one of the packed buffers, turned by its place."""
+        places = [
+            (start + place * self.s, place)
+            for start, policy in zip(self.starts[layer], self.policies[layer], strict=True)
+            for place in range(self.slots.frames(policy))
+        ]
+        moves = [(row, number * self.s, place) for number, (row, place) in enumerate(places)]
+        return self._table(moves, 1, 3)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        k, v = (buffer[: sum(self.lengths[layer].keys)] for buffer in self.packed)
+        k, v = (buffer[: sum(span.rows for span in self.spans[layer])] for buffer in self.packed)
         with dispatch.using(self.kernels):
-            paper.assemble(self.k, self.v, k, v, self.moves[layer], self.rotations, self.s)
+            move_frames(self.k, self.v, k, v, self.moves[layer], self.rotations, self.s)
         q = self.rope.rotate_spatial(by_head(q, self.s))
         t = self.rope.temporal_dim
         cos, sin = self.query_rotations[layer][:, :, None].unbind(-2)

@@ -10,7 +10,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from .case import Case, random_model, warm_up_blocks
 from .decoder import random_decoder
-from .rows import ROWS
+from .rows import BY_NAME
 from .stopwatch import synchronize
 
 MOST = 25  # kernels that are listed
@@ -21,9 +21,9 @@ def blocks(case: Case) -> dict[str, Any]:
     from headforcing.headforcing_core.rollout.loop import rollout
 
     name = "B3" if case.device.type == "cuda" else "B1"
-    (row,) = (row for row in ROWS if row.name == name)
+    row = BY_NAME[name]
     warm_up = warm_up_blocks(row.policy)
-    cache = row.build(case.shape(row.policy, warm_up + 6), case, False)
+    cache = row.build(case, case.shape(row.policy, warm_up + 6))
     model = random_model(case.config, case.dtype, case.device, case.seed)
     found: dict[str, Any] = {"row": name}
     with dispatch.using(row.kernels), torch.no_grad():

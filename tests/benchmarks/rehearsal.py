@@ -2,12 +2,14 @@
 """A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
 
     python tests/benchmarks/rehearsal.py [--folder DISK] [--out FILE] [--without bf16 fp8 comfyui]
+    python tests/benchmarks/rehearsal.py --longlive2
 
 Writes a checkpoint of 1.42 B parameters, umT5-xxl in bf16 and in scaled fp8, and the VAE, one after another, into a
-temporary folder of 28 GB; takes them through the command line and through the native loaders of a real ComfyUI server
-(tests/helpers/comfy_setup.py); renders two blocks at 128x64; and reports time and peak memory of every stage beside
-the estimate. It needs 16 GB of free memory and is a measurement, no test: its numbers are in rehearsal.json beside it,
-where those of parts that are left out stay. Without fp8 nothing follows it.
+temporary folder of 28 GB; takes them through the command line and the native loaders of a real ComfyUI server; renders
+two blocks at 128x64; and reports time and peak memory of every stage beside the estimate. It needs 16 GB of free memory
+and is a measurement, no test: its numbers are in rehearsal.json, where those of parts that are left out stay. Without
+fp8 nothing follows it. `--longlive2` takes LongLive 2.0's checkpoint of 5.0 B parameters in bf16 and the Wan 2.2 VAE
+through the command line instead, with random text embeddings: 12 GB of disk, 14 GB of memory.
 """
 
 from __future__ import annotations
@@ -25,12 +27,14 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.render.describe import format_bytes
+from headforcing.tests.benchmarks import report
 from torch import Tensor
 
 HERE = Path(__file__).resolve().parent
@@ -38,27 +42,29 @@ sys.path.append(str(HERE.parent / "helpers"))
 
 PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 SIZE, SECONDS = (128, 64), 1.5
-_NAMES = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3"}
-_NAMES |= {torch.uint8: "U8"}
+_NAMES = {
+    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
+    torch.uint8: "U8",
+}  # fmt: skip
 
 
-class Memory:
-    """Follows the memory of a process: its own, and with the files that it has mapped, which the system can drop."""
+@contextmanager
+def followed(pid: int) -> Iterator[dict[str, int]]:
+    """The most memory that a process has meanwhile: its own, and with mapped files, which the system can drop."""
+    most, done = {"own": 0, "with_files": 0}, threading.Event()
 
-    def __init__(self, pid: int):
-        self._pid, self._done = pid, threading.Event()
-        self.own = self.with_files = 0
-        self._thread = threading.Thread(target=self._follow, daemon=True)
-        self._thread.start()
+    def follow() -> None:
+        while not done.wait(0.02):
+            own, mapped = resident(pid)
+            most.update(own=max(most["own"], own), with_files=max(most["with_files"], own + mapped))
 
-    def _follow(self) -> None:
-        while not self._done.wait(0.02):
-            own, mapped = resident(self._pid)
-            self.own, self.with_files = max(self.own, own), max(self.with_files, own + mapped)
-
-    def stop(self) -> None:
-        self._done.set()
-        self._thread.join()
+    thread = threading.Thread(target=follow, daemon=True)
+    thread.start()
+    try:
+        yield most
+    finally:
+        done.set()
+        thread.join()
 
 
 def resident(pid: int) -> tuple[int, int]:
@@ -67,8 +73,8 @@ def resident(pid: int) -> tuple[int, int]:
         status = Path(f"/proc/{pid}/status").read_text(encoding="ascii")
     except OSError:
         return 0, 0
-    sizes = [re.search(rf"{kind}:\s+(\d+)", status) for kind in ("RssAnon", "RssFile")]
-    return tuple(1024 * int(size[1]) if size else 0 for size in sizes)  # type: ignore
+    own, mapped = (re.search(rf"{kind}:\s+(\d+)", status) for kind in ("RssAnon", "RssFile"))
+    return 1024 * int(own[1]) if own else 0, 1024 * int(mapped[1]) if mapped else 0
 
 
 class Rehearsal:
@@ -76,9 +82,7 @@ class Rehearsal:
 
     def __init__(self, out: Path):
         self.out = out
-        self.stages: list[dict[str, Any]] = (
-            json.loads(out.read_text(encoding="utf-8"))["stages"] if out.exists() else []
-        )
+        self.stages: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["stages"] if out.exists() else []
         self.program = 0
 
     def command(
@@ -88,40 +92,33 @@ class Rehearsal:
         call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
         begun = time.perf_counter()
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        memory = Memory(process.pid)
-        output, errors = process.communicate()
-        memory.stop()
+        with followed(process.pid) as most:
+            output, errors = process.communicate()
         if process.returncode:
             raise SystemExit(f"{stage}: {errors[-2000:]}")
         seconds, found = time.perf_counter() - begun, json.loads(output)
-        sizes = memory.own - self.program, memory.with_files - self.program
-        self.note(stage, seconds, *sizes, None if estimate is None else estimate(found))
+        self.note(stage, seconds, most, self.program, None if estimate is None else estimate(found))
         return found
 
-    def note(self, stage: str, seconds: float, own: int, with_files: int, estimate: int | None = None) -> None:
+    def note(self, stage: str, seconds: float, most: Mapping[str, int], idle: int, estimate: int | None = None) -> None:
         """Add a stage to the numbers, in place of those of an earlier run; they are written each time."""
-        sizes = {"own": own, "with_files": with_files, "estimate": estimate}
+        sizes = {name: size - idle for name, size in most.items()}
         self.stages = [one for one in self.stages if one["stage"] != stage]
-        self.stages.append({"stage": stage, "seconds": round(seconds, 1), **sizes})
+        self.stages.append({"stage": stage, "seconds": round(seconds, 1), **sizes, "estimate": estimate})
         machine = {"processors": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
         found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
         self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(row(self.stages[-1]), flush=True)
+        print(table(self.stages[-1:]), flush=True)
 
 
-def row(stage: Mapping[str, Any]) -> str:
-    """A line of the table in tests/benchmarks/README.md."""
-    from headforcing.headforcing_core.render.describe import format_bytes
-
-    sizes = (stage["own"], stage["with_files"], stage["estimate"])
-    cells = ["-" if size is None else format_bytes(size) for size in sizes]
-    return f"| {stage['stage']} | {stage['seconds']:.0f} s | {' | '.join(cells)} |"
-
-
-def table(found: Mapping[str, Any]) -> str:
-    """The table in tests/benchmarks/README.md from rehearsal.json."""
-    head = "| stage | time | own memory | with mapped files | estimate |\n| --- | --- | --- | --- | --- |"
-    return "\n".join([head, *map(row, found["stages"])])
+def table(stages: Iterable[Mapping[str, Any]]) -> str:
+    """The table in tests/benchmarks/README.md from the stages in rehearsal.json."""
+    rows = []
+    for stage in stages:
+        sizes = (stage["own"], stage["with_files"], stage["estimate"])
+        cells = ("-" if size is None else format_bytes(size) for size in sizes)
+        rows.append([stage["stage"], f"{stage['seconds']:.0f} s", *cells])
+    return report.table(["stage", "time", "own memory", "with mapped files", "estimate"], rows)
 
 
 # ---------------------------------------------------------------------------------------------- files
@@ -196,20 +193,22 @@ def _tokenizer() -> bytes:
     return model.getvalue()
 
 
-def write_model(path: Path) -> None:
-    """The 1.3B model as Self Forcing publishes it: a .pt of float32 with `generator_ema`."""
-    from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+def write_model(path: Path, family: str = "self_forcing") -> None:
+    """A .pt as it is published: the 1.3B model in float32 as `generator_ema`, LongLive 2.0's in bf16 as `generator`."""
+    from headforcing.headforcing_core.model.wan import WanModel
+    from headforcing.headforcing_core.render.cards import MODELS
 
     with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in WanModel(WanConfig()).state_dict().items()}
+        shapes = {name: tuple(tensor.shape) for name, tensor in WanModel(MODELS[family]).state_dict().items()}
+    top, dtype = ("generator", torch.bfloat16) if family == "longlive2" else ("generator_ema", torch.float32)
     numbers = Numbers()
 
     def value(name: str, shape: tuple[int, ...]) -> Tensor:
         if name.endswith("weight") and len(shape) == 1:
-            return torch.ones(shape)
-        return numbers(shape, math.prod(shape[1:]) ** -0.5 if name.endswith("weight") else 0.02, torch.float32)
+            return torch.ones(shape, dtype=dtype)
+        return numbers(shape, math.prod(shape[1:]) ** -0.5 if name.endswith("weight") else 0.02, dtype)
 
-    torch.save({"generator_ema": {f"model.{name}": value(name, shape) for name, shape in shapes.items()}}, path)
+    torch.save({top: {f"model.{name}": value(name, shape) for name, shape in shapes.items()}}, path)
 
 
 def write_vae(path: Path) -> None:
@@ -246,29 +245,28 @@ def written(path: Path, write: Callable[[], None]) -> Iterator[Path]:
 def encode(rehearsal: Rehearsal, encoder: Path, out: Path) -> None:
     from headforcing.headforcing_core.weights.umt5 import encoder_bytes
 
-    kind = "scaled fp8" if "fp8" in encoder.name else "bf16"
+    stage = f"`encode`, umT5 in {'scaled fp8' if 'fp8' in encoder.name else 'bf16'}"
     arguments = ("--text-encoder", encoder, "--prompts", *PROMPTS, "--device", "cpu")
-    stage = f"`encode`, umT5 in {kind}"
     rehearsal.command(stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder))
 
 
-def render(rehearsal: Rehearsal, folder: Path, model: Path, vae: Path) -> None:
-    """`generate` with and without decoding, then `decode`."""
+def render(
+    rehearsal: Rehearsal, folder: Path, model: Path, vae: Path, seconds: float = SECONDS, of: str = "", *options: str
+) -> None:
+    """`generate` with and without decoding, then `decode`; a second prompt begins with the second block."""
     from headforcing.headforcing_core.render.resources import Needs
     from headforcing.headforcing_core.video.codec import decoder_memory
 
-    text = f"0:00 {PROMPTS[0]}\n0:00.75 {PROMPTS[1]}"
+    text = f"0:00 {PROMPTS[0]}\n0:{seconds / 2:05.2f} {PROMPTS[1]}"
     common = ("generate", "--weights", model, "--embeddings", folder / "prompts.safetensors", "--prompts", text)
-    common += ("--size", "x".join(map(str, SIZE)), "--seconds", SECONDS, "--device", "cpu")
+    common += ("--size", "x".join(map(str, SIZE)), "--seconds", seconds, "--device", "cpu", *options)
     latents = ("--latents", folder / "latents.safetensors")
-    for stage, more in (
-        ("`generate`, video", ("--vae", vae, "--out", folder / "video.mp4")),
-        ("`generate`, latents", latents),
-    ):
+    for kind, more in (("video", ("--vae", vae, "--out", folder / "video.mp4")), ("latents", latents)):
+        stage = f"`generate`, {kind}{of}"
         rehearsal.command(stage, *common, *more, estimate=lambda found: Needs(**found["needs"]).memory)
     taken = decoder_memory(vae, (SIZE[1], SIZE[0]), torch.bfloat16)
     decode = ("decode", latents[1], folder / "decoded.mp4", "--vae", vae, "--device", "cpu")
-    rehearsal.command("`decode`", *decode, estimate=lambda found: taken.weights + taken.peak)
+    rehearsal.command(f"`decode`{of}", *decode, estimate=lambda found: taken.weights + taken.peak)
 
 
 def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) -> None:
@@ -294,39 +292,47 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
         assert server._process is not None
         pid = server._process.pid
         idle, _ = resident(pid)
-        for stage, part in (
-            ("ComfyUI: text encoder and prompts", {"clip", "text"}),
-            ("ComfyUI: then model, VAE, two blocks", set(graph)),
+        for stage, part, source in (
+            ("ComfyUI: text encoder and prompts", {"clip", "text"}, ["text", 0]),
+            ("ComfyUI: then model, VAE, two blocks", set(graph), ["sampler", 1]),
         ):
-            source = "text" if "sampler" not in part else "sampler"
-            shown = node("PreviewAny", source=[source, 0 if source == "text" else 1])
-            memory, begun = Memory(pid), time.perf_counter()
-            result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
-            memory.stop()
+            shown = node("PreviewAny", source=source)
+            begun = time.perf_counter()
+            with followed(pid) as most:
+                result = server.queue({name: graph[name] for name in part} | {"report": shown}, timeout=900)
             if result.outcome != "success":
                 raise SystemExit(f"{stage}: {result.error} {result.node_errors}\n{server.log()[-3000:]}")
-            own, files = memory.own - idle, memory.with_files - idle
-            rehearsal.note(stage, time.perf_counter() - begun, own, files)
+            rehearsal.note(stage, time.perf_counter() - begun, most, idle)
 
 
-def rehearse(folder: Path, out: Path, without: list[str]) -> None:
-    rehearsal = Rehearsal(out)
-    rehearsal.command("a command that does nothing", "memory", "--cards", 8)
-    rehearsal.program = rehearsal.stages.pop()["own"]
-    prompts, fp8 = folder / "prompts.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
+def rehearse_longlive2(rehearsal: Rehearsal, folder: Path) -> None:
+    """Two blocks of eight latent frames, the second one a shot of its own."""
+    from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+    from headforcing.headforcing_core.weights.umt5 import save_embeddings
+    from tiny_checkpoints import wan22_vae
+
+    texts = [*PROMPTS, LONGLIVE2.shot_prefix + PROMPTS[1]]
+    save_embeddings(folder / "prompts.safetensors", {text: torch.randn(12, 4096) / 64 for text in texts})
+    model, vae = folder / "model_bf16.pt", folder / "vae.safetensors"
+    with (
+        written(vae, lambda: wan22_vae(vae, 256, 160, torch.bfloat16)),
+        written(model, lambda: write_model(model, "longlive2")),
+    ):
+        render(rehearsal, folder, model, vae, 2.5, " of LongLive 2.0", "--method", "longlive2")
+
+
+def rehearse(rehearsal: Rehearsal, folder: Path, without: list[str]) -> None:
+    prompts = folder / "prompts.safetensors"
+    bf16, fp8 = folder / "umt5_xxl_bf16.safetensors", folder / "umt5_xxl_fp8_e4m3fn_scaled.safetensors"
     if "bf16" not in without:
-        path = folder / "umt5_xxl_bf16.safetensors"
-        with written(path, lambda: write_umt5(path, scaled=False)):
-            encode(rehearsal, path, prompts)
+        with written(bf16, lambda: write_umt5(bf16, scaled=False)):
+            encode(rehearsal, bf16, prompts)
     if "fp8" in without:
         return
+    model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
     with written(fp8, lambda: write_umt5(fp8, scaled=True)):
         encode(rehearsal, fp8, prompts)
-        model, vae, converted = folder / "self_forcing_dmd.pt", folder / "vae.safetensors", folder / "bf16.safetensors"
-        with (
-            written(vae, lambda: write_vae(vae)),
-            written(model, lambda: write_model(model)),
-        ):
+        with written(vae, lambda: write_vae(vae)), written(model, lambda: write_model(model)):
             render(rehearsal, folder, model, vae)
             rehearsal.command("`convert` to bf16", "convert", model, converted)
             if "comfyui" not in without:
@@ -338,10 +344,17 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where the temporary folder is made; default: the system's")
     parser.add_argument("--out", type=Path, default=HERE / "rehearsal.json")
     parser.add_argument("--without", nargs="*", default=[], choices=["bf16", "fp8", "comfyui"])
+    parser.add_argument("--longlive2", action="store_true", help="LongLive 2.0 instead of Self Forcing")
     args = parser.parse_args()
+    rehearsal = Rehearsal(args.out)
+    rehearsal.command("a command that does nothing", "memory", "--cards", 8)
+    rehearsal.program = rehearsal.stages.pop()["own"]
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
-        rehearse(Path(folder), args.out, args.without)
-    print(table(json.loads(args.out.read_text(encoding="utf-8"))))
+        if args.longlive2:
+            rehearse_longlive2(rehearsal, Path(folder))
+        else:
+            rehearse(rehearsal, Path(folder), args.without)
+    print(table(rehearsal.stages))
 
 
 if __name__ == "__main__":

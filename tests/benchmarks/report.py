@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -17,6 +17,12 @@ from .measure import Measurement
 STAGES = ("denoise", "clean", "cache", "block")
 STEPS = ("open", "write", "attend", "commit", "total")
 DASH = "–"
+TIMES = [
+    "row", "", "denoise ms", "clean ms", "cache update ms", "block ms (p95)", "FPS", "VAE ms", "FPS with VAE",
+    "TFLOP/s (of matmul)",
+]  # fmt: skip
+MEMORY = ["row", "cache by formula", "cache measured", "peak memory", "difference after 1 block", "after 10 blocks"]
+HANDLING = ["row", *STEPS, "with attention", "attention"]
 
 
 def summary(result: Measurement, matmul: float, reference: Measurement | None) -> dict[str, Any]:
@@ -70,22 +76,20 @@ def ratios(rows: Iterable[dict[str, Any]]) -> dict[str, Any]:
     if not ours:
         return {}
     best = min(ours, key=_block_ms)
+
+    def beside(value: Callable[[dict[str, Any]], float]) -> dict[str, float]:
+        return {row["row"]: value(row) / value(best) for row in rows}
+
     return {
         "compared_with": best["row"],
-        "block": {row["row"]: _block_ms(row) / _block_ms(best) for row in rows},
-        "cache_handling": {row["row"]: _handling_ms(row) / _handling_ms(best) for row in rows},
-        "cache_and_attention": {
-            row["row"]: row["cache_and_attention_ms"] / best["cache_and_attention_ms"] for row in rows
-        },
+        "block": beside(_block_ms),
+        "cache_handling": beside(lambda row: row["cache_handling_ms"]["total"]),
+        "cache_and_attention": beside(lambda row: row["cache_and_attention_ms"]),
     }
 
 
 def _block_ms(row: dict[str, Any]) -> float:
     return row["ms_per_block"]["block"]["fastest"]
-
-
-def _handling_ms(row: dict[str, Any]) -> float:
-    return row["cache_handling_ms"]["total"]
 
 
 def markdown(results: dict[str, Any]) -> str:
@@ -96,10 +100,14 @@ def markdown(results: dict[str, Any]) -> str:
     if results["ratios"]:
         best = results["ratios"]["compared_with"]
         parts += [f"## Times as long as {best}, by the fastest blocks of this run", _ratio_table(results)]
-    parts += ["## Steady state", _time_table(rows)]
-    parts += ["## Memory, and the largest difference of latents to V1", _memory_table(present)]
-    parts += ["## The cache alone, without attention, ms per block", _handling_table(present)]
-    parts += ["## Warm-up, ms per block", _warm_up_table(present)]
+    tables: tuple[tuple[str, list[str], Any, Any], ...] = (
+        ("Steady state", TIMES, _time_row, rows),
+        ("Memory, and the largest difference of latents to V1", MEMORY, _memory_row, present),
+        ("The cache alone, without attention, ms per block", HANDLING, _handling_row, present),
+        ("Warm-up, ms per block", ["row", "blocks", "first", "second", "last"], _warm_up_row, present),
+    )
+    for title, head, line, measured in tables:
+        parts += [f"## {title}", table(head, map(line, measured))]
     return "\n\n".join(parts) + "\n"
 
 
@@ -124,14 +132,6 @@ def _ratio_table(results: dict[str, Any]) -> str:
     return table(["row", "", "block", "self-attention with its cache", "the cache alone"], rows)
 
 
-def _time_table(rows: Sequence[dict[str, Any]]) -> str:
-    head = [
-        "row", "", "denoise ms", "clean ms", "cache update ms", "block ms (p95)", "FPS", "VAE ms", "FPS with VAE",
-        "TFLOP/s (of matmul)",
-    ]  # fmt: skip
-    return table(head, [_time_row(row) for row in rows])
-
-
 def _time_row(row: dict[str, Any]) -> list[str]:
     if "not_available" in row:
         return [row["row"], row["title"], f"not available: {row['not_available']}"]
@@ -143,39 +143,20 @@ def _time_row(row: dict[str, Any]) -> list[str]:
     ]  # fmt: skip
 
 
-def _memory_table(rows: Sequence[dict[str, Any]]) -> str:
-    head = ["row", "cache by formula", "cache measured", "peak memory", "difference after 1 block", "after 10 blocks"]
-    lines = [
-        [
-            row["row"],
-            format_bytes(row["cache_formula_bytes"]),
-            format_bytes(row["cache_bytes"]),
-            DASH if row["peak_bytes"] is None else format_bytes(row["peak_bytes"]),
-            _number(row["difference_after_1_block"]),
-            _number(row["difference_after_10_blocks"]),
-        ]
-        for row in rows
-    ]
-    return table(head, lines)
+def _memory_row(row: dict[str, Any]) -> list[str]:
+    sizes = [row["cache_formula_bytes"], row["cache_bytes"], row["peak_bytes"]]
+    differences = [row["difference_after_1_block"], row["difference_after_10_blocks"]]
+    return [row["row"], *(DASH if size is None else format_bytes(size) for size in sizes), *map(_number, differences)]
 
 
-def _handling_table(rows: Sequence[dict[str, Any]]) -> str:
-    lines = [
-        [
-            row["row"],
-            *(f"{row['cache_handling_ms'][step]:.3g}" for step in STEPS),
-            f"{row['cache_and_attention_ms']:.4g}",
-            row["attention_backend"],
-        ]
-        for row in rows
-    ]
-    return table(["row", *STEPS, "with attention", "attention"], lines)
+def _handling_row(row: dict[str, Any]) -> list[str]:
+    steps = (f"{row['cache_handling_ms'][step]:.3g}" for step in STEPS)
+    return [row["row"], *steps, f"{row['cache_and_attention_ms']:.4g}", row["attention_backend"]]
 
 
-def _warm_up_table(rows: Sequence[dict[str, Any]]) -> str:
-    times = [(row["row"], row["warm_up_ms"]) for row in rows]
-    lines = [[name, str(len(ms)), f"{ms[0]:.4g}", f"{ms[1]:.4g}", f"{ms[-1]:.4g}"] for name, ms in times]
-    return table(["row", "blocks", "first", "second", "last"], lines)
+def _warm_up_row(row: dict[str, Any]) -> list[str]:
+    ms = row["warm_up_ms"]
+    return [row["row"], str(len(ms)), *(f"{ms[place]:.4g}" for place in (0, 1, -1))]
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

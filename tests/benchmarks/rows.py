@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,9 +11,13 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import (
+    ONE_CALL,
     AttentionFunction,
+    LayerAttention,
     LayerSizes,
     attention_function,
+    fastest_backend,
+    sdpa,
 )
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
@@ -32,163 +36,123 @@ from torch import Tensor
 
 from .case import HEAD_DIM, Case
 from .gelu_epilogue import finish_with_epilogue
-from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads, dense
-from .varlen import nothing, one_call, packed_attention
-
-Build = Callable[[CacheShape, Case, bool], Any]  # the last says: without attention, to time the cache alone
-Told = Callable[[Case], str]
-Backend = Callable[[Case, CacheShape], str]
+from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 
 ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as early as it can be
 WINDOW_21 = preset("self_forcing_window_21")
 HEAD_FORCING = preset("head_forcing").with_memory(5, 3, ADMIT_ALL, 3)
+KEPT_SCENES = replace(HEAD_FORCING, scenes="auto", kept_scenes=3)
 OF_THE_CACHE = (move_frames, merge_frames, pooled_keys)
 ELEMENTWISE = (write_block, norm_modulate, residual_norm_modulate)
+ONE_BY_ONE = "dense calls, head by head"
+
+
+def no_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Stands in for attention, to time the cache alone."""
+    return q
+
+
+NO_ATTENTION = LayerAttention(lambda q, k, v, spans: q)  # the same in one call
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table.
+    """One line of the table; the defaults are those of the engine without Triton kernels.
 
     Attributes:
         name: its short name, unique.
-        build: makes its cache.
-        reason: why it cannot run on the case's device; empty if it may.
-        backend: the name of its attention.
+        attention: a backend of the engine, or `one call`: the fastest that takes all heads of a layer at once.
+        cache: the kind of its cache.
         policy: what heads keep; rows of one policy make the same latents.
         kernels: whether the engine may use its Triton kernels, as for `dispatch.using`.
-        must_launch: kernels that the engine must launch for the row to be what it says.
+        needs: kernels that must work for the row to be what it says; the engine must launch them.
         forward: makes what the model runs its passes with; `forward_block` where there is none.
         fp8: whether the linear layers of the blocks compute in 8-bit floating point: other latents.
     """
 
     name: str
     title: str
-    build: Build
-    reason: Told = lambda case: ""
-    backend: Backend = lambda case, shape: ""
+    attention: str = "auto"
+    cache: type = HeadCache
     policy: CachePolicy = HEAD_FORCING
     kernels: str = "reference"
-    must_launch: tuple[Operation, ...] = ()
+    needs: tuple[Operation, ...] = ()
     forward: Callable[[], Any] | None = None
     fp8: bool = False
 
+    def function(self, case: Case, sizes: LayerSizes) -> AttentionFunction:
+        """Its attention at these sizes; raises HeadForcingError or ImportError where there is none."""
+        if self.attention != "one call":
+            return attention_function(self.attention, case.device, case.dtype, HEAD_DIM, sizes)
+        found = None
+        if case.device.type == "cuda":
+            found = fastest_backend(ONE_CALL, case.device, case.dtype, HEAD_DIM, sizes)
+        elif self.cache is not HeadCache:
+            return sdpa  # of one head at a time
+        if not isinstance(found, LayerAttention):
+            raise ImportError("no attention to sequences of different lengths works here")
+        return found
 
-def no_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    return q
+    def build(self, case: Case, shape: CacheShape, hollow: bool = False) -> Any:
+        """Its cache; hollow, without attention."""
+        if hollow:
+            function: AttentionFunction = NO_ATTENTION if issubclass(self.cache, PackedHeads) else no_attention
+        else:
+            function = self.function(case, shape.layer_sizes)
+        return self.cache(shape, case.dtype, case.device, attention=function)
 
-
-# --------------------------------------------------------------------------------------------- the paper's own
-
-
-def _naive(shape: CacheShape, case: Case, hollow: bool) -> NaiveLoop:
-    return NaiveLoop(shape, case.dtype, case.device, no_attention if hollow else dense)
-
-
-def _packed_row(name: str, title: str, kind: type[PackedHeads], *operations: Operation) -> Row:
-    def build(shape: CacheShape, case: Case, hollow: bool) -> PackedHeads:
-        attention = nothing if hollow else packed_attention(case.device, case.dtype, shape.layer_sizes)[1]
-        return kind(shape, case.dtype, case.device, attention=attention)
-
-    def reason(case: Case) -> str:
-        try:
-            packed_attention(case.device, case.dtype, case.shape(HEAD_FORCING, 100).layer_sizes)
-        except ImportError as error:
-            return str(error)
-        return _needs_kernels(*operations)(case)
-
-    def backend(case: Case, shape: CacheShape) -> str:
-        return packed_attention(case.device, case.dtype, shape.layer_sizes)[0]
-
-    return Row(name, title, build, reason, backend)
-
-
-def _needs_kernels(*operations: Operation) -> Told:
-    def reason(case: Case) -> str:
-        if operations and case.device.type == "cpu":
-            return "a CPU runs no Triton kernels"
-        aside = [operation.name for operation in operations if not operation.usable(case.device, case.dtype)]
-        return f"these Triton kernels do not run here: {', '.join(aside)}" if aside else ""
-
-    return reason
-
-
-# ------------------------------------------------------------------------------------------------------- ours
-
-
-def engine_row(
-    name: str, title: str, attention: str, in_one_call: bool = False, kernels: str = "reference", **options: Any
-) -> Row:
-    """The engine with this attention backend; `in_one_call` if it must compute all heads of a layer in one call."""
-
-    def chosen(case: Case, sizes: LayerSizes) -> AttentionFunction:
-        if in_one_call:
-            return one_call(case.device, case.dtype, sizes)
-        return attention_function(attention, case.device, case.dtype, HEAD_DIM, sizes)
-
-    def build(shape: CacheShape, case: Case, hollow: bool) -> HeadCache:
-        return HeadCache(shape, case.dtype, case.device, no_attention if hollow else chosen(case, shape.layer_sizes))
-
-    def reason(case: Case) -> str:
-        if options.get("fp8") and not has_product(case.device):
+    def reason(self, case: Case) -> str:
+        """Why it cannot run on the case's device; empty if it may."""
+        ours, cpu = self.cache is HeadCache, case.device.type == "cpu"
+        if self.fp8 and not has_product(case.device):
             return "this device does not multiply 8-bit floating point"
-        if case.device.type == "cpu" and (in_one_call or attention not in ("auto", "sdpa")):
+        if ours and cpu and self.attention not in ("auto", "sdpa"):
             return "a CPU has no attention to sequences of different lengths"
         try:
-            chosen(case, case.shape(options.get("policy", HEAD_FORCING), 100).layer_sizes)
+            self.function(case, case.shape(self.policy, 100).layer_sizes)
         except (HeadForcingError, ImportError) as error:
             return str(error)
-        return _needs_kernels(*options.get("must_launch", ()))(case)
+        if self.needs and cpu:
+            return "a CPU runs no Triton kernels"
+        aside = [operation.name for operation in self.needs if not operation.usable(case.device, case.dtype)]
+        return f"these Triton kernels do not run here: {', '.join(aside)}" if aside else ""
 
-    def backend(case: Case, shape: CacheShape) -> str:
-        function = chosen(case, shape.layer_sizes)
-        return attention_name(function, attention)
-
-    return Row(name, title, build, reason, backend, kernels=kernels, **options)
+    def backend(self, case: Case, shape: CacheShape) -> str:
+        """The name of its attention."""
+        function = self.function(case, shape.layer_sizes)
+        if self.cache is not HeadCache and function is sdpa:
+            return ONE_BY_ONE
+        return attention_name(function, self.attention)
 
 
 def _window(sink: int, recent: int, rope: str) -> CachePolicy:
     return CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=recent), rope)
 
 
+FUSED: dict[str, Any] = dict(kernels="auto", needs=ELEMENTWISE)  # B3, on which others build
+IN_8_BITS = (*ELEMENTWISE, quantise, quantise_gelu)
+
 ROWS = (
-    Row("V1", "paper: naive loop over heads", _naive, backend=lambda case, shape: "dense calls, head by head"),
-    _packed_row("V2", "paper: + varlen attention", PackedHeads),
-    _packed_row("V3", "paper: + cache kernels", CacheKernels, *OF_THE_CACHE),
-    _packed_row("V4", "paper: + fused assembly", FusedAssembly, *OF_THE_CACHE),
-    engine_row("B1", "ours: grouped SDPA", "sdpa"),
-    engine_row("B2", "ours: one varlen call a layer", "auto", in_one_call=True),
-    engine_row("B3", "ours: + fused elementwise", "auto", kernels="auto", must_launch=ELEMENTWISE),
-    engine_row("B4", "ours: + CUDA graph", "auto", kernels="auto", must_launch=ELEMENTWISE, forward=GraphedForward),
-    engine_row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", must_launch=(*ELEMENTWISE, attend)),
-    engine_row(
-        "G",
-        "ours: B3 with GELU as an epilogue",
-        "auto",
-        kernels="auto",
-        must_launch=ELEMENTWISE,
+    Row("V1", "paper: naive loop over heads", "sdpa", NaiveLoop),
+    Row("V2", "paper: + varlen attention", "one call", PackedHeads),
+    Row("V3", "paper: + cache kernels", "one call", CacheKernels, needs=OF_THE_CACHE),
+    Row("V4", "paper: + fused assembly", "one call", FusedAssembly, needs=OF_THE_CACHE),
+    Row("B1", "ours: grouped SDPA", "sdpa"),
+    Row("B2", "ours: one varlen call a layer", "one call"),
+    Row("B3", "ours: + fused elementwise", **FUSED),
+    Row("B4", "ours: + CUDA graph", **FUSED, forward=GraphedForward),
+    Row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", needs=(*ELEMENTWISE, attend)),
+    Row(
+        "G", "ours: B3 with GELU as an epilogue", **FUSED,
         forward=lambda: partial(forward_block, finish=finish_with_epilogue),
     ),
-    engine_row(
-        "B6",
-        "ours: B3 with cuDNN on streams",
-        "cudnn_streams",
-        kernels="auto",
-        must_launch=ELEMENTWISE,
-    ),
-    engine_row(
-        "C", "ours: torch.compile", "auto", kernels="auto", must_launch=(write_block,), forward=compiled_forward
-    ),
-    engine_row(
-        "F8",
-        "ours: B3 with fp8 linears, inexact",
-        "auto",
-        kernels="auto",
-        must_launch=(*ELEMENTWISE, quantise, quantise_gelu),
-        fp8=True,
-    ),
-    engine_row("W21", "ours: uniform window of 21", "auto", kernels="auto", policy=WINDOW_21),
-    engine_row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
-    engine_row("W12", "ours: LongLive, 3 + 6 + 3", "auto", kernels="auto", policy=_window(3, 6, "absolute")),
-    engine_row("W8", "ours: Infinity, 1 + 4 + 3", "auto", kernels="auto", policy=_window(1, 4, "contiguous")),
-)
+    Row("B6", "ours: B3 with cuDNN on streams", "cudnn_streams", **FUSED),
+    Row("C", "ours: torch.compile", kernels="auto", needs=(write_block,), forward=compiled_forward),
+    Row("F8", "ours: B3 with fp8 linears, inexact", kernels="auto", needs=IN_8_BITS, fp8=True),
+    Row("S", "ours: B1 with frames of scenes kept", "sdpa", policy=KEPT_SCENES),
+    Row("W21", "ours: uniform window of 21", kernels="auto", policy=WINDOW_21),
+    Row("W21S", "ours: uniform window of 21, SDPA", "sdpa", kernels="auto", policy=WINDOW_21),
+    Row("W12", "ours: LongLive, 3 + 6 + 3", kernels="auto", policy=_window(3, 6, "absolute")),
+    Row("W8", "ours: Infinity, 1 + 4 + 3", kernels="auto", policy=_window(1, 4, "contiguous")),
+)  # fmt: skip
+BY_NAME = {row.name: row for row in ROWS}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -14,10 +14,11 @@ from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.kernels import dispatch
 
 from . import report
+from .apart import tell
 from .case import Case, warm_up_blocks
 from .environment import environment
 from .measure import timed_blocks
-from .rows import ADMIT_ALL, HEAD_FORCING, Row, engine_row
+from .rows import ADMIT_ALL, HEAD_FORCING, Row
 from .stopwatch import tensor_bytes
 
 MARKS = (40, 100, 200, 300, 400)
@@ -27,7 +28,7 @@ EPISODIC_FRAMES = (2, 5, 8, 12)
 Line = dict[str, Any]
 
 
-def run(case: Case, folder: Path, tell: Callable[[str], None], marks: tuple[int, ...] = MARKS) -> dict[str, Any]:
+def run(case: Case, folder: Path, marks: tuple[int, ...] = MARKS) -> dict[str, Any]:
     """Write `scaling.json` and `scaling.md`, anew after every line."""
     results: dict[str, Any] = {
         "environment": environment(case.device, case.dtype),
@@ -59,11 +60,7 @@ def _lengths(case: Case, marks: tuple[int, ...]) -> Iterator[Line]:
     for index, (stages, _, cache) in enumerate(timed_blocks(case, _row(5), marks[-1])):
         times.append(stages["block"])
         if index + 1 in marks:
-            yield {
-                "what": f"block {index + 1}",
-                **_times(times[-AROUND:]),
-                "cache_bytes": tensor_bytes(cache),
-            }
+            yield {"what": f"block {index + 1}", **_times(times[-AROUND:]), "cache_bytes": tensor_bytes(cache)}
 
 
 def _resolutions(case: Case) -> Iterator[Line]:
@@ -79,7 +76,7 @@ def _episodic(case: Case) -> Iterator[Line]:
 
 def _row(episodic_frames: int) -> Row:
     policy = preset("head_forcing").with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
-    return engine_row("ours", "the engine as it comes", "auto", kernels="auto", policy=policy)
+    return Row("ours", "the engine as it comes", kernels="auto", policy=policy)
 
 
 def _line(what: str, case: Case, row: Row) -> Line:

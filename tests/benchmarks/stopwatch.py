@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from headforcing.tests.helpers import peak_memory
 from torch import Tensor
 
 
@@ -28,6 +29,15 @@ class Stopwatch:
         yield
         self._spans.append((name, start, self._now()))
 
+    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function, with the time of every call counted to a stage."""
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with self.stage(name):
+                return function(*args, **kwargs)
+
+        return call
+
     def lap(self) -> dict[str, float]:
         """Milliseconds of every stage since the last lap; waits for the device."""
         synchronize(self.device)
@@ -45,6 +55,29 @@ class Stopwatch:
             return event
         synchronize(self.device)
         return Stopwatch.clock()
+
+
+def fastest(device: torch.device, run: Callable[[], Any], repetitions: int = 10, warm_up: int = 3) -> float:
+    """Milliseconds of a call, the fastest of some after those that wake the device up."""
+    watch, times = Stopwatch(device), []
+    for _ in range(warm_up + repetitions):
+        with watch.stage("call"):
+            run()
+        times.append(watch.lap()["call"])
+    return min(times[warm_up:])
+
+
+def in_turns(
+    device: torch.device, calls: Mapping[str, Callable[[], Any]], number: int
+) -> tuple[dict[str, float], dict[str, Any]]:
+    """Seconds and results of these calls, the last one first where `number` is even."""
+    seconds, made = {}, {}
+    for name in list(calls)[:: 1 if number % 2 else -1]:
+        begun = Stopwatch.clock()
+        made[name] = calls[name]()
+        synchronize(device)
+        seconds[name] = Stopwatch.clock() - begun
+    return {name: seconds[name] for name in calls}, {name: made[name] for name in calls}
 
 
 def synchronize(device: torch.device) -> None:
@@ -67,11 +100,7 @@ def peak_bytes(device: torch.device) -> int | None:
     """Most memory in use since `reset_peak`: of the GPU, or of the whole process; None where nobody counts."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    status = Path("/proc/self/status")
-    if device.type != "cpu" or not status.exists():
-        return None
-    lines = dict(line.split(":", 1) for line in status.read_text().splitlines())
-    return 1024 * int(lines["VmHWM"].split()[0])
+    return peak_memory.peak_bytes() if device.type == "cpu" and Path("/proc/self/status").exists() else None
 
 
 def tensor_bytes(root: object) -> int:
@@ -86,14 +115,10 @@ def tensor_bytes(root: object) -> int:
         seen.add(id(item))
         if isinstance(item, Tensor):
             storages[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
-        else:
-            waiting += _parts(item)
+        elif isinstance(item, (list, tuple)):
+            waiting += item
+        elif isinstance(item, dict):
+            waiting += item.values()
+        elif hasattr(item, "__dict__") and not isinstance(item, type):
+            waiting += vars(item).values()
     return sum(storages.values())
-
-
-def _parts(item: object) -> Iterable[object]:
-    if isinstance(item, dict):
-        return item.values()
-    if isinstance(item, (list, tuple)):
-        return item
-    return vars(item).values() if hasattr(item, "__dict__") and not isinstance(item, type) else ()

@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,7 +15,7 @@ import torch
 from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder, held_bytes, peak_bytes
 from headforcing.headforcing_core.video.wan_vae import wan_name
 from headforcing.tests.benchmarks.environment import environment
-from headforcing.tests.benchmarks.stopwatch import Stopwatch, synchronize
+from headforcing.tests.benchmarks.stopwatch import Stopwatch, in_turns
 from torch import Tensor
 
 
@@ -42,19 +43,17 @@ def measure(base: int, size: tuple[int, int], frames: int, device: torch.device,
         x = library.post_quant_conv(frame.permute(2, 0, 1)[None, :, None])
         return library.decoder(x, feat_cache=cache, feat_idx=[0], first_chunk=first)[0].permute(1, 2, 3, 0)
 
-    decoders = {"diffusers": theirs, "headforcing": lambda frame, first: ours(frame, features, first)}
-    seconds: dict[str, list[float]] = {name: [] for name in decoders}
-    apart = 0.0
+    taken, apart = [], 0.0
     with torch.no_grad():
         for index, frame in enumerate(z):
-            made = {}
-            for name in list(decoders)[:: 1 if index % 2 else -1]:
-                begun = Stopwatch.clock()
-                made[name] = decoders[name](frame, index == 0)
-                synchronize(device)
-                seconds[name].append(Stopwatch.clock() - begun)
+            calls = {
+                "diffusers": partial(theirs, frame, not index),
+                "headforcing": partial(ours, frame, features, not index),
+            }
+            seconds, made = in_turns(device, calls, index)
+            taken.append(seconds)
             apart = max(apart, float((made["diffusers"] - made["headforcing"]).float().abs().max()) / 2)
-    later = {name: times[2:] for name, times in seconds.items()}  # the first two warm up
+    later = {name: [seconds[name] for seconds in taken[2:]] for name in taken[0]}  # the first two warm up
     return {
         "seconds_per_latent_frame": later,
         "median": {name: median(times) for name, times in later.items()},

@@ -42,6 +42,17 @@ def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServ
     yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
+@pytest.fixture(scope="session")
+def server_to_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
+    yield from _server(NEWEST, tmp_path_factory)
+
+
+@pytest.fixture
+def comfy_to_kill(server_to_kill: ComfyServer) -> ComfyServer:
+    """A running ComfyUI of the newest tested version that a test may stop and start again."""
+    return server_to_kill if server_to_kill.is_running else server_to_kill.start()
+
+
 @pytest.fixture(scope="session", params=SERVERS)
 def both(request: pytest.FixtureRequest) -> ComfyServer:
     """The servers of both versions in turn."""

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, text_of
 from comfy_harness import ComfyServer
 
 pytestmark = pytest.mark.comfy
@@ -71,9 +71,7 @@ def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_se
     graph["report"] = node("PreviewAny", source=["sampler", 1])
     ours = queued(comfy_server, graph)
     assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, ours))
-    assert (
-        ours.outputs["report"]["text"][0].count("rope jitter 0.5: rotary bases from ") == 2
-    )  # one line for each video
+    assert text_of(ours).count("rope jitter 0.5: rotary bases from ") == 2  # one line for each video
 
 
 @pytest.mark.parametrize(
@@ -135,5 +133,5 @@ def test_a_new_sampler_runs_with_the_demo_model_as_it_is(comfy_server: ComfyServ
     graph = own_graph(width=0, height=0) | {"report": node("PreviewAny", source=["sampler", 1])}
     result = queued(comfy_server, graph)
     assert saved_latents(comfy_server, result).shape[-2:] == (8, 8)
-    assert "64x64, what the model was made for" in result.outputs["report"]["text"][0]
+    assert "64x64, what the model was made for" in text_of(result)
     failed(comfy_server, own_graph(width=0, height=480), "64x64 only", "got 64x480")

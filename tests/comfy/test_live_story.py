@@ -1,6 +1,5 @@
 """A story that is changed while ComfyUI renders it: over the route, and with the button in a browser."""
 
-import http.client
 import json
 import os
 from collections.abc import Callable
@@ -9,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_browser import Browser
-from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, node, opened, queued, saved_latents
+from comfy_browser import Browser, of_node, of_widget
+from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, node, opened, queued, saved_latents, text_of
 from comfy_harness import ComfyServer
 from workflow_blueprint import NAME as BLUEPRINT
 
@@ -18,8 +17,7 @@ FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 CUBE = "a blue cube bouncing in the teal plain room"
 PLANNED = f"0:00 {BALL}\n0:05 {CROSS}"
 TOLD = f"0:00 {BALL}\n0:05 [blend 1] {CUBE}\n0:06 {CROSS}"
-NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
-TEXT = f"{NODE}.widgets.find((widget) => widget.name === 'prompts')"
+NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
 
 
 def story_graph(text: str, seed: int, **sampler: Any) -> Graph:
@@ -29,16 +27,8 @@ def story_graph(text: str, seed: int, **sampler: Any) -> Graph:
 
 
 def tell(server: ComfyServer, body: Any, **headers: str) -> tuple[int, Any]:
-    """POST to the route with headers of one's own."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
-    try:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request("POST", "/headforcing/story", data, {"Content-Type": "application/json"} | named)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read() or b"null")
-    finally:
-        connection.close()
+    status, answer = server.ask("/headforcing/story", body, **headers)
+    return status, json.loads(answer or b"null")
 
 
 class Teller:
@@ -92,7 +82,7 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
     assert teller.heard[0] and not teller.heard[-1]
 
     # report, tags of the file and history
-    report = result.outputs["report"]["text"][0]
+    report = text_of(result)
     assert CUBE in report and "the story was changed while it was rendered, from block 8 of 10, 0:05.062 on" in report
     (video,) = result.outputs["sampler"]["images"]
     tags = opened(both.view(video["filename"], video["subfolder"]))[4]
@@ -104,7 +94,7 @@ def test_the_story_of_a_running_render_changes_and_every_file_holds_what_was_ren
     # the graph from the file finds all blocks; without them it makes the same latents; the old text makes its own
     made = saved_latents(both, result)
     again = queued(both, story_graph(TOLD, seed))
-    assert "reused 10 blocks" in again.outputs["report"]["text"][0]
+    assert "reused 10 blocks" in text_of(again)
     assert torch.equal(saved_latents(both, again), made)
     fresh = queued(both, story_graph(TOLD, seed, resume=False))
     assert torch.equal(saved_latents(both, fresh), made)
@@ -220,24 +210,12 @@ def six_prompts(fifth: str = PROMPTS[4]) -> str:
     return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
 
 
-def widget(node_type: str, name: str) -> str:
-    found = f"app.graph.nodes.find((node) => node.type === '{node_type}')"
-    return f"{found}.widgets.find((widget) => widget.name === '{name}')"
-
-
-def write(browser: Browser, node_type: str, **values: Any) -> None:
-    """Change widgets as a person does."""
-    for name, value in values.items():
-        script = f"(value) => {{ const each = {widget(node_type, name)}; each.value = value; each.callback?.(value); }}"
-        browser.page.evaluate(script, value)
-
-
 def rendered(browser: Browser, during: Callable[[], None] = lambda: None) -> str:
     """Press Run and return the report."""
     before = len(browser.server.get_json("/history"))
     browser.queue()
     during()
-    assert browser.wait_done(120) == "success"
+    assert browser.wait_done() == "success"
     while len(history := list(browser.server.get_json("/history").values())) == before:
         browser.page.wait_for_timeout(50)
     texts = [text for output in history[-1]["outputs"].values() for text in output.get("text", [])]
@@ -259,18 +237,15 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
     assert "live_story" not in inputs
     saved = page.evaluate(f"{NODE}.serialize().widgets_values")
     height = page.evaluate(f"{NODE}.size[1]")
-    write(browser, "HeadForcingPromptTimeline", prompts=six_prompts(), seconds=30)
-    write(browser, "HeadForcingSampler", seed=71 + (server.install.version == "0.30.0"))
+    browser.write("PromptTimeline", prompts=six_prompts(), seconds=30)
+    browser.write("Sampler", seed=71 + (server.install.version == "0.30.0"))
     button, status = page.locator(".hf-live-story input"), page.locator(".hf-live-story [role=status]")
     assert not button.is_visible(), "nothing is rendered"
 
     def change() -> None:
-        page.wait_for_function("window.__steps >= 4 * 20", timeout=120_000)
-        write(browser, "HeadForcingPromptTimeline", prompts=six_prompts("a green ball"))
-        page.evaluate(
-            f"() => {{ const view = app.canvas.ds, node = {NODE}; view.scale = 1;"
-            " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
-        )
+        page.wait_for_function("window.__steps >= 4 * 20")
+        browser.write("PromptTimeline", prompts=six_prompts("a green ball"))
+        browser.look_at(NODE, top=60)
         button.click()
         page.wait_for_function(
             "document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')"
@@ -284,7 +259,7 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
 
     page.evaluate(COUNT_STEPS)
     report = rendered(browser, change)
-    page.wait_for_function("document.querySelector('.hf-live-story').hidden", timeout=10_000)
+    page.wait_for_function("document.querySelector('.hf-live-story').hidden")
     assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
     assert "a green ball\n" in report and "a pink star" not in report
     assert "reused 41 blocks of an earlier render" in rendered(browser)
@@ -321,16 +296,13 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
         page.evaluate(RENDERS)
         browser.load_workflow(FOLDER / "demo.json")
         page.evaluate(f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({NODE}.id)); }}")
-        page.evaluate(
-            f"() => {{ const view = app.canvas.ds, node = {NODE}; view.scale = 1;"
-            " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
-        )
+        browser.look_at(NODE, top=60)
         page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
         page.locator(".hf-bar").nth(0).focus()
         page.keyboard.press("Enter")
         page.keyboard.type("a blue star")
         page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
-        page.wait_for_function("window.__sent.length === 1", timeout=10_000)
+        page.wait_for_function("window.__sent.length === 1")
         told = page.evaluate("window.__sent[0]")
         assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"
         assert {"seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor"} < set(told)
@@ -344,7 +316,7 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
               document.querySelector(".hf-live-story input").click();
             }}"""
         )
-        page.wait_for_function("window.__sent.length === 2", timeout=10_000)
+        page.wait_for_function("window.__sent.length === 2")
         assert set(told) - set(page.evaluate("window.__sent[1]")) == {"seconds"}
 
         browser.load_workflow(FOLDER.parent / "subgraphs" / f"{BLUEPRINT}.json")

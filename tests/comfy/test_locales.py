@@ -3,11 +3,13 @@
 import json
 from typing import Any
 
-from make_locales import FOLDER, LANGUAGES, SYNTAX, english, missing, strings, translated, translations
+import pytest
+from comfy_browser import Browser
+from make_locales import FOLDER, LANGUAGES, SYNTAX, english, missing, of_scripts, strings, translated, translations
 
 AGAIN = "change tests/helpers/translations.txt, then run python tests/helpers/make_locales.py"
 
-SAME = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75", ".safetensors", "ComfyUI/models")
+TYPED = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75")  # whatever the language
 
 # what people type into the search box, and the node that they look for
 SEARCHES = {
@@ -35,12 +37,36 @@ def test_translations_are_those_of_todays_texts_and_served(comfy):
     """A text that is not translated yet is English: in the file, or where the frontend finds none in it."""
     texts = english(comfy.object_info())
     assert len(missing(texts)) < 0.1 * len(strings(texts)), AGAIN
+    assert [text for text in strings(texts) if set(text) & set(SYNTAX)] == [], "the oldest frontend shows no page then"
     served = comfy.get_json("/i18n")
     for language, known in translations().items():
         stored = json.loads((FOLDER / language / "nodeDefs.json").read_text(encoding="utf-8"))
         assert outdated(stored, translated(texts, known)) == [], f"{language}: {AGAIN}"
         assert {name: served[language]["nodeDefs"][name] for name in stored} == stored
+        told = json.loads((FOLDER / language / "main.json").read_text(encoding="utf-8"))
+        assert outdated(told, of_scripts(language)) == [], f"{language}: {AGAIN}"
+        assert served[language]["headforcing"] == told["headforcing"]
     assert sorted(path.name for path in FOLDER.iterdir()) == sorted(LANGUAGES)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy, Nodes 2.0", "comfy_latest"], indirect=True)
+@pytest.mark.repeat("Nodes 2.0", "comfy_latest")
+def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
+    page = browser.page
+    try:
+        for language, words, length in (("ja", "複製", "81 ブロック、1:00"), ("fr", "Copy", "81 blocks, 1:00")):
+            browser.server.post("/settings/Comfy.Locale", language)
+            page.reload(wait_until="domcontentloaded")
+            page.wait_for_function("window.app?.graph && window.app?.canvas")
+            page.wait_for_timeout(1500)
+            browser.load_workflow(FOLDER.parent / "workflows" / "demo.json")
+            page.locator(".hf-bar").nth(5).wait_for(state="attached")
+            page.wait_for_function("(text) => document.querySelector('.hf-status').textContent === text", arg=length)
+            assert page.locator(f".hf-tools input[value='{words}']").count() == 1
+    finally:
+        browser.server.post("/settings/Comfy.Locale", "en")
+    assert browser.page_errors == []
 
 
 def outdated(stored: Any, texts: Any, place: str = "") -> list[str]:
@@ -50,20 +76,11 @@ def outdated(stored: Any, texts: Any, place: str = "") -> list[str]:
     return [line for key in stored for line in outdated(stored[key], texts.get(key), f"{place}/{key}")]
 
 
-def test_no_text_has_characters_that_the_frontend_reads_as_syntax():
-    for known in translations().values():
-        for text in known.values():
-            assert text.strip() == text and text and not set(text) & set(SYNTAX), text
-
-
-def test_tags_numbers_and_file_types_are_the_same_in_every_language():
-    """A tag such as [flush] is typed as it is, whatever the language."""
+def test_no_text_has_characters_that_the_frontend_reads_as_syntax_and_tags_stay_as_they_are_typed():
     for known in translations().values():
         for text, translation in known.items():
-            tags = [
-                word for word in ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75") if word in text
-            ]
-            assert all(tag in translation for tag in tags), translation
+            assert translation.strip() == translation and translation and not set(translation) & set(SYNTAX), text
+            assert all(tag in translation for tag in TYPED if tag in text), translation
 
 
 def test_a_text_without_a_translation_stays_english_and_is_named():

@@ -15,10 +15,13 @@ from comfy_graphs import (
     CROSS,
     PUBLISHED,
     UNET,
+    Graph,
     _everything_but_output,
     changed,
+    decode,
     demo_graph,
     failed,
+    growing_graph,
     node,
     opened,
     queued,
@@ -26,6 +29,8 @@ from comfy_graphs import (
     saved_latents,
     short_graph,
     status_texts,
+    stopper,
+    text_of,
     tiny_graph,
 )
 from comfy_harness import ComfyServer
@@ -107,7 +112,7 @@ def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: Co
     stored = json.loads(tags["workflow"])
     assert stored["extra"].pop("head_forcing_run") == result.prompt_id and stored == workflow
     assert json.loads(tags["prompt"])["sampler"]["class_type"] == "HeadForcingSampler"
-    (report,) = result.outputs["report"]["text"]
+    report = text_of(result)
     assert "96 frames = 6.00 s" in report and "10 local, 12 anchor, 26 memory" in report and "after block 1" in report
 
     again = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
@@ -129,19 +134,6 @@ def test_a_graph_may_end_in_the_sampler_and_its_video_is_made_once(comfy_server:
     assert len(list((comfy_server.output_dir / "ends").iterdir())) == 1
 
 
-def test_a_later_prompt_leaves_earlier_blocks_as_they_were(comfy_server: ComfyServer):
-    graph = demo_graph(seed=5)
-    del graph["video"]
-    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/prompts")
-    first = sampled(comfy_server, graph)
-    second = sampled(
-        comfy_server,
-        changed(graph, "timeline", prompts=f"0:00 {BALL}\n0:03 a green star gliding in the slate plain room"),
-    )
-    changes = (first != second).flatten(3).any(-1).any(1)[0].tolist()
-    assert changes == [False] * 12 + [True] * 15  # the second prompt starts at block 4
-
-
 def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_the_picture(comfy_server: ComfyServer):
     graph = demo_graph(seed=5)
     del graph["video"]
@@ -154,7 +146,7 @@ def test_a_prompt_takes_over_as_the_widgets_or_its_tag_say_and_the_report_names_
         made = saved_latents(comfy_server, result)
         changes = (made != plain).flatten(3).any(-1).any(1)[0].tolist()
         assert changes == [False] * 12 + [True] * 15  # from block 4 on
-        (report,) = result.outputs["report"]["text"]
+        report = text_of(result)
         assert re.search(rf"2 +0:03.000 +0:02.812 +45 +4 +{tag} +{CROSS}", report), report
         assert any(f"prompt 2: {CROSS[:20]}" in text for _, text in texts)
         assert torch.equal(sampled(comfy_server, changed(tagged[tag], "sampler", resume=False)), made)
@@ -167,31 +159,11 @@ SWITCHES: dict[str, dict[str, Any]] = {
 }
 
 
-def test_video_leaves_the_node_as_a_native_video(comfy_server: ComfyServer):
-    graph = demo_graph(seed=11)
-    graph["save"] = node("SaveVideo", video=["video", 0], filename_prefix="resaved", format="auto", codec="auto")
-    result = queued(comfy_server, graph)
-    assert opened(comfy_server.view(**result.outputs["save"]["images"][0]))[0] == 96
-
-
-def test_interrupt_stops_at_once_and_the_next_run_works(both: ComfyServer):
-    graph = changed(demo_graph(seed=21), "timeline", seconds=240.0)
-    result = both.queue(graph, interrupt_after_progress=2)
-    assert result.outcome == "interrupted" and result.error is None
-    assert result.progress["sampler"][-1][0] < 320 < result.progress["sampler"][-1][1]  # of 1280 model calls
-    assert "video" not in result.executed
-    assert queued(both, demo_graph(seed=22)).progress["sampler"][-1] == (36, 36)
-
-
 def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
     graph = changed(demo_graph(seed=23), "timeline", seconds=30.0)
     graph = changed(graph, "video", upscale=8, filename_prefix="stopped/video")
 
-    def stop(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == "video":
-            comfy_server.interrupt()
-
-    result = comfy_server.queue(graph, on_event=stop)
+    result = comfy_server.queue(graph, on_event=stopper(comfy_server, "video"))
     assert result.outcome == "interrupted" and "video" in result.executed
     assert list((comfy_server.output_dir / "stopped").iterdir()) == []
     again = queued(comfy_server, graph)
@@ -202,27 +174,21 @@ def test_interrupt_while_decoding_leaves_no_file(comfy_server: ComfyServer):
 def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(both: ComfyServer):
     graph = demo_graph(seed=29) | {"report": node("PreviewAny", source=["sampler", 1])}
 
-    def stop(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == "sampler" and data["value"] >= 12:
-            both.interrupt()
-
     with status_texts(both) as texts:
-        assert both.queue(graph, on_event=stop).outcome == "interrupted"
+        assert both.queue(graph, on_event=stopper(both, at=12)).outcome == "interrupted"
     last = [text for name, text in texts if name == "sampler"][-1]
     kept = re.match(
         r"stopped in block (\d+) of 9; the blocks before it are kept in output/head_forcing/\w{16}, queue", last
     )
     assert kept and int(kept[1]) >= 3, last
-    (report,) = queued(both, graph).outputs["report"]["text"]
+    report = text_of(queued(both, graph))
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)
     assert reused and int(reused[1]) >= int(kept[1]) - 1, report
 
 
 def test_two_videos_of_a_batch_differ_and_become_two_files(comfy_server: ComfyServer):
     graph = short_graph(batch_size=2, seed=7)
-    graph["video"] = node(
-        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="pair", fps=8.0
-    )
+    graph["video"] = decode("pair", fps=8.0)
     result = queued(comfy_server, graph)
     latents = saved_latents(comfy_server, result)
     assert latents.shape == (2, 16, 3, 8, 8)
@@ -256,7 +222,7 @@ def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_se
             start_frames=["encoded", 0],
         ),
         "longer": node("SaveLatent", samples=["more", 0], filename_prefix="latents/longer"),
-        "video": node("HeadForcingDecodeVideo", samples=["more", 0], vae=["demo", 2], filename_prefix="more", fps=16.0),
+        "video": decode("more", samples="more"),
         "report": node("PreviewAny", source=["more", 1]),
     }
     result = queued(comfy_server, graph)
@@ -267,7 +233,7 @@ def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_se
     assert given.shape == (1, 16, 8, 8, 8) and longer.shape == (1, 16, 9, 8, 8)
     torch.testing.assert_close(longer[:, :, :6], given[:, :, :6], rtol=0, atol=1e-6)
     assert (longer[:, :, 6:8] - given[:, :, 6:8]).abs().max() > 1e-3
-    (report,) = result.outputs["report"]["text"]
+    report = text_of(result)
     assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 start frames" in report
     assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 21 + 12
 
@@ -275,9 +241,7 @@ def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_se
 def test_cutting_or_joining_latents_is_not_undone_by_the_trim(comfy_server: ComfyServer):
     graph = short_graph(seconds=1.5, seed=3) | {
         "twice": node("LatentConcat", samples1=["sampler", 0], samples2=["sampler", 0], dim="t"),
-        "video": node(
-            "HeadForcingDecodeVideo", samples=["twice", 0], vae=["demo", 2], filename_prefix="twice", fps=16.0
-        ),
+        "video": decode("twice", samples="twice"),
     }
     result = queued(comfy_server, graph)
     assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 4 * (18 - 1) + 1
@@ -287,9 +251,7 @@ def test_latents_of_other_wan_samplers_decode_too(tiny: ComfyServer):
     graph = {
         "empty": node("EmptyHunyuanLatentVideo", width=48, height=32, length=17, batch_size=1),
         "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
-        "video": node(
-            "HeadForcingDecodeVideo", samples=["empty", 0], vae=["vae", 0], filename_prefix="plain", fps=24.0
-        ),
+        "video": decode("plain", samples="empty", vae=["vae", 0], fps=24.0),
     }
     result = queued(tiny, graph)
     assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:4] == (17, 48, 32, 24.0)
@@ -346,8 +308,8 @@ def test_weights_stored_in_fp8_stay_close(tiny: ComfyServer):
     for loader in loaders:
         result = queued(tiny, tiny_graph(loader))
         assert 0 < (saved_latents(tiny, result) - plain).abs().mean() < 0.5 * plain.abs().mean()
-        assert "inexact: weights stored in 8-bit floating point (float8_e4m3fn)" in result.outputs["report"]["text"][0]
-    assert "inexact" not in queued(tiny, tiny_graph(BARE, seed=8)).outputs["report"]["text"][0]
+        assert "inexact: weights stored in 8-bit floating point (float8_e4m3fn)" in text_of(result)
+    assert "inexact" not in text_of(queued(tiny, tiny_graph(BARE, seed=8)))
 
 
 def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):
@@ -363,9 +325,7 @@ def test_latents_of_a_sampler_go_straight_into_the_next(tiny: ComfyServer):
 def test_wan_vae_writes_every_picture(tiny: ComfyServer):
     graph = tiny_graph(BARE) | {
         "vae": node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
-        "video": node(
-            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="tiny", fps=16.0
-        ),
+        "video": decode("tiny", vae=["vae", 0]),
     }
     result = queued(tiny, graph)
     assert opened(tiny.view(**result.outputs["video"]["images"][0]))[:3] == (16, 80, 48)
@@ -398,15 +358,11 @@ def test_core_samplers_take_the_loaded_model_too(comfy: ComfyServer, tiny: Comfy
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 
-def test_zero_seconds_take_the_length_of_the_timeline_and_ten_of_a_plain_prompt(comfy: ComfyServer):
-    for graph, video_frames in ((demo_graph(seconds=0.0), 96), (short_graph(seconds=0.0), 160)):
-        graph["report"] = node("PreviewAny", source=["sampler", 1])
-        (report,) = queued(comfy, graph).outputs["report"]["text"]
-        assert f" {video_frames} frames" in report
-
-
-def test_a_cut_timeline_reports_only_the_prompts_it_reaches(comfy: ComfyServer):
-    (report,) = queued(comfy, demo_graph(seconds=2.0)).outputs["report"]["text"]
+def test_zero_seconds_are_those_of_the_timeline_or_ten_and_fewer_cut_it(comfy: ComfyServer):
+    plain = short_graph(seconds=0.0) | {"report": node("PreviewAny", source=["sampler", 1])}
+    for graph, frames in ((demo_graph(seconds=0.0), 96), (plain, 160)):
+        assert f" {frames} frames" in text_of(queued(comfy, graph))
+    report = text_of(queued(comfy, demo_graph(seconds=2.0)))
     assert "32 frames" in report and CROSS not in report
 
 
@@ -420,14 +376,6 @@ QUEUE_ERRORS: dict[str, tuple[str, str, Any, tuple[str, ...]]] = {
     "decoded file": ("video", "filename_prefix", "../x", ("filename_prefix", "inside")),
     "method": ("compare", "methods", "head_forcin", ("methods has no 'head_forcin'; did you mean head_forcing?",)),
     "compared width": ("compare", "width", 5000, ("width",)),
-}
-DEMO_ERRORS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
-    "width": ({"width": 100}, ("width", "multiple of 16", "100")),
-    "height": ({"height": 8}, ("height", "multiple of 16", "8")),
-    "sigmas as words": ({"sigmas": "one, two"}, ("sigmas", "one, two")),
-    "sigmas that rise": ({"sigmas": "0.5, 0.9"}, ("sigmas", "decreasing")),
-    "one memory slot": ({"episodic_frames": 1}, ("episodic_frames", "at least 2")),
-    "broken fast memory": ({"recent_frames": 4}, ("recent frames", "whole blocks of 3", "4")),
 }
 
 
@@ -451,19 +399,6 @@ def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy_ser
     assert name not in result.executed
 
 
-@pytest.mark.parametrize("case", DEMO_ERRORS)
-def test_bad_widgets_of_the_sampler(comfy_server: ComfyServer, case: str):
-    widgets, expected = DEMO_ERRORS[case]
-    failed(comfy_server, short_graph(**widgets), *expected)
-
-
-def test_an_error_is_shown_without_the_path_of_the_installation(comfy_server: ComfyServer):
-    result = comfy_server.queue(short_graph(width=832, height=480))
-    (error,) = (data for kind, data in result.events if kind == "execution_error")
-    assert error["exception_type"] == "HeadForcingError"
-    assert error["exception_message"].startswith("the demo model makes videos of 64x64 only")
-
-
 BAD_TIMELINES = {
     f"0:03 {BALL}\n\n0:01 {CROSS}": ("line 3", "0:03"),
     " \n ": ("prompt",),
@@ -483,12 +418,6 @@ def test_bad_timeline_is_refused_by_its_line_before_anything_runs(comfy_server: 
     failed(comfy_server, linked, *BAD_TIMELINES[text])
 
 
-def test_a_timeline_that_is_too_long_for_its_seconds(comfy_server: ComfyServer):
-    failed(
-        comfy_server, changed(demo_graph(), "timeline", prompts=f"0:00 {BALL}\n0:10 {CROSS}"), "line 2", "after the end"
-    )
-
-
 def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
     path = comfy_server.model_path("checkpoints", "hf_no_text.safetensors")
     save_file({f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()}, path)
@@ -497,18 +426,12 @@ def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
     failed(comfy_server, graph, "clip", "no text encoder", "Load CLIP")
 
 
-def test_profile_of_another_model(comfy_server: ComfyServer):
-    graph = short_graph(head_profile=["profile", 0])
-    graph["profile"] = node("HeadForcingLoadProfile", profile="self_forcing")
-    failed(comfy_server, graph, "self_forcing", "30x12", "8x6", "hoose a profile")
-
-
 def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
     graph = tiny_graph(BARE)
     del graph["sampler"]["inputs"]["head_profile"]
-    (report,) = queued(tiny, graph).outputs["report"]["text"]
+    report = text_of(queued(tiny, graph))
     assert "to be found in the first seconds" in report
-    (report,) = queued(tiny, changed(graph, "sampler", method="self_forcing_window_21")).outputs["report"]["text"]
+    report = text_of(queued(tiny, changed(graph, "sampler", method="self_forcing_window_21")))
     assert "one cache for every head" in report
     failed(tiny, changed(graph, "sampler", roles="shuffled"), "roles", "shuffled", "auto")  # nothing to shuffle yet
 
@@ -517,35 +440,6 @@ def test_damaged_and_roles_only_profiles(tiny: ComfyServer):
     tiny.model_path("head_profiles", "broken.json").write_text('{"format_version": 1, "name": "x"')
     failed(tiny, changed(tiny_graph(BARE), "profile", profile="broken.json"), "broken.json", "JSON")
     failed(tiny, changed(tiny_graph(BARE), "profile", anchor_percent=30.0), "tiny", "roles only")
-
-
-def test_text_of_another_model(comfy_server: ComfyServer):
-    graph = short_graph()
-    graph["text"] = node("TestFakeText", seed=1, words=8)
-    failed(comfy_server, graph, "positive", "64", "4096", "CLIP")
-
-
-def test_the_demo_model_says_which_size_it_makes(comfy_server: ComfyServer):
-    failed(comfy_server, short_graph(width=832, height=480), "demo model", "64x64 only", "832x480")
-
-
-def test_combined_prompts(comfy_server: ComfyServer):
-    graph = changed(short_graph(), "sampler", positive=["both", 0])
-    graph["both"] = node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
-    failed(comfy_server, graph, "positive", "2 combined prompts", "Prompt Timeline")
-
-
-def test_latents_of_another_kind(comfy_server: ComfyServer):
-    image = node("EmptyLatentImage", width=64, height=64, batch_size=1)
-    decode = {
-        "demo": node("HeadForcingLoadDemo"),
-        "image": image,
-        "video": node("HeadForcingDecodeVideo", samples=["image", 0], vae=["demo", 2], filename_prefix="x", fps=16.0),
-    }
-    failed(comfy_server, decode, "samples", "Wan video latents", "[1, 4, 8, 8]")
-    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": image}, "start_frames", "[1, 4, 8, 8]")
-    short = node("EmptyHunyuanLatentVideo", width=64, height=64, length=5, batch_size=1)
-    failed(comfy_server, short_graph(start_frames=["image", 0]) | {"image": short}, "start_frames", "at least 3")
 
 
 def test_image_to_video_model_is_named(tiny: ComfyServer):
@@ -587,16 +481,6 @@ def test_the_newer_models_of_wan_are_refused_by_name(
     failed(tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint=name)), name, told)
 
 
-def test_a_model_that_is_not_wan_is_named_by_every_node_that_samples(comfy_server: ComfyServer):
-    compare = {"vae": ["demo", 2], "methods": "longlive", "filename_prefix": "x"}
-    given = {"model": ["other", 0], "width": 64, "height": 64, "seconds": 0.5, "seed": 0}
-    for kind, inputs in (("Sampler", given), ("CompareMethods", given | compare), ("Apply", {"model": ["other", 0]})):
-        graph = {name: short_graph()[name] for name in ("demo", "text")} | {"other": node("TestOtherModel")}
-        graph["node"] = node(f"HeadForcing{kind}", positive=["text", 0], **inputs)
-        graph["shown"] = node("PreviewAny", source=["node", 2 if kind == "Apply" else 1])
-        failed(comfy_server, graph, "expected Wan 2.1 text-to-video weights", "Load Self Forcing")
-
-
 def test_checkpoint_that_is_something_else(tiny: ComfyServer):
     wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
     failed(
@@ -604,13 +488,87 @@ def test_checkpoint_that_is_something_else(tiny: ComfyServer):
     )
 
 
-def test_vae_of_another_model(comfy_server: ComfyServer):
-    graph = short_graph()
-    graph["vae"] = node("TestImageVAE")
-    graph["video"] = node(
-        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["vae", 0], filename_prefix="x", fps=16.0
-    )
-    failed(comfy_server, graph, "vae", "Wan 2.1 VAE", "4 latent channels")
+def sampling(kind: str, **inputs: Any) -> Graph:
+    """A graph with a node that samples, and a MODEL that is not Wan."""
+    if kind != "Apply":
+        inputs |= {"width": 64, "height": 64, "seconds": 0.5, "seed": 0}
+    return {name: short_graph()[name] for name in ("demo", "text")} | {
+        "other": node("TestOtherModel"),
+        "node": node(f"HeadForcing{kind}", model=["other", 0], positive=["text", 0], **inputs),
+        "shown": node("PreviewAny", source=["node", 2 if kind == "Apply" else 1]),
+    }
+
+
+IMAGE = node("EmptyLatentImage", width=64, height=64, batch_size=1)
+SHORT = node("EmptyHunyuanLatentVideo", width=64, height=64, length=5, batch_size=1)
+TWO = node("ConditioningCombine", conditioning_1=["text", 0], conditioning_2=["text", 0])
+DECODED = decode("x", samples="image")
+OTHER_VAE = DECODED | {"inputs": DECODED["inputs"] | {"samples": ["sampler", 0], "vae": ["vae", 0]}}
+NOTHING = {"vae": ["demo", 2], "filename_prefix": "none/v", "fps": 16.0}
+COMPARED = {"vae": ["demo", 2], "methods": "longlive", "filename_prefix": "x"}
+NOT_WAN = ("expected Wan 2.1 text-to-video weights", "Load Self Forcing")
+LATE = f"0:00 {BALL}\n0:10 {CROSS}"
+# a graph, and what is said of it when it runs
+REFUSALS: dict[str, tuple[Graph, tuple[str, ...]]] = {
+    "width": (short_graph(width=100), ("width", "multiple of 16", "100")),
+    "height": (short_graph(height=8), ("height", "multiple of 16", "8")),
+    "sigmas as words": (short_graph(sigmas="one, two"), ("sigmas", "one, two")),
+    "sigmas that rise": (short_graph(sigmas="0.5, 0.9"), ("sigmas", "decreasing")),
+    "one memory slot": (short_graph(episodic_frames=1), ("episodic_frames", "at least 2")),
+    "broken fast memory": (short_graph(recent_frames=4), ("recent frames", "whole blocks of 3", "4")),
+    "size of the demo": (short_graph(width=832, height=480), ("the demo model makes videos of 64x64 only", "832x480")),
+    "too long for its seconds": (changed(demo_graph(), "timeline", prompts=LATE), ("line 2", "after the end")),
+    "profile of another model": (
+        short_graph(head_profile=["profile", 0]) | {"profile": node("HeadForcingLoadProfile", profile="self_forcing")},
+        ("self_forcing", "30x12", "8x6", "hoose a profile"),
+    ),
+    "text of another model": (
+        short_graph() | {"text": node("TestFakeText", seed=1, words=8)},
+        ("positive", "64", "4096", "CLIP"),
+    ),
+    "combined prompts": (
+        changed(short_graph(), "sampler", positive=["two", 0]) | {"two": TWO},
+        ("positive", "2 combined prompts", "Prompt Timeline"),
+    ),
+    "an image's latents to decode": (
+        {"demo": node("HeadForcingLoadDemo"), "image": IMAGE, "video": DECODED},
+        ("samples", "Wan video latents", "[1, 4, 8, 8]"),
+    ),
+    "an image's latents to begin with": (
+        short_graph(start_frames=["image", 0]) | {"image": IMAGE},
+        ("start_frames", "[1, 4, 8, 8]"),
+    ),
+    "less than a block to begin with": (
+        short_graph(start_frames=["image", 0]) | {"image": SHORT},
+        ("start_frames", "at least 3"),
+    ),
+    "VAE of another model": (
+        short_graph() | {"vae": node("TestImageVAE"), "video": OTHER_VAE},
+        ("vae", "Wan 2.1 VAE", "4 latent channels"),
+    ),
+    "VAE of another model while sampling": (
+        changed(growing_graph("refused/v"), "sampler", vae=["other", 0]) | {"other": node("TestImageVAE")},
+        ("expected the Wan 2.1 VAE",),
+    ),
+    "several rollouts without a VAE": (
+        demo_graph(method="causvid"),
+        ("connect the Wan 2.1 VAE to the sampler, or make at most 5.06 s",),
+    ),
+    "nothing to decode": (
+        {"demo": node("HeadForcingLoadDemo"), "video": node("HeadForcingDecodeVideo", **NOTHING)},
+        ("connect latents, or choose a run",),
+    ),
+    "not Wan, sampler": (sampling("Sampler"), NOT_WAN),
+    "not Wan, compared": (sampling("CompareMethods", **COMPARED), NOT_WAN),
+    "not Wan, applied": (sampling("Apply"), NOT_WAN),
+}
+
+
+@pytest.mark.parametrize("case", REFUSALS)
+def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(comfy_server: ComfyServer, case: str):
+    graph, expected = REFUSALS[case]
+    result = failed(comfy_server, graph, *expected)
+    assert "VAE of another model" == case or not result.progress
 
 
 @pytest.mark.parametrize("profile", ["no_such_profile", "../../x.json", "/etc/passwd", "toy_world.json"])
@@ -651,9 +609,7 @@ KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "%
 def test_no_file_name_leaves_the_output_folder(comfy_server: ComfyServer):
     graph = short_graph(seed=2)
     del graph["latents"]
-    graph["video"] = node(
-        "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="first", fps=16.0
-    )
+    graph["video"] = decode("first")
     queued(comfy_server, graph)
     outside = comfy_server.base_dir / "elsewhere"
     outside.mkdir()

@@ -2,13 +2,12 @@
 
 import io
 import json
-from pathlib import Path
 from typing import Any
 
 import av
 import numpy as np
 import pytest
-from comfy_graphs import BALL, Graph, changed, node, queued, status_texts
+from comfy_graphs import BALL, Graph, changed, node, queued, shown, status_texts, stopper, text_of, video_frames
 from comfy_harness import ComfyServer
 
 pytestmark = pytest.mark.comfy
@@ -28,12 +27,6 @@ def compare_graph(**inputs: Any) -> Graph:
     }
 
 
-def video_frames(source: Path | io.BytesIO) -> np.ndarray:
-    """Every picture, `[n, H, W, 3]`."""
-    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-
-
 def cells(text: str) -> list[list[str]]:
     """The rows of the table, without its head."""
     lines = [line for line in text.splitlines() if line.startswith("|")]
@@ -50,7 +43,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
     (file,) = result.outputs["compare"]["images"]
     grid = video_frames(io.BytesIO(comfy_server.view(**file)))
     assert grid.shape == (32, 284, 3 * 256, 3)
-    assert (video_frames(io.BytesIO(comfy_server.view(**result.outputs["save"]["images"][0]))) == grid).all()
+    assert (shown(comfy_server, result, "save") == grid).all()
     folder = comfy_server.output_dir / "compare"
     for place, name in enumerate(METHODS):
         (video,) = folder.glob(f"three_{name}_0*.mp4")
@@ -60,7 +53,7 @@ def test_methods_are_shown_side_by_side_with_a_table(comfy_server: ComfyServer):
         assert json.loads(container.metadata["prompt"])["compare"]["inputs"]["seed"] == 3
     assert not list(folder.glob("*.part.mp4"))
 
-    (text,) = result.outputs["table"]["text"]
+    text = text_of(result, "table")
     rows = cells(text)
     assert [row[0] for row in rows] == METHODS
     assert all(float(row[4]) > 0 and row[5].startswith("0.9") and "-" not in row[1:9] for row in rows)
@@ -91,7 +84,7 @@ def test_the_status_line_names_the_method_and_the_bar_counts_the_steps_of_each(c
     assert any("video 1 of 2: longlive - block 9 of 9" in text for text in said)
     assert any("video 2 of 2: causvid - block 9 of 9" in text for text in said)
     assert "18 blocks in" in said[-1] and result.progress["compare"][-1] == (9 * 4 + 9 * 3, 9 * 4 + 9 * 3)
-    (text,) = result.outputs["table"]["text"]
+    text = text_of(result, "table")
     assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
     (video,) = (comfy_server.output_dir / "compare").glob("named_causvid_0*.mp4")
     assert len(video_frames(video)) == 96
@@ -119,15 +112,11 @@ def test_the_disk_must_have_room_for_all_videos_together(comfy_server: ComfyServ
 def test_a_stopped_comparison_goes_on_where_it_stopped(comfy_server: ComfyServer):
     graph = compare_graph(seed=19, filename_prefix="compare/stopped")
 
-    def stop(kind: str, data: dict[str, Any]) -> None:
-        if kind == "progress" and data.get("node") == "compare" and data["value"] >= 18:
-            comfy_server.interrupt()
-
-    assert comfy_server.queue(graph, on_event=stop).outcome == "interrupted"
+    assert comfy_server.queue(graph, on_event=stopper(comfy_server, "compare", 18)).outcome == "interrupted"
     result = queued(comfy_server, graph)
     made = [value for value, _ in result.progress["compare"]]
     assert made[-1] == 36 and len(made) <= 24 and made[0] > 12, "what was finished is made again"
-    (text,) = result.outputs["table"]["text"]
+    text = text_of(result, "table")
     assert [row[0] for row in cells(text)] == METHODS and all(float(row[4]) > 0 for row in cells(text))
 
 
@@ -162,7 +151,7 @@ def test_all_makes_the_videos_that_can_be_made_and_says_why_the_others_cannot(co
     graph = compare_graph(methods="all", seconds=1.5, positive=["flushed", 0], resume=False, filename_prefix="all/x")
     prompts = f"0:00 {BALL}\n0:00.75 [flush] a green star gliding in the slate plain room"
     graph["flushed"] = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts=prompts, seconds=1.5)
-    (text,) = queued(comfy, graph).outputs["table"]["text"]
+    text = text_of(queued(comfy, graph), "table")
     made = [row[0] for row in cells(text)]
     assert made[:2] == ["head_forcing", "self_forcing"] and "longlive" not in made and len(made) < 8
     assert "left out: longlive: this method's prompt switch is always recache" in text

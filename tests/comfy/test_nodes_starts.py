@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from comfy_graphs import BARE, changed, failed, node, queued, saved_latents, short_graph, tiny_graph
+from comfy_graphs import BARE, changed, failed, node, queued, saved_latents, short_graph, text_of, tiny_graph
 from comfy_harness import ComfyServer
 from headforcing.headforcing_core.video.writer import VideoWriter
 from PIL import Image
@@ -46,24 +46,24 @@ def test_a_start_image_is_what_core_nodes_would_encode_and_the_render_resumes(st
     latents, native = saved_latents(starts, result), saved_latents(starts, result, "native")
     assert latents.shape == (1, 16, 3, 6, 10)
     torch.testing.assert_close(latents[:, :, :1], native, rtol=0, atol=1e-5)
-    (report,) = result.outputs["report"]["text"]
+    report = text_of(result)
     assert "starts with the start image, 131x70 fitted to 80x48" in report and "after 1 start frames" in report
     assert "reused" not in report and result.outputs["sampler"]["images"]
     longer = queued(starts, changed(begun, "sampler", seconds=0.75))
-    assert "reused 2 blocks" in longer.outputs["report"]["text"][0]
+    assert "reused 2 blocks" in text_of(longer)
     torch.testing.assert_close(saved_latents(starts, longer)[:, :, :3], latents, rtol=0, atol=0)
 
 
 def test_a_video_file_of_any_size_and_frame_rate_is_gone_on_from(starts: ComfyServer):
     begun = graph(start_video=["video", 0], vae=["vae", 0])
     result = queued(starts, begun)
-    (report,) = result.outputs["report"]["text"]
+    report = text_of(result)
     assert "starts with the last 1.06 of 1.25 s of hf_start.mp4, 17 video frames at 16 a second" in report
     assert saved_latents(starts, result).shape == (1, 16, 5 + 2, 6, 10)
     if "Video Slice" in starts.get_json("/object_info"):
         sliced = {"slice": node("Video Slice", video=["video", 0], start_time=0.0, duration=0.4, strict_duration=False)}
         result = queued(starts, changed(begun | sliced, "sampler", start_video=["slice", 0]))
-        assert "the last 0.31 of 0.40 s of hf_start.mp4, 5 video frames" in result.outputs["report"]["text"][0]
+        assert "the last 0.31 of 0.40 s of hf_start.mp4, 5 video frames" in text_of(result)
 
 
 def test_the_model_family_is_that_of_the_file_where_it_is_left_to_it(starts: ComfyServer):
@@ -73,7 +73,7 @@ def test_the_model_family_is_that_of_the_file_where_it_is_left_to_it(starts: Com
         shutil.copy(starts.model_path("diffusion_models", "hf_tiny.safetensors"), path)
     begun = graph(start_image=["image", 0], vae=["vae", 0], model_family="auto", seed=9)
     begun["model"] = node("HeadForcingLoadModel", checkpoint=name)
-    (report,) = queued(starts, begun).outputs["report"]["text"]
+    report = text_of(queued(starts, begun))
     assert f"model family causal_forcing_framewise_1_step (by the name of {name})" in report
     assert "2 blocks of 1 latent frames to make after 1 start frames, 4 steps for the first and 1 for every" in report
 
@@ -92,3 +92,26 @@ def test_starts_that_cannot_be_used_are_one_sentence(starts: ComfyServer):
     failed(starts, graph(**image, **vae, **chunkwise), "a start image is one latent frame", "start_video", "framewise")
     failed(starts, graph(start_image=["several", 0], **vae) | several, "expected one image, got 2")
     failed(starts, graph(**image, **vae, start_video=["video", 0]), "start_image and start_video", "disconnect")
+
+
+def test_a_picture_from_scene_references_is_held_in_the_scene_that_names_it(starts: ComfyServer):
+    told = {"prompts": "0:00 a red ball\n0:01.3 the ball in the @hall", "seconds": 2.0}
+    graph = changed(short_graph(vae=["demo", 2], seconds=0.0, seed=5), "sampler", positive=["told", 0]) | {
+        "image": node("LoadImage", image="hf_start.png"),
+        "pictures": node("HeadForcingReferences", image_2=["image", 0], name_2="hall"),
+        "told": node("HeadForcingPromptTimeline", clip=["demo", 1], references=["pictures", 0], **told),
+        "report": node("PreviewAny", source=["sampler", 1]),
+    }
+    del graph["text"]
+    shown = queued(starts, graph)
+    report = text_of(shown)
+    assert "picture @hall: held in prompts 2" in report
+    plain = {**told, "prompts": told["prompts"].replace("@", "")}
+    without = changed(graph, "told", **plain)
+    del without["told"]["inputs"]["references"]
+    other = queued(starts, without)
+    assert "reused 2 blocks" in text_of(other)
+    one, two = (saved_latents(starts, result) for result in (shown, other))
+    assert torch.equal(one[:, :, :6], two[:, :, :6]) and not torch.equal(one[:, :, 6:], two[:, :, 6:])
+    failed(starts, changed(graph, "sampler", vae=None), "references is encoded by the Wan 2.1 VAE: connect it to vae")
+    failed(starts, changed(graph, "told", prompts="the @kitchen"), "no picture is named @kitchen; there are @hall")

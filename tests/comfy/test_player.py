@@ -7,9 +7,25 @@ from typing import Any
 
 import av
 import pytest
+import torch
 from comfy_browser import Browser
-from comfy_graphs import CROSS, Graph, changed, demo_graph, node
+from comfy_graphs import (
+    BALL,
+    CROSS,
+    UNET,
+    Graph,
+    changed,
+    failed,
+    growing_graph,
+    node,
+    queued,
+    sampled,
+    saved_latents,
+    tiny_graph,
+)
 from comfy_harness import ComfyServer
+from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
+from safetensors.torch import save_file
 from websockets.sync.client import connect
 
 pytestmark = pytest.mark.comfy
@@ -50,17 +66,19 @@ _VALUES = (
 )
 
 
-def growing_graph(prefix: str, seconds: float, **sampler: Any) -> Graph:
-    graph = changed(demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler), "timeline", seconds=seconds)
-    del graph["video"]
-    return graph
+_NODES = """() => app.graph.serialize().nodes.filter(({ type }) => type.startsWith("HeadForcing"))
+  .map(({ type, widgets_values }) => [type, widgets_values]).sort()"""
+_PUT_PROMPTS = """(text) => {
+  const node = app.graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
+  node.widgets.find(({ name }) => name === "prompts").value = text;
+}"""
 
 
 def bring_into_view(editor: Browser) -> None:
     """Move the canvas to the player: a browser does not begin to play what is out of sight."""
-    editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+    editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
     editor.fit_view()
-    editor.page.wait_for_function(f"{_PLAYER}.getBoundingClientRect().width", timeout=20_000)
+    editor.page.wait_for_function(f"{_PLAYER}.getBoundingClientRect().width")
     editor.page.evaluate(
         f"""() => {{
           const box = {_PLAYER}.getBoundingClientRect(), ds = app.canvas.ds;
@@ -71,13 +89,13 @@ def bring_into_view(editor: Browser) -> None:
     )
 
 
-def watched(editor: Browser, timeout: float = 120) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+def watched(editor: Browser) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Press Run, wait for the end, and return (duration, time) of the growing and then of the finished video."""
     editor.page.evaluate(_WATCH)
     editor.queue()
     bring_into_view(editor)
-    assert editor.wait_done(timeout) == "success"
-    editor.page.wait_for_function("window.__seen.some(([grows]) => !grows)", timeout=20_000)
+    assert editor.wait_done() == "success"
+    editor.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
     seen = editor.page.evaluate("window.__seen")
     grew = [(long, at) for grows, long, at in seen if grows]
     finished = [(long, at) for grows, long, at in seen if not grows]
@@ -93,6 +111,7 @@ def text_of(editor: Browser) -> str:
 @pytest.mark.parametrize(
     ("fixture", "nodes_2"), [("comfy_floor", False), ("comfy_latest", False), ("comfy_latest", True)]
 )
+@pytest.mark.repeat("comfy_latest-False")
 def test_the_video_plays_in_the_node_while_it_grows(request: pytest.FixtureRequest, fixture: str, nodes_2: bool):
     with Browser(request.getfixturevalue(fixture), any_source=True, vue_nodes=nodes_2) as editor:
         check_playing(editor, nodes_2)
@@ -108,7 +127,7 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     assert 2 * durations[0] < durations[-1] <= 12.2
     assert grew[-1][1] > 0.5, "it plays by itself"
     assert finished[0][0] == pytest.approx(12, abs=0.05)
-    assert abs(finished[0][1] - grew[-1][1]) < 1.5, "it goes on where it was"
+    assert abs(finished[0][1] - grew[-1][1]) < 4, "it goes on where it was"
 
     assert text_of(editor).startswith(f"wrote output/player/{nodes_2}_00001_.mp4 - 17 blocks in 0:")
     assert editor.page.evaluate("window.__listeners") == 2, "none for every piece of the file"
@@ -132,7 +151,7 @@ def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(comfy
 
 
 def check_going_on(editor: Browser) -> None:
-    editor.load_api(changed(growing_graph("unused/v", 30.0), "timeline", prompts=CROSS))
+    editor.load_api(growing_graph("unused/v", 30.0, prompts=CROSS))
     editor.page.evaluate(
         """() => {
           const old = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
@@ -153,10 +172,10 @@ def check_going_on(editor: Browser) -> None:
     )
     editor.page.evaluate(_NOTE_REVOKED)
     editor.queue()
-    editor.page.wait_for_function(f"{_VIDEO}?.duration > 3 && {_VIDEO}.duration < 30", timeout=60_000)
+    editor.page.wait_for_function(f"{_VIDEO}?.duration > 3 && {_VIDEO}.duration < 30")
     assert editor.page.evaluate(f"window.__revoked.includes({_VIDEO}.src)"), "a node that is made anew would leak it"
     editor.page.evaluate("() => app.api.interrupt(null)")
-    assert editor.wait_done(30) == "interrupted"
+    assert editor.wait_done() == "interrupted"
     editor.page.wait_for_timeout(700)
     assert re.match(
         r"stopped in block \d+ of 41; the blocks before it are kept in output/head_forcing/\w+, queue", text_of(editor)
@@ -165,21 +184,21 @@ def check_going_on(editor: Browser) -> None:
     assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30
     grew, finished = watched(editor)
     assert finished[0][0] == pytest.approx(30, abs=0.05)
-    history = editor.server.get_json("/history?max_items=1")
-    ((report,),) = [out["text"] for run in history.values() for out in run["outputs"].values() if "text" in out]
-    assert re.search(r"reused \d+ blocks of an earlier render", report)
+    assert re.search(r"reused \d+ blocks of an earlier render", editor.last_report())
     assert editor.page_errors == []
 
 
 @pytest.mark.slow
-def test_the_demo_workflow_plays_to_its_end(comfy_latest: ComfyServer):
+def test_the_demo_workflow_plays_to_its_end_and_the_page_holds_no_more_than_before(comfy_latest: ComfyServer):
     """Open the file, press Run, watch."""
     with Browser(comfy_latest, any_source=True) as editor:
         editor.load_workflow(DEMO)
-        grew, finished = watched(editor, timeout=180)
+        heap = editor.heap_bytes()
+        grew, finished = watched(editor)
+        assert editor.heap_bytes() - heap < 4e6
         assert grew[0][0] < 30 < grew[-1][0] and finished[0][0] == pytest.approx(60, abs=0.1)
         editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 58.5; }}")
-        editor.page.wait_for_function(f"{_VIDEO}.currentTime > 59.7", timeout=20_000)
+        editor.page.wait_for_function(f"{_VIDEO}.currentTime > 59.7")
         assert editor.page_errors == []
     file = max((comfy_latest.output_dir / "video").glob("demo_0*"), key=lambda path: path.stat().st_mtime)
     with av.open(str(file)) as container:
@@ -194,15 +213,15 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         editor.load_api(growing_graph("player/forbidden", 60.0, seed=102))
         editor.page.evaluate(_WATCH)
         editor.queue()
-        editor.page.wait_for_function(f"/block [3-9]/.test(({_PLAYER})?.firstChild.textContent)", timeout=60_000)
+        editor.page.wait_for_function(f"/block [3-9]/.test(({_PLAYER})?.firstChild.textContent)")
         preview = f"({_PLAYER}).querySelector('img')"
-        editor.page.wait_for_function(f"{preview}.naturalWidth > 0 && {preview}.style.display === ''", timeout=20_000)
+        editor.page.wait_for_function(f"{preview}.naturalWidth > 0 && {preview}.style.display === ''")
         before = editor.page.evaluate(f"{preview}.src")
-        editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before, timeout=20_000)
+        editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before)
         editor.page.reload(wait_until="domcontentloaded")
         back = f"window.app?.graph && ({_PLAYER})?.firstChild.textContent.startsWith('block')"
-        editor.page.wait_for_function(back, timeout=60_000)
-        editor.page.wait_for_function(f"{_VIDEO}.duration > 59", timeout=120_000)
+        editor.page.wait_for_function(back)
+        editor.page.wait_for_function(f"{_VIDEO}.duration > 59")
 
 
 @pytest.mark.slow
@@ -211,7 +230,7 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     with Browser(comfy) as editor:
         page, graphs = editor.page, {}
         for name, seed in (("a", 110), ("b", 111)):
-            editor.load_api(changed(growing_graph(f"player/of_{name}", 1.5, seed=seed), "timeline", prompts=CROSS))
+            editor.load_api(growing_graph(f"player/of_{name}", 1.5, seed=seed, prompts=CROSS))
             graphs[name] = page.evaluate("(id) => ({ ...app.graph.serialize(), id })", _ids(name))
 
         def load(name: str) -> None:
@@ -220,37 +239,116 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
 
         def shows(file: str) -> None:
             there = f"(file) => ({_PLAYER})?.firstChild.textContent.includes(file) && ({_VIDEO}).src.includes(file)"
-            page.wait_for_function(there, arg=file, timeout=10_000)
+            page.wait_for_function(there, arg=file)
 
         load("a")
         editor.queue()
-        page.wait_for_function(f"({_PLAYER})?.firstChild.textContent", timeout=60_000)
+        page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
         load("b")  # while the other renders
-        assert editor.wait_done(60) == "success"
+        assert editor.wait_done() == "success"
         page.wait_for_timeout(300)
         assert page.evaluate(f"({_PLAYER}) === undefined"), "it is no render of this workflow"
         load("a")
         shows("of_a_00001_")
         load("b")
         editor.queue()
-        assert editor.wait_done(60) == "success"
+        assert editor.wait_done() == "success"
         shows("of_b_00001_")
         load("a")
         page.evaluate(f"() => {{ {_SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = 112; }}")
         graphs["a"] = page.evaluate("app.graph.serialize()")
         editor.queue()
-        assert editor.wait_done(60) == "success"
+        assert editor.wait_done() == "success"
         shows("of_a_00002_")
         load("b")
         shows("of_b_00001_")
         load("a")
         editor.queue()  # nothing has changed
-        assert editor.wait_done(60) == "success"
+        assert editor.wait_done() == "success"
         shows("of_a_00002_")
         load("b")
         shows("of_b_00001_")
         assert editor.page_errors == []
         assert editor.blocked == [], "the pack asked another machine for something"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fixture", "nodes_2"), [("comfy", False), ("comfy_latest", True)])
+@pytest.mark.repeat("comfy-False")
+def test_a_scene_is_rendered_alone_and_with_what_is_before_it(
+    request: pytest.FixtureRequest, fixture: str, nodes_2: bool, tmp_path_factory: pytest.TempPathFactory
+):
+    with Browser(request.getfixturevalue(fixture), any_source=True, vue_nodes=nodes_2, size=(1600, 1200)) as editor:
+        check_parts(editor, 120 + nodes_2, tmp_path_factory.getbasetemp() / f"parts-{nodes_2}.png")
+
+
+def check_parts(editor: Browser, seed: int, picture: Path) -> None:
+    """Three scenes over 17 blocks, of which the second one has the blocks 6 to 10."""
+    page, story = editor.page, f"0:00 {BALL}\n0:04 {CROSS}\n0:08 {BALL} again"
+    graph = growing_graph(f"player/part_{seed}", 12.0, seed=seed, prompts=story)
+    editor.load_api(graph)
+    prompt, workflow = editor.api_prompt(), page.evaluate(_NODES)
+    page.locator(".hf-bar").nth(2).wait_for()
+    editor.fit_view()
+    page.locator(".hf-bar").nth(1).click()
+
+    def rendered(name: str) -> tuple[float, str, int]:
+        """What a button makes: seconds of video, what the node says, and blocks that are stored afterwards."""
+        page.evaluate("() => { window.__runs.length = 0; }")
+        page.get_by_role("button", name=name, exact=True).click()
+        assert editor.wait_done() == "success"
+        page.wait_for_function(f"({_VIDEO})?.src.includes('/view') && {_VIDEO}.readyState >= 2")
+        (note,) = (path for path in editor.server.output_dir.glob("head_forcing/*/run-*") if _has_seed(path, seed))
+        return page.evaluate(f"{_VIDEO}.duration"), text_of(editor), len([*note.parent.glob("block-*")])
+
+    seconds, text, blocks = rendered("Render from the beginning to the end of the chosen bar")
+    assert seconds == pytest.approx(8.0625, abs=0.1) and blocks == 11
+    assert text.startswith(f"up to 0:08.062: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
+    assert page.locator(".hf-rendered").evaluate("(bar) => parseFloat(bar.style.width)") == pytest.approx(64.2, abs=0.5)
+
+    page.evaluate(_PUT_PROMPTS, story.replace("0:04", "0:04 [seed 7]"))
+    page.wait_for_function("document.querySelector('.hf-tags, .hf-tag, .hf-timeline').innerText.includes('seed 7')")
+    seconds, _, blocks = rendered("Render the scene of the chosen bar only, up to its end")
+    assert seconds == pytest.approx(69 / 16, abs=0.1), "its five blocks, and the one before them"
+    assert blocks == 11 + 5, "those of the scene, and no others"
+    page.evaluate(f"() => {{ const video = {_VIDEO}; video.pause(); video.currentTime = 1.5; }}")
+    page.wait_for_function("document.querySelectorAll('.hf-bar')[1].classList.contains('hf-playing')")
+    page.locator(".hf-bar").nth(1).click(position={"x": 60, "y": 20})
+    editor.screenshot(picture)
+
+    page.evaluate(_PUT_PROMPTS, story)
+    assert (editor.api_prompt(), page.evaluate(_NODES)) == (prompt, workflow)
+    editor.queue()
+    assert editor.wait_done() == "success"
+    assert "reused 11 blocks of an earlier render" in editor.last_report(), "the whole video has the blocks of its part"
+    page.get_by_role("button", name="Render a draft, half").click()
+    page.wait_for_function(f"/demo model makes videos of 64x64 only/.test({_PLAYER}.firstChild.textContent)")
+    assert editor.page_errors == []
+
+
+def _has_seed(note: Path, seed: int) -> bool:
+    return json.loads(note.read_text(encoding="utf-8"))["about"]["seed"] == seed
+
+
+def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_the_video(tiny: ComfyServer):
+    torch.manual_seed(0)
+    weights = {name: torch.randn_like(t) * t[0].numel() ** -0.5 for name, t in TinyDecoder().state_dict().items()}
+    save_file(weights, tiny.model_path("vae_approx", "lighttaew2_1.safetensors"))
+    graph = tiny_graph(UNET, seed=130, vae=["vae", 0], filename_prefix="player/tiny")
+    graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
+    latents = sampled(tiny, graph)
+    stored = {path: path.read_bytes() for path in tiny.output_dir.glob("head_forcing/*/block-*")}
+    draft = queued(tiny, changed(graph, "sampler", draft=True))
+    assert saved_latents(tiny, draft).shape == (1, 16, 6, 2, 4), "32x16 of 80x48"
+    with av.open(str(tiny.output_dir / "player" / "tiny_draft_00001_.mp4")) as file:
+        assert (file.streams.video[0].width, file.streams.video[0].height) == (32, 16)
+    assert {path: path.read_bytes() for path in stored} == stored
+    (take, *_) = tiny.get_json("/headforcing/takes")["takes"]
+    assert (take["draft"], take["size"], take["file"]["filename"]) == (True, "32x16", "tiny_draft_00001_.mp4")
+    again = queued(tiny, changed(graph, "sampler", filename_prefix="player/again"))
+    assert torch.equal(saved_latents(tiny, again), latents) and "reused 2 blocks" in again.outputs["report"]["text"][0]
+    failed(tiny, changed(graph, "sampler", until_seconds="soon"), "a time must be a number of seconds")
+    failed(tiny, changed(graph, "sampler", from_seconds=-1, until_seconds=2), "a time must be a number of seconds")
 
 
 def _ids(name: str) -> str:

@@ -6,27 +6,19 @@ from typing import Any
 
 import av
 import pytest
-from comfy_browser import Browser
-from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph
+from comfy_browser import Browser, of_node, of_widget
+from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, growing_graph
 from comfy_harness import ComfyServer
 from playwright.sync_api import Page
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 ID = "aaaaaaaa-1111-4000-8000-000000000000"
-NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcing%s')"
-TIMELINE, SAMPLER = NODE % "PromptTimeline", NODE % "Sampler"
-TEXT = f"{TIMELINE}.widgets.find((widget) => widget.name === 'prompts')"
+TIMELINE, SAMPLER, TEXT = of_node("PromptTimeline"), of_node("Sampler"), of_widget("PromptTimeline", "prompts")
 PLAYER = f"{SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild"
 SAYS = f"(({PLAYER})?.firstChild.textContent ?? '')"
 STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
 BUTTON = "document.querySelector('.hf-live-story input')"
 BOTH = pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
-
-
-def growing(prefix: str, seconds: float, text: str, **sampler: Any) -> Graph:
-    graph = demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler)
-    del graph["video"]
-    return changed(graph, "timeline", seconds=seconds, prompts=text)
 
 
 def as_workflow(browser: Browser, graph: Graph) -> dict[str, Any]:
@@ -40,20 +32,17 @@ def load(page: Page, workflow: dict[str, Any]) -> None:
     page.wait_for_timeout(300)
 
 
-def write(page: Page, text: str) -> None:
-    page.evaluate(f"(text) => {{ const each = {TEXT}; each.value = text; each.callback?.(text); }}", text)
-
-
-def waits(page: Page, script: str, arg: Any = None, seconds: float = 60) -> None:
-    page.wait_for_function(script, arg=arg, timeout=1000 * seconds)
+def waits(page: Page, script: str, arg: Any = None) -> None:
+    page.wait_for_function(script, arg=arg)
 
 
 @BOTH
+@pytest.mark.repeat("comfy]")
 @pytest.mark.slow
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
     first = f"0:00 {BALL}\n9:40 {BALL}"
-    workflow = as_workflow(browser, growing("pages/later", 600.0, first, seed=801, resume=False))
+    workflow = as_workflow(browser, growing_graph("pages/later", 600.0, first, seed=801, resume=False))
     load(browser.page, workflow)
     browser.queue()
     waits(browser.page, f"{SAYS}.startsWith('block 3')")
@@ -61,16 +50,16 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     browser.page.close()
     for page in (one, two):
         load(page, workflow)
-        waits(page, f"{SAYS}.startsWith('block') && {BUTTON} && !{BUTTON}.parentNode.hidden", seconds=30)
+        waits(page, f"{SAYS}.startsWith('block') && {BUTTON} && !{BUTTON}.parentNode.hidden")
 
     mine, theirs = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}"), f"{first}\n9:45 {CROSS}"
-    write(one, mine)
+    browser.write("PromptTimeline", one, prompts=mine)
     one.evaluate(f"{BUTTON}.click()")
     waits(one, f"{STORY_STATUS}.includes('takes it')")
     waits(two, f"(text) => {TEXT}.value === text", mine)  # it held nothing else
     waits(two, f"{STORY_STATUS}.startsWith('Another page has changed the story')")
-    write(two, theirs)
-    write(one, f"{mine}\n9:50 {BALL}")
+    browser.write("PromptTimeline", two, prompts=theirs)
+    browser.write("PromptTimeline", one, prompts=f"{mine}\n9:50 {BALL}")
     one.evaluate(f"{BUTTON}.click()")
     waits(one, f"{STORY_STATUS}.includes('takes it')")
     waits(two, f'{STORY_STATUS}.includes("puts this node\'s text in its place")')
@@ -84,65 +73,63 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     two.close()
     after = browser.open_page()
     load(after, workflow)
-    waits(after, f"{SAYS}.startsWith('stopped in block')", seconds=20)
-    waits(after, f"({PLAYER}).querySelector('video').duration > 1", seconds=20)
+    waits(after, f"{SAYS}.startsWith('stopped in block')")
+    waits(after, f"({PLAYER}).querySelector('video').duration > 1")
     assert browser.page_errors == []
 
 
 @pytest.mark.slow
-def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(comfy: ComfyServer, tmp_path: Path):
-    with ComfyServer(comfy.install, tmp_path) as server, Browser(server) as browser:
+def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(comfy_to_kill: ComfyServer):
+    server = comfy_to_kill
+    with Browser(server) as browser:
         page = browser.page
-        load(page, as_workflow(browser, growing("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
-        page.evaluate(
-            f"() => {{ const view = app.canvas.ds, node = {TIMELINE}; view.scale = 1;"
-            " view.offset = [150 - node.pos[0], 60 - node.pos[1]]; app.graph.setDirtyCanvas(true, true); }"
-        )
+        load(page, as_workflow(browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
+        browser.look_at(TIMELINE, top=60)
         browser.queue()
         waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.parentNode.hidden")
         server.stop()
         page.locator(".hf-bar").nth(1).focus()
         page.keyboard.press("ArrowRight")
-        waits(page, "document.querySelector('.hf-status').textContent.includes('waits for it')", seconds=10)
+        waits(page, "document.querySelector('.hf-status').textContent.includes('waits for it')")
         page.keyboard.press("ArrowRight")
-        with server:
-            waits(page, f"{SAYS}.startsWith('not rendered any more')", seconds=30)
-            waits(page, f"{BUTTON}.parentNode.hidden", seconds=10)
-            waits(page, f"{TEXT}.value.includes('0:31.')", seconds=15)
-            waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')", seconds=10)
-            assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
+        server.start()
+        waits(page, f"{SAYS}.startsWith('not rendered any more')")
+        waits(page, f"{BUTTON}.parentNode.hidden")
+        waits(page, f"{TEXT}.value.includes('0:31.')")
+        waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')")
+        assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
         assert browser.page_errors == []
 
 
 @BOTH
+@pytest.mark.repeat("comfy]")
 @pytest.mark.slow
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
-    load(page, as_workflow(browser, growing("pages/fails", 1.5, BALL, seed=803)))
+    load(page, as_workflow(browser, growing_graph("pages/fails", 1.5, BALL, seed=803)))
     browser.queue()
     assert browser.wait_done() == "success"
     waits(page, f"{SAYS}.startsWith('wrote')")
-    seed = f"{SAMPLER}.widgets.find((widget) => widget.name === 'width')"
-    page.evaluate(f"() => {{ {seed}.value = 128; }}")
+    browser.write("Sampler", width=128)
     browser.queue()
     assert browser.wait_done().startswith("error")
-    waits(page, f"{SAYS}.startsWith('failed: the demo model makes videos of 64x64 only')", seconds=10)
+    waits(page, f"{SAYS}.startsWith('failed: the demo model makes videos of 64x64 only')")
     assert any("makes videos of 64x64 only" in toast for toast in browser.toasts())
     later = browser.open_page()
     load(later, page.evaluate("app.graph.serialize()"))
-    waits(later, f"{SAYS}.startsWith('failed: the demo model')", seconds=10)
+    waits(later, f"{SAYS}.startsWith('failed: the demo model')")
     later.close()
 
-    write(page, "0:00 a\n0:05 b")  # in another node
+    browser.write("PromptTimeline", prompts="0:00 a\n0:05 b")  # in another node
     browser.queue()
     assert browser.wait_done().startswith("error")
-    waits(page, f"{SAYS}.startsWith('failed in Prompt Timeline: line 2: 0:05 is after')", seconds=10)
+    waits(page, f"{SAYS}.startsWith('failed in Prompt Timeline: line 2: 0:05 is after')")
 
-    write(page, BALL)
-    page.evaluate(f"() => {{ {seed}.value = 64; }}")
+    browser.write("PromptTimeline", prompts=BALL)
+    browser.write("Sampler", width=64)
     browser.queue()
     assert browser.wait_done() == "success"
-    waits(page, f"!{SAYS}.includes('failed')", seconds=10)
+    waits(page, f"!{SAYS}.includes('failed')")
     assert browser.page_errors == []
 
 
@@ -154,16 +141,17 @@ def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     graph = changed(demo_graph(seed=804), "timeline", seconds=1.5, prompts=BALL)
     load(page, as_workflow(browser, changed(graph, "video", filename_prefix="pages/twice")))
     before = len(list(folder.glob("twice*")))
-    video = (NODE % "DecodeVideo") + ".widgets.find((widget) => widget.name === 'player')?.element"
+    video = of_widget("DecodeVideo", "player") + "?.element"
     for _ in range(2):
         browser.queue()
         assert browser.wait_done() == "success"
-        waits(page, f"({video})?.querySelector('video').src.includes('twice_')", seconds=10)
+        waits(page, f"({video})?.querySelector('video').src.includes('twice_')")
     assert len(list(folder.glob("twice*"))) == before + 1
     assert browser.page_errors == []
 
 
-@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+@BOTH
+@pytest.mark.repeat("comfy]")
 @pytest.mark.slow
 def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
     browser: Browser, tmp_path: Path
@@ -173,15 +161,14 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
     template = json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))
     load(page, template)
     browser.fit_view()
-    page.evaluate(f"() => {{ {TIMELINE}.widgets.find((widget) => widget.name === 'seconds').value = 2; }}")
-    write(page, f"0:00 {BALL}\n0:01.3 {CROSS}")
+    browser.write("PromptTimeline", seconds=2, prompts=f"0:00 {BALL}\n0:01.3 {CROSS}")
     before = set(server.output_dir.glob("video/demo_0*"))
     files = []
     for seed in (811, 812):
-        page.evaluate(f"() => {{ {SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = {seed}; }}")
+        browser.write("Sampler", seed=seed)
         browser.queue()
         assert browser.wait_done() == "success"
-        waits(page, f"{SAYS}.startsWith('wrote') && ({PLAYER}).querySelector('video').videoWidth > 0", seconds=10)
+        waits(page, f"{SAYS}.startsWith('wrote') && ({PLAYER}).querySelector('video').videoWidth > 0")
         (file,) = set(server.output_dir.glob("video/demo_0*")) - before - set(files)
         files.append(file)
     check_playhead(page)
@@ -198,31 +185,31 @@ def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropp
     page.wait_for_timeout(700)
     assert page.evaluate(SAYS) == ""
     load(page, saved)
-    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    waits(page, f"{SAYS}.includes('{files[1].name}')")
     first, second = (graph_in(file) for file in files)
     load(page, first)
     page.wait_for_timeout(700)
     assert page.evaluate(SAYS) == "", "the video of a later run"
     load(page, second)
-    waits(page, f"{SAYS}.includes('{files[1].name}')", seconds=10)
+    waits(page, f"{SAYS}.includes('{files[1].name}')")
     load(page, first)
     browser.queue()
     assert browser.wait_done() == "success"
-    waits(page, f"{SAYS}.startsWith('wrote')", seconds=10)
+    waits(page, f"{SAYS}.startsWith('wrote')")
     assert browser.page_errors == []
 
 
 def check_playhead(page: Page) -> None:
     """Each bar has a picture of its scene, and a click on it plays from there."""
     pictures = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.style.backgroundImage)"
-    waits(page, f"new Set({pictures}.filter((image) => image.startsWith('url'))).size === 2", seconds=10)
+    waits(page, f"new Set({pictures}.filter((image) => image.startsWith('url'))).size === 2")
     assert page.evaluate("document.querySelector('.hf-rendered').style.width") == "100%"
     video = f"({PLAYER}).querySelector('video')"
     page.evaluate(f"() => {{ {video}.pause(); {video}.currentTime = 0.2; }}")
     for bar, second in ((1, 1.3125), (0, 0)):
-        waits(page, f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')", seconds=5)
+        waits(page, f"document.querySelectorAll('.hf-bar')[{1 - bar}].classList.contains('hf-playing')")
         page.locator(".hf-bar").nth(bar).click()
-        waits(page, f"{video}.currentTime === {second}", seconds=5)
+        waits(page, f"{video}.currentTime === {second}")
     assert page.locator(".hf-begun").count() == 0, "nothing is rendered now"
 
 

@@ -1,27 +1,24 @@
 """The visual timeline on Prompt Timeline in a real browser, and the route behind it."""
 
-import http.client
 import json
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser
-from comfy_harness import ComfyServer, run_in_comfy
-from comfy_setup import ComfyInstall
+from comfy_browser import Browser, of_node, of_widget
+from comfy_harness import ComfyServer
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 STORY = "0:00 a red ball\n0:10 [blend 2] a <img src=x onerror=alert(1)> star\n0:20 a cyan ring"
-NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
-TEXT = f"{NODE}.widgets.find((widget) => widget.name === 'prompts')"
+NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
 
 
 class Editor:
     """The timeline of the first Prompt Timeline node on a page."""
 
     def __init__(self, browser: Browser):
-        self.page = browser.page
+        self.page, self.browser = browser.page, browser
         self.bars, self.status = self.page.locator(".hf-bar"), self.page.locator(".hf-status")
 
     def text(self) -> str:
@@ -29,16 +26,44 @@ class Editor:
 
     def write(self, text: str) -> None:
         """Change the text widget as typing in it does."""
-        script = f"(text) => {{ const widget = {TEXT}; widget.value = text; widget.callback?.(text); }}"
-        self.page.evaluate(script, text)
+        self.browser.write("PromptTimeline", prompts=text)
 
     def waits_for(self, text: str) -> None:
         """Wait until the text widget holds this text."""
-        self.page.wait_for_function(f"(text) => {TEXT}.value === text", arg=text, timeout=5000)
+        self.page.wait_for_function(f"(text) => {TEXT}.value === text", arg=text)
+
+    def press(self, key: str, text: str) -> None:
+        """Press a key, which makes this of the text."""
+        self.page.keyboard.press(key)
+        self.waits_for(text)
 
     def waits_for_bars(self, *words: str) -> None:
         script = "(all) => JSON.stringify([...document.querySelectorAll('.hf-bar')].map((bar) => bar.value)) === all"
         self.page.wait_for_function(script, arg=json.dumps(words, separators=(",", ":"), ensure_ascii=False))
+
+    def focus_bar(self, index: int, *words: str) -> None:
+        """Focus a bar once the bars show the text: one that is drawn anew loses the focus, and a key meets nothing."""
+        self.waits_for_bars(*words)
+        self.bars.nth(index).focus()
+
+    def shows(self, words: str) -> None:
+        """Wait until the line below the bars says this."""
+        script = "(words) => document.querySelector('.hf-status').textContent.includes(words)"
+        self.page.wait_for_function(script, arg=words)
+
+    def seconds(self) -> float:
+        return self.page.evaluate(f"{NODE}.widgets.find((widget) => widget.name === 'seconds').value")
+
+    def drag_bar(self, index: int, seconds: float, length: float, drop: bool = True) -> None:
+        """Drag a prompt by so many seconds."""
+        bar, track = self.bars.nth(index).bounding_box(), self.page.locator(".hf-track").bounding_box()
+        assert bar and track
+        x, y, mouse = bar["x"] + bar["width"] / 2, bar["y"] + 10, self.page.mouse
+        mouse.move(x, y)
+        mouse.down()
+        mouse.move(x + track["width"] * seconds / length, y, steps=5)
+        if drop:
+            mouse.up()
 
     def drag(self, index: int, seconds: float, length: float) -> None:
         """Drag the switch to a prompt to a place on the ruler."""
@@ -52,16 +77,6 @@ class Editor:
         mouse.up()
 
 
-def look_at_the_node(browser: Browser) -> None:
-    browser.page.evaluate(f"""() => {{
-      const node = {NODE}, view = app.canvas.ds;
-      view.scale = 1.1;
-      view.offset = [150 - node.pos[0], 110 - node.pos[1]];
-      app.graph.setDirtyCanvas(true, true);
-    }}""")
-    browser.page.wait_for_timeout(300)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_story_is_edited_on_the_timeline(browser):
@@ -69,7 +84,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     saved = {node["type"]: node for node in json.loads((FOLDER / "demo.json").read_text(encoding="utf-8"))["nodes"]}
     before = saved["HeadForcingPromptTimeline"]
     browser.load_workflow(FOLDER / "demo.json")
-    look_at_the_node(browser)
+    browser.look_at(NODE, scale=1.1)
     editor, page = Editor(browser), browser.page
     editor.bars.nth(5).wait_for()
 
@@ -81,7 +96,8 @@ def test_a_story_is_edited_on_the_timeline(browser):
     height = list(after["size"].values() if isinstance(after["size"], dict) else after["size"])[1]
     assert abs(height - list(before["size"])[1]) <= 10
     sent = next(n for n in browser.api_prompt().values() if n["class_type"] == "HeadForcingPromptTimeline")
-    assert set(sent["inputs"]) == {"clip", "prompts", "seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor"}
+    own = {"clip", "prompts", "seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor", "model_family"}
+    assert set(sent["inputs"]) == own
 
     # the text changes the bars; words of others stay words
     editor.write(STORY)
@@ -93,19 +109,15 @@ def test_a_story_is_edited_on_the_timeline(browser):
     dragged = STORY.replace("0:20 ", "0:30.562 ")
     editor.waits_for(dragged)
     assert page.evaluate("document.activeElement.value") == "a cyan ring"
-    page.keyboard.press("Control+z")
-    editor.waits_for(STORY)
-    page.keyboard.press("Control+Shift+z")
-    editor.waits_for(dragged)
-    page.keyboard.press("Control+z")
-    editor.waits_for(STORY)
+    editor.press("Control+z", STORY)
+    editor.press("Control+Shift+z", dragged)
+    editor.press("Control+z", STORY)
     page.wait_for_timeout(300)
     assert page.evaluate("document.activeElement.value") == "a cyan ring", "the graph's own undo rebuilt the node"
 
     # the keyboard alone: move by a block and by ten, edit words, remove
     page.keyboard.press("ArrowRight")
-    page.keyboard.press("Shift+ArrowRight")
-    editor.waits_for(dragged.replace("0:30.562", "0:28.312"))
+    editor.press("Shift+ArrowRight", dragged.replace("0:30.562", "0:28.312"))
     assert editor.bars.nth(2).get_attribute("aria-valuetext").startswith("0:28.312 to 1:00, block 38")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
@@ -114,8 +126,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.waits_for(moved)
     editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring")
     page.keyboard.press("Escape")
-    page.keyboard.press("Delete")
-    editor.waits_for("0:00 a red ball\n0:28.312 a cyan ring")
+    editor.press("Delete", "0:00 a red ball\n0:28.312 a cyan ring")
     assert page.evaluate(f"{NODE} !== undefined"), "Delete removed the node"
     page.keyboard.press("Control+z")
     editor.waits_for_bars("a red ball", "6:00 pm, [flush] it - rains", "a cyan ring")
@@ -148,8 +159,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     page.get_by_label("Prompt switch").select_option("flush")
     page.get_by_label("re-anchor").check()
     page.get_by_label("Blend, in blocks").fill("3")
-    page.keyboard.press("Enter")
-    editor.waits_for(moved.replace("a cyan ring", "[flush, re-anchor, blend 3] a cyan ring"))
+    editor.press("Enter", moved.replace("a cyan ring", "[flush, re-anchor, blend 3] a cyan ring"))
     page.get_by_label("Recall").select_option("0")
     editor.waits_for(moved.replace("a cyan ring", "[flush, re-anchor, recall, blend 3] a cyan ring"))
     page.get_by_label("Recall").select_option("1")
@@ -158,8 +168,8 @@ def test_a_story_is_edited_on_the_timeline(browser):
     editor.waits_for(moved.replace("a cyan ring", "[flush, re-anchor, blend 3] a cyan ring"))
     page.get_by_label("Re-roll from this prompt on").click()
     page.get_by_label("Seed from here on").fill("18446744073709551615")
-    page.keyboard.press("Enter")
-    editor.waits_for(moved.replace("a cyan ring", "[flush, re-anchor, blend 3, seed 18446744073709551615] a cyan ring"))
+    seeded = "[flush, re-anchor, blend 3, seed 18446744073709551615] a cyan ring"
+    editor.press("Enter", moved.replace("a cyan ring", seeded))
     assert "⚄" in page.locator(".hf-tag").nth(2).inner_text()
     page.get_by_label("Remove the seed").click()
     page.get_by_label("Prompt switch").select_option("")
@@ -181,8 +191,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     # five minutes
     page.evaluate(f"{NODE}.widgets.find((widget) => widget.name === 'seconds').value = 300")
     editor.write("0:00 a\n4:00 b\n4:00.8 c")
-    editor.waits_for_bars("a", "b", "c")
-    editor.bars.nth(1).focus()
+    editor.focus_bar(1, "a", "b", "c")
     for _ in range(12):
         page.keyboard.press("+")
     width, shown = page.evaluate(
@@ -200,6 +209,119 @@ def test_a_story_is_edited_on_the_timeline(browser):
         == 0
     )
 
+    # the blocks of another model family, whose prompts without a tag are scene cuts
+    page.evaluate(f"{NODE}.widgets.find((widget) => widget.name === 'model_family').value = 'longlive2'")
+    editor.write("0:00 a\n4:00 b")
+    page.wait_for_function("document.querySelector('.hf-status').textContent.startsWith('226 blocks')")
+    editor.bars.nth(1).click()
+    assert page.get_by_label("re-anchor").is_checked()
+    page.get_by_label("Prompt switch").select_option("reset")
+    editor.waits_for("0:00 a\n4:00 [re-anchor] b")
+    page.get_by_label("re-anchor").uncheck()
+    editor.waits_for("0:00 a\n4:00 [reset] b")
+
+    assert browser.page_errors == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.repeat("comfy]")
+def test_scenes_are_segments(browser):
+    """Whole prompts are dragged, copied and moved on, in the text and back with undo."""
+    browser.load_workflow(FOLDER / "demo.json")
+    browser.look_at(NODE, scale=1.1)
+    editor, page = Editor(browser), browser.page
+    story = "0:00 a\n0:10 [flush] b\n0:20 c\n0:40 [recall 2] d"
+    editor.write(story)
+    editor.waits_for_bars("a", "b", "c", "d")
+
+    # a prompt is dragged past another: both keep their lengths, a recall its scene; a click still opens
+    editor.drag_bar(1, 25, 60.5625, drop=False)
+    editor.waits_for_bars("a", "c", "b", "d")
+    assert editor.text() == story
+    page.keyboard.press("Escape")
+    page.mouse.up()
+    editor.waits_for_bars("a", "b", "c", "d")
+    editor.drag_bar(1, 25, 60.5625)
+    editor.waits_for("0:00 a\n0:10.312 c\n0:30.562 [flush] b\n0:40 [recall 3] d")
+    assert page.evaluate("document.activeElement.value") == "b" and page.locator(".hf-panel").is_hidden()
+    editor.press("Control+z", story)
+    # in front of all: the first has nothing to switch from, and no scene comes back before it is there
+    editor.drag_bar(3, -50, 60.5625)
+    editor.waits_for("0:00.000 d\n0:20.062 a\n0:30.562 [flush] b\n0:40.312 c")
+    editor.press("Control+z", story)
+    editor.focus_bar(3, "a", "b", "c", "d")
+    editor.press("Alt+ArrowLeft", "0:00 a\n0:10 [flush] b\n0:20.062 [recall 2] d\n0:40.312 c")
+    editor.press("Alt+ArrowLeft", "0:00 a\n0:10.312 [reset] d\n0:30.562 [flush] b\n0:40.312 c")
+    assert page.evaluate("document.activeElement.value") == "d"
+    page.keyboard.press("Control+z")
+    editor.press("Control+z", story)
+
+    # an edge moves all later ones with it, and the end of the video
+    page.get_by_label("Move all later prompts, too").click()
+    editor.drag(1, 15.56, 60.5625)
+    rippled = "0:00 a\n0:15.562 [flush] b\n0:25.312 c\n0:45.562 [recall 2] d"
+    editor.waits_for(rippled)
+    assert editor.seconds() == 65.25
+    editor.press("Control+z", story)
+    assert editor.seconds() == 60
+    page.get_by_label("Move all later prompts, too").click()
+    page.keyboard.down("Control")
+    editor.drag(1, 15.56, 60.5625)
+    page.keyboard.up("Control")
+    editor.waits_for(rippled)
+    editor.press("Control+ArrowLeft", "0:00 a\n0:14.812 [flush] b\n0:24.562 c\n0:44.812 [recall 2] d")
+    assert editor.seconds() == 64.5
+
+    # a copy makes the video longer
+    editor.write(story)
+    page.evaluate(f"{NODE}.widgets.find((widget) => widget.name === 'seconds').value = 60")
+    editor.shows("81 blocks")
+    editor.focus_bar(1, "a", "b", "c", "d")
+    editor.press("d", "0:00 a\n0:10 [flush] b\n0:20.062 [flush] b\n0:29.812 c\n0:50.062 [recall 2] d")
+    assert editor.seconds() == 69.75
+    editor.press("Control+z", story)
+
+    # words of all prompts are a line of the text, whose other lines stay
+    assert page.locator(".hf-lane").is_hidden()
+    page.get_by_label("Words that every prompt keeps").click()
+    page.keyboard.type("A red fox, 35 mm")
+    shared = "[shared] A red fox, 35 mm\n" + story
+    editor.waits_for(shared)
+    assert page.get_by_label("Words of every prompt").input_value() == "A red fox, 35 mm"
+    sent = next(n for n in browser.api_prompt().values() if n["class_type"] == "HeadForcingPromptTimeline")
+    assert sent["inputs"]["prompts"] == shared and sent["inputs"]["shared_prompt"] == ""
+    kept = "\n[ Shared ]  A  red fox,\n  35 mm \n\n" + story.replace("\n", "\n\n") + "  \n"
+    editor.write(kept)
+    editor.shows("81 blocks")
+    page.wait_for_timeout(500)
+    assert editor.text() == kept
+    editor.focus_bar(2, "a", "b", "c", "d")
+    editor.press("ArrowLeft", shared.replace("0:20", "0:19.312"))
+    editor.press("Control+z", kept)
+    page.get_by_label("Words of every prompt").fill("")
+    editor.waits_for(story)
+
+    # begun prompts stay in their places
+    page.evaluate(
+        """() => {
+          const sampler = app.graph.nodes.find(({ type }) => type === "HeadForcingSampler");
+          const place = { done: 20, lead: 0 };
+          const detail = { node: String(sampler.id), workflow: "", prompt_id: "p", state: "running", text: "", place };
+          app.api.dispatchEvent(new CustomEvent("head_forcing.progress", { detail }));
+        }"""
+    )
+    page.wait_for_function("document.querySelectorAll('.hf-bar.hf-begun').length === 2")
+    editor.drag_bar(0, 30, 60.5625)
+    editor.shows("Prompt 1 has begun")
+    editor.drag(1, 15.56, 60.5625)
+    editor.shows("Prompt 2 has begun")
+    editor.focus_bar(2, "a", "b", "c", "d")
+    page.keyboard.press("Alt+ArrowLeft")
+    editor.shows("Prompt 2 has begun")
+    assert editor.text() == story
+    editor.drag_bar(3, -45, 60.5625)
+    editor.waits_for("0:00 a\n0:10 [flush] b\n0:20.062 [recall 2] d\n0:40.312 c")
     assert browser.page_errors == []
 
 
@@ -211,16 +333,8 @@ BODY = {"text": "0:00 a\n0:10 b", "seconds": 30.0}
 def asked(
     server: ComfyServer, body: Any, path: str = "/headforcing/timeline", method: str = "POST", **headers: str
 ) -> tuple[int, Any]:
-    """POST bytes, or JSON, with headers of one's own."""
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=30)
-    try:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        connection.request(method, path, data, {"Content-Type": "application/json"} | named)
-        response = connection.getresponse()
-        return response.status, json.loads(response.read() or b"null")
-    finally:
-        connection.close()
+    status, answer = server.ask(path, body, method, **headers)
+    return status, json.loads(answer or b"null")
 
 
 def test_the_route_answers_its_own_page_and_programs(comfy_server):
@@ -229,39 +343,10 @@ def test_the_route_answers_its_own_page_and_programs(comfy_server):
         status, got = asked(comfy_server, BODY, **headers)
         assert status == 200 and [segment["start_block"] for segment in got["segments"]] == [0, 14]
     assert asked(comfy_server, BODY | {"text": "0:00 a\n0:35 b"})[1]["line"] == 2
-
-
-FROM_HERE = """
-import importlib, json, types
-pages = importlib.import_module(load_pack().__name__ + ".nodes.host.pages")
-
-def answers(listen, cors, headers):
-    pages.args.listen, pages.args.enable_cors_header = listen, cors
-    return pages.from_here(types.SimpleNamespace(headers=headers))
-
-print(json.dumps([answers(*case) for case in json.loads(sys.argv[1])]))
-"""
-HOME, ANYWHERE, HERE = "127.0.0.1", "0.0.0.0", {"Host": "127.0.0.1:8188"}
-MINE, EVIL = ({"Host": name, "Origin": f"https://{name}"} for name in ("my.example", "evil.example"))
-# where ComfyUI listens, its --enable-cors-header, a request's headers, and whether it is answered
-REQUESTS: list[tuple[str, str | None, dict[str, str], bool]] = [
-    # a server that answers pages of every site: ComfyUI then checks no origin itself
-    *[(HOME, "*", HERE | {"Origin": origin}, False) for origin in ("http://example.com", "null", "http://127.0.0.1:1")],
-    (HOME, "*", HERE | {"Origin": "http://["}, False),
-    (HOME, "*", HERE | {"Sec-Fetch-Site": "cross-site"}, False),
-    (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188", "Sec-Fetch-Site": "same-site"}, False),
-    (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188"}, True),
-    # a server in a network answers to its domain
-    (ANYWHERE, None, MINE, True),
-    (ANYWHERE, None, EVIL, True),
-    (HOME, "https://my.example", MINE, True),
-    (HOME, "https://my.example", EVIL, False),
-]
-
-
-def test_requests_are_told_apart_by_site_and_name_however_comfyui_was_started(comfy_install: ComfyInstall):
-    cases = json.dumps([case[:3] for case in REQUESTS])
-    assert json.loads(run_in_comfy(comfy_install, FROM_HERE, cases)) == [case[3] for case in REQUESTS]
+    status, got = asked(comfy_server, BODY | {"model_family": "longlive2"})
+    assert (status, got["block_seconds"], got["default"]["re_anchor"]) == (200, 32 / 24, True)
+    assert [segment["start_block"] for segment in got["segments"]] == [0, 8]
+    assert "model_family must be one of" in asked(comfy_server, BODY | {"model_family": ["x"]})[1]["error"]
 
 
 def test_a_domain_that_is_pointed_at_this_computer_gets_no_answer(comfy_server):

@@ -4,30 +4,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, of_node, of_widget
 
 DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
-NODE = "app.graph.nodes.find((node) => node.type === 'HeadForcingPromptTimeline')"
-TEXT = f"{NODE}.widgets.find((widget) => widget.name === 'prompts')"
+NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
 BARS = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.value).join()"
 NEW_NODES = """() => ["PromptTimeline", "LoadRun", "Sampler"].map((name) =>
   LiteGraph.createNode(`HeadForcing${name}`).widgets.map((widget) => widget.name))"""
-LOOK = f"""() => {{
-  const node = {NODE}, view = app.canvas.ds;
-  view.scale = 1;
-  view.offset = [150 - node.pos[0], 110 - node.pos[1]];
-  app.graph.setDirtyCanvas(true, true);
-}}"""
-
-
-def write(browser: Browser, text: str) -> None:
-    """Change the text as typing in it does, and wait for its bars."""
-    script = f"(text) => {{ const widget = {TEXT}; widget.value = text; widget.callback?.(text); }}"
-    browser.page.evaluate(script, text)
 
 
 def shows(browser: Browser, bars: str) -> None:
-    browser.page.wait_for_function(f"(bars) => {BARS} === bars", arg=bars, timeout=10_000)
+    browser.page.wait_for_function(f"(bars) => {BARS} === bars", arg=bars)
 
 
 def note_change(browser: Browser) -> None:
@@ -49,7 +36,7 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
     for late in ("fold_advanced", "timeline", "live_story", "player", "takes"):
         page.route(f"**/{late}.js", lambda route: (page.wait_for_timeout(700), route.fallback()))
         page.reload(wait_until="domcontentloaded")
-        page.wait_for_function("window.app?.graph && window.app?.canvas", timeout=60_000)
+        page.wait_for_function("window.app?.graph && window.app?.canvas")
         page.wait_for_timeout(1500)
         page.unroute(f"**/{late}.js")
         found.append(page.evaluate(NEW_NODES))
@@ -60,41 +47,38 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+@pytest.mark.repeat("comfy]")
 def test_graph_undo_keeps_the_bars_with_their_text(browser: Browser):
     """The graph's undo makes all nodes anew; Nodes 2.0 keeps the elements of the old ones on the page."""
     page = browser.page
     browser.load_workflow(DEMO)
-    page.evaluate(LOOK)
+    browser.look_at(NODE)
     page.locator(".hf-bar").nth(2).wait_for()
-    write(browser, "0:00 one\n0:20 two")
+    browser.write("PromptTimeline", prompts="0:00 one\n0:20 two")
     shows(browser, "one,two")
     note_change(browser)
-    write(browser, "0:00 one\n0:20 three")
+    browser.write("PromptTimeline", prompts="0:00 one\n0:20 three")
     shows(browser, "one,three")
     note_change(browser)
     page.evaluate("() => app.extensionManager.workflow.activeWorkflow.changeTracker.undo()")
-    page.wait_for_function(f"{TEXT}.value.includes('two')", timeout=10_000)
+    page.wait_for_function(f"{TEXT}.value.includes('two')")
     shows(browser, "one,two")
     page.locator(".hf-bar").nth(1).focus()
     page.keyboard.press("ArrowRight")
-    page.wait_for_function(f"{TEXT}.value === '0:00 one\\n0:20.812 two'", timeout=10_000)
+    page.wait_for_function(f"{TEXT}.value === '0:00 one\\n0:20.812 two'")
     assert page.locator(".hf-timeline").count() == 1
     assert browser.page_errors == []
 
 
 @pytest.mark.slow
-def test_bars_that_begin_alike_show_where_they_differ(browser: Browser):
-    browser.load_workflow(DEMO)
-    write(browser, "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star")
-    shows(browser, "… teal room,… navy room,a star")
-
-
-@pytest.mark.slow
-def test_an_edit_that_cannot_be_taken_says_so(browser: Browser):
+def test_bars_show_where_they_differ_and_an_edit_that_cannot_be_taken_says_so(browser: Browser):
     """Bars of a text that another script has changed in the same moment."""
     page = browser.page
     browser.load_workflow(DEMO)
-    page.evaluate(LOOK)
+    browser.look_at(NODE)
+    story = "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star"
+    browser.write("PromptTimeline", prompts=story)
+    shows(browser, "… teal room,… navy room,a star")
     page.locator(".hf-bar").nth(2).focus()
     page.evaluate(
         f"""() => {{
@@ -103,25 +87,24 @@ def test_an_edit_that_cannot_be_taken_says_so(browser: Browser):
           document.activeElement.dispatchEvent(pressed);
         }}"""
     )
-    page.wait_for_function(
-        "document.querySelector('.hf-status').textContent.includes('was changed elsewhere')", timeout=5000
-    )
+    page.wait_for_function("document.querySelector('.hf-status').textContent.includes('was changed elsewhere')")
     shows(browser, "one,two")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest"], indirect=True)
+@pytest.mark.repeat("comfy]")
 def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page = browser.page
     browser.load_workflow(DEMO)
-    page.evaluate(LOOK)
+    browser.look_at(NODE)
     page.locator(".hf-bar").nth(2).wait_for()
     page.wait_for_timeout(500)
     width = page.locator(".hf-timeline").bounding_box()["width"]
     page.evaluate(f"() => app.canvas.selectNode({NODE})")
     page.evaluate("() => app.extensionManager.setting.set('Comfy.RightSidePanel.IsOpen', true)")
     panel = page.locator("[data-testid=properties-panel]")
-    panel.get_by_text("seconds", exact=True).first.wait_for(timeout=10_000)
+    panel.get_by_text("seconds", exact=True).first.wait_for()
     page.wait_for_timeout(300)
     assert panel.locator(".hf-timeline, .hf-live-story").count() == 0, "the panel has taken them"
     for name in ("timeline", "live_story"):

@@ -172,7 +172,7 @@ def editor(request):
 
 
 @pytest.mark.parametrize("editor", ["comfy", "comfy_floor"], indirect=True)
-def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
+def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor, tmp_path):
     known = editor.server.object_info()
     old = editor.server.install.version == FLOOR
     for name in NAMES:
@@ -187,6 +187,11 @@ def test_every_workflow_opens_without_red_nodes_and_fits_the_server(editor):
         assert editor.toasts() == [], name
     assert editor.page_errors == []
     assert editor.alerts == []
+    if not old:  # what is not there is seen
+        unknown = tmp_path / "unknown.json"
+        unknown.write_text('{"version": 0.4, "nodes": [{"id": 1, "type": "NoSuchNode", "pos": [0, 0]}], "links": []}')
+        editor.load_workflow(unknown)
+        assert editor.missing_nodes() == ["NoSuchNode"]
 
 
 def test_the_blueprint_is_offered_as_one_node_whose_widgets_reach_the_nodes_in_it(comfy):

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.research.__main__ import main as research
+from promises import COUNTED
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
@@ -26,6 +27,7 @@ COMMANDS = (
 )  # fmt: skip
 RESEARCH = (
     "train", "gate", "release", "sheet", "accuracy", "rooms", "evaluate", "tables", "read-vbench", "check-claim",
+    "references",
     "returns",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
@@ -169,3 +171,32 @@ def test_the_picture_of_the_folders_allows_what_the_table_of_directions_allows()
     for folder, allowed in MAY_IMPORT.items():
         assert arrows.get(folder, set()) <= set(allowed.split()), folder
         assert set(allowed.split()) <= reached(folder), folder
+
+
+def test_the_table_of_cards_is_that_of_the_command(capsys):
+    assert main(["memory"]) == 0
+    cards = capsys.readouterr().out.partition("| card |")[2].rstrip()
+    assert len(cards.splitlines()) == 8 and f"| card |{cards}" in (ROOT / "docs" / "memory.md").read_text("utf-8")
+
+
+METHOD = (ROOT / "headforcing_core" / "METHOD.md").read_text("utf-8")
+
+
+def test_every_file_on_the_page_of_the_method_exists():
+    files = re.findall(r"`([\w/]+\.py)`", METHOD)
+    assert len(files) >= 6
+    assert not [file for file in files if not (ROOT / "headforcing_core" / file).is_file()]
+
+
+def test_every_name_in_the_glossary_is_in_the_code():
+    rows = [line.split("|")[2] for line in METHOD.split("## Glossary")[1].splitlines() if line.startswith("| ")][2:]
+    names = {name for row in rows for code in re.findall(r"`([^`]+)`", row) for name in re.findall(r"[A-Za-z_]+", code)}
+    source = "\n".join(path.read_text("utf-8") for path in (ROOT / "headforcing_core").rglob("*.py"))
+    assert len(names) > 25
+    assert not [name for name in names if not re.search(rf"\b{name}\b", source)]
+
+
+def test_the_page_on_reliability_holds_the_counts_that_a_complete_run_must_reach():
+    page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
+    rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \|$", page, flags=re.MULTILINE))
+    assert {label: int(count) for label, count in rows.items()} == COUNTED

@@ -22,11 +22,10 @@ from headforcing.kernels.dispatch import using
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, CompilationError
 
-# float16 differs from bfloat16 in little but a name
 EVERY_TARGET = (80, 86, 89, 90, 100, 120)
-TARGETS, HALF_TARGETS = (
-    (EVERY_TARGET, EVERY_TARGET) if os.environ.get("HEADFORCING_EVERYTHING") else ((86, 90, 100, 120), (89,))
-)
+TARGETS = {torch.bfloat16: (86, 90), torch.float16: (100,)}
+if os.environ.get("HEADFORCING_EVERYTHING"):
+    TARGETS = dict.fromkeys(TARGETS, EVERY_TARGET)
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 POINTERS = {torch.bfloat16: "*bf16", torch.float16: "*fp16", torch.float32: "*fp32", torch.int32: "*i32"}
 POINTERS[quantise.DTYPE] = "*fp8e4nv"
@@ -116,7 +115,7 @@ if __name__ == "__main__":
     for dtype_name, dtype in DTYPES.items():
         for name, launch in launches(dtype):
             source, options = recorded(launch)
-            for target in TARGETS if dtype == torch.bfloat16 else HALF_TARGETS:
+            for target in TARGETS[dtype]:
                 try:
                     result = build(source, target, options)
                 except CompilationError as error:

@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing import kernels
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.model import fp8
+from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.recorded.replay import Case, new_cache, read_run
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
@@ -31,6 +34,7 @@ assert os.environ.get("TRITON_INTERPRET") == "1", "run by test_kernels_triton.py
 
 FOLDER = Path(kernels.__file__).parent
 CPU = torch.device("cpu")
+GOLDEN = Path(__file__).parents[1] / "golden"
 EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
 EVERY_DTYPE = pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 
@@ -54,21 +58,25 @@ def test_the_interpreter_is_on():
     assert interpreting()
 
 
+@pytest.mark.repeat("torch.float16")
 @EVERY_DTYPE
 @EVERY_OPERATION
 def test_a_kernel_passes_its_self_test(operation, dtype):
     assert operation.difference(CPU, dtype) <= min(allowed(operation, dtype), TOLERANCE[dtype])
 
 
+@pytest.mark.repeat("wide", "bfloat16")
 @pytest.mark.parametrize(
     ("dtype", "s", "head_dim", "seed"),
     [(torch.float32, 24, 20, 0), (torch.float32, 40, 24, 1), (torch.float16, 40, 128, 1), (torch.bfloat16, 40, 24, 0)],
+    ids=["", "other options", "wide", "bfloat16"],
 )
 @EVERY_OPERATION
 def test_a_kernel_equals_plain_torch_on_awkward_sizes(operation, dtype, s, head_dim, seed):
     assert distance(operation, lambda: case(operation, seed, dtype, s, head_dim)) <= allowed(operation, dtype)
 
 
+@pytest.mark.repeat("torch.float16", "torch.bfloat16")
 @pytest.mark.parametrize("seed", [2, 3])
 @EVERY_DTYPE
 def test_a_block_whose_norms_a_host_computes_is_written_as_well(dtype, seed):
@@ -76,6 +84,7 @@ def test_a_block_whose_norms_a_host_computes_is_written_as_well(dtype, seed):
     assert distance(write_block, lambda: case(write_block, seed, dtype, 40, 24)) <= allowed(write_block, dtype)
 
 
+@pytest.mark.repeat("32-64")
 @pytest.mark.parametrize(("block_q", "block_k"), [(16, 16), (32, 64)])
 def test_attention_does_not_depend_on_its_tiles(block_q, block_k, monkeypatch):
     monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", block_q)
@@ -104,24 +113,39 @@ def large_tiles(monkeypatch):
 
 
 @pytest.mark.usefixtures("large_tiles")
-@pytest.mark.parametrize("episodic_frames", [0, 3, 5])
-def test_the_engine_with_its_kernels_follows_the_one_without_for_any_size_of_memory(episodic_frames):
-    roll_out(ROLE_MAPS["every role"], episodic_frames, "contiguous", blocks=7)
-
-
-@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.repeat("every role-0", "every role-5", "no anchor heads")
 @pytest.mark.parametrize(
-    ("roles", "rope"), [(list(ROLE_MAPS)[1], "absolute"), (list(ROLE_MAPS)[2], "contiguous")], ids=str
+    ("roles", "episodic_frames", "rope"),
+    [
+        *(("every role", frames, "contiguous") for frames in (0, 3, 5)),
+        ("a layer without memory heads", 3, "absolute"),
+        ("no anchor heads", 3, "contiguous"),
+    ],
 )
-def test_the_engine_with_its_kernels_follows_the_one_without_for_any_roles(roles, rope):
-    roll_out(ROLE_MAPS[roles], 3, rope, blocks=7)
+def test_the_engine_with_its_kernels_follows_the_one_without(roles, episodic_frames, rope):
+    roll_out(ROLE_MAPS[roles], episodic_frames, rope, blocks=7)
 
 
 @pytest.mark.usefixtures("large_tiles")
-def test_a_recorded_run_comes_out_of_the_engine_with_all_its_kernels():
-    """Norms, cache writes and attention by the kernels; its first block, and the one that reads it with everything."""
-    blocks = 2 if os.environ.get("HEADFORCING_EVERYTHING") else 1
-    case = Case.open(Path(__file__).parents[1] / "golden" / "head_forcing_tiny_d32")
+def test_a_recorded_pass_comes_out_of_the_engine_with_all_its_kernels():
+    """Norms, cache writes and attention by the kernels."""
+    case = Case.open(GOLDEN / "self_forcing_tiny_d32")
+    model, noise = WanVideoModel(case.model(), torch.float32), case.tensors["noise"]
+    config, policy = model.backbone.config, CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
+    roles = [["memory"] * config.num_heads] * config.num_layers
+    shape = CacheShape.for_model(config, roles, policy, *noise.shape[-2:], 3, 3)
+    cache = HeadCache(shape, torch.float32, attention=attention_function("triton", CPU, torch.float32, shape.head_dim))
+    model.use_prompt(case.tensors["prompt_embeds_0"])
+    cache.begin_block()
+    assert (model.flow(noise[:3], 1.0, cache) - case.tensors["flow_predictions/full"][0]).abs().max() < 1e-4
+
+
+@pytest.mark.usefixtures("large_tiles")
+@pytest.mark.repeat("block")
+@pytest.mark.parametrize("blocks", [1, 2], ids="{} blocks".format)
+def test_a_recorded_run_comes_out_of_the_engine_with_all_its_kernels(blocks):
+    """Its first block, and the one that reads it with everything."""
+    case = Case.open(GOLDEN / "head_forcing_tiny_d32")
     run = read_run(case, "overflow")
     cache = new_cache(case, run, "cpu", "triton")
     script = script_of(run.prompts, run.schedule, run.embeds)
@@ -236,7 +260,14 @@ def mutated(tmp_path):
         del sys.modules[name]
 
 
-@pytest.mark.parametrize(("name", "old", "new"), MUTATIONS, ids=lambda text: text.strip())
+def mutation_id(number: int) -> str:
+    """The file, and for all but its first mutation `again`."""
+    name = MUTATIONS[number][0]
+    return name if name not in [before for before, *_ in MUTATIONS[:number]] else f"{name} again {number}"
+
+
+@pytest.mark.repeat("again")
+@pytest.mark.parametrize(("name", "old", "new"), MUTATIONS, ids=map(mutation_id, range(len(MUTATIONS))))
 def test_a_self_test_sees_a_wrong_index(name, old, new, mutated):
     if name == "rotation":  # in the helpers that the kernels share: seen by a kernel that uses them
         mutated(name, old, new)

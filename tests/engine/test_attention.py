@@ -72,9 +72,6 @@ def difference(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max())
 
 
-# -------------------------------------------------------------------------------------- all heads of a layer at once
-
-
 @EVERY_WAY
 @pytest.mark.parametrize("rope", ["contiguous", "absolute"])
 def test_one_call_for_a_layer_equals_one_call_for_every_group(way, rope):
@@ -108,38 +105,6 @@ def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps
     assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
     for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
         assert len(k) == len(v) == sum(span.heads * span.room // s for span in cache.spans(layer))
-
-
-def test_a_stored_state_has_the_used_slots_of_every_group():
-    cache = new_cache(sdpa, 12)
-    run([cache], 11)
-    groups = unpack(cache_state(cache), torch.device("cpu"))["groups"]
-    assert [len(group["sources"]) for group in groups] == [8, 4, 1]
-    for group, (heads, frames) in zip(groups, ((1, 8), (1, 4), (2, 1)), strict=True):
-        assert group["k"][0].shape == group["v"][0].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)
-
-
-def test_a_context_is_a_view_of_the_buffers_at_every_fill():
-    cache = new_cache(sdpa, 12)
-
-    def look(cache: HeadCache) -> None:
-        for group in cache.groups:
-            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
-                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * ROWS * COLUMNS
-
-    run([cache], 9, look)
-
-
-@pytest.mark.parametrize("function", [explicit, sdpa, *WHOLE_LAYER.values()], ids=["explicit", "sdpa", *WHOLE_LAYER])
-def test_the_order_of_keys_is_irrelevant(function):
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(3, n, HEAD_DIM, generator=generator) for n in (9, 31, 31))
-    order = torch.randperm(31, generator=generator)
-    assert difference(function(q, k, v), function(q, k[:, order], v[:, order])) < 1e-5
-    assert difference(function(q, k, v), function(q, k, v[:, order])) > 0.1
-
-
-# ------------------------------------------------------------------------------------------------------- the choice
 
 
 def refuses() -> attention.AttentionFunction:
@@ -183,21 +148,17 @@ def added(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
-def test_a_broken_backend_is_passed_over_with_one_line_in_the_log(added, caplog, broken):
+def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_where_it_is_asked_for(
+    added, caplog, broken
+):
     added(broken)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             assert first_working((broken.__name__, "sdpa"), CPU, torch.bfloat16, 32) is sdpa
     (line,) = caplog.messages
     assert f"not {broken.__name__} (" in line and "is sdpa" in line and "\n" not in line
-
-
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
-def test_a_broken_backend_that_is_asked_for_is_an_error_that_says_why(added, broken):
-    added(broken)
-    with pytest.raises(
-        HeadForcingError, match=rf"'{broken.__name__}' cannot be used on cpu in .*; choose auto"
-    ) as told:
+    words = rf"'{broken.__name__}' cannot be used on cpu in .*; choose auto"
+    with pytest.raises(HeadForcingError, match=words) as told:
         attention_function(broken.__name__, "cpu", torch.float32, 32)
     assert "\n" not in str(told.value)
 
@@ -242,7 +203,21 @@ def test_auto_takes_all_heads_in_one_call_where_it_can_and_never_rounds_to_8_bit
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
 
 
-# ------------------------------------------------------------------------------------------- waiting for the device
+@pytest.mark.parametrize("name", ["auto", "sdpa", "explicit"])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
+def test_every_backend_gives_softmax_attention(name, dtype, tolerance):
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(5, n, 22, generator=generator, dtype=torch.float64) for n in (7, 31, 31))
+    scores = torch.einsum("hqd,hkd->hqk", q, k) / math.sqrt(22)
+    expected = torch.einsum("hqk,hkd->hqd", scores.softmax(-1), v)
+    out = attention_function(name)(q.to(dtype), k.to(dtype), v.to(dtype))
+    assert out.dtype == dtype
+    assert difference(out.double(), expected) < tolerance
+
+
+def test_an_unknown_backend_is_refused_by_name():
+    with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
+        attention_function("warp")
 
 
 class Transfers(TorchDispatchMode):
@@ -317,3 +292,23 @@ def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, c
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
     run([cache], 12)
     assert cache.memory.has_summary and len(waits) == 11
+
+
+def test_a_stored_state_has_the_used_slots_of_every_group():
+    cache = new_cache(sdpa, 12)
+    run([cache], 11)
+    groups = unpack(cache_state(cache), torch.device("cpu"))["groups"]
+    assert [len(group["sources"]) for group in groups] == [8, 4, 1]
+    for group, (heads, frames) in zip(groups, ((1, 8), (1, 4), (2, 1)), strict=True):
+        assert group["k"][0].shape == group["v"][0].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)
+
+
+def test_a_context_is_a_view_of_the_buffers_at_every_fill():
+    cache = new_cache(sdpa, 12)
+
+    def look(cache: HeadCache) -> None:
+        for group in cache.groups:
+            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
+                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * ROWS * COLUMNS
+
+    run([cache], 9, look)

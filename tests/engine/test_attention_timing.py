@@ -8,13 +8,7 @@ from attention_cases import sequence_attention
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.model import attention, attention_timing
-from headforcing.headforcing_core.model.attention import (
-    BACKENDS,
-    GroupedAttention,
-    LayerAttention,
-    LayerSizes,
-    sdpa,
-)
+from headforcing.headforcing_core.model.attention import BACKENDS, GroupedAttention, LayerAttention, LayerSizes, sdpa
 from headforcing.headforcing_core.model.attention_backends import (
     PLAN_PAYS,
     PlannedAttention,
@@ -50,14 +44,17 @@ class FakeGpu:
         return LayerAttention(layer)
 
 
+def timed(gpu: FakeGpu, tmp_path, try_backend, names, sizes=SIZES, clock=None) -> dict[str, float]:
+    return fastest(names, sizes, try_backend, CPU, torch.float32, 16, clock or gpu.clock, tmp_path / "attention.json")
+
+
 def measured(backends: dict, tmp_path, gpu: FakeGpu, sizes=SIZES, trying: float = 0.0) -> dict[str, float]:
     def try_backend(name: str):
         if backends[name] is None:
             raise RuntimeError("no kernel image. More")
         return gpu.backend(name, backends[name], trying)
 
-    file = tmp_path / "attention.json"
-    return fastest(list(backends), sizes, try_backend, CPU, torch.float32, 16, gpu.clock, file)
+    return timed(gpu, tmp_path, try_backend, list(backends), sizes)
 
 
 def test_the_fastest_comes_first_with_its_time_and_what_fails_is_left_out(tmp_path):
@@ -109,20 +106,6 @@ def test_calls_never_take_longer_than_two_seconds(tmp_path, seconds, trying):
     assert times["a"] == pytest.approx(1000 * seconds)
 
 
-@pytest.mark.parametrize("loading", [1.5, 2.0, 3.0])
-def test_a_cold_start_chooses_among_several_whatever_the_first_one_loads(tmp_path, loading):
-    """Libraries are loaded with the first backend, which is the slowest here."""
-    gpu, cold = FakeGpu(), [loading]
-
-    def try_backend(name: str):
-        return gpu.backend(name, {"slow": 3e-3, "quick": 1e-3}[name], cold.pop() if cold else 0.0)
-
-    found = fastest(
-        ["slow", "quick"], SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"
-    )
-    assert list(found) == ["quick", "slow"]
-
-
 def test_what_prepares_itself_in_every_call_is_left_out(tmp_path):
     """As cuDNN's kernel for sequences does in PyTorch 2.11 and 2.13: 42 ms on the host, whatever the GPU takes."""
     gpu = FakeGpu()
@@ -130,10 +113,10 @@ def test_what_prepares_itself_in_every_call_is_left_out(tmp_path):
     def try_backend(name: str):
         return gpu.backend(name, 1e-4, on_host=0.042 if name == "anew" else 1e-3)
 
-    file = tmp_path / "attention.json"
-    assert list(fastest(["anew", "b"], SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, file)) == ["b"]
+    assert list(timed(gpu, tmp_path, try_backend, ["anew", "b"])) == ["b"]
     assert len([name for name, _ in gpu.calls if name == "anew"]) == 2  # the second tells
-    assert list(json.loads(file.read_text()).values()) == [{"anew": None, "b": pytest.approx(1.1)}]
+    stored = json.loads((tmp_path / "attention.json").read_text())
+    assert list(stored.values()) == [{"anew": None, "b": pytest.approx(1.1)}]
 
 
 @pytest.mark.parametrize("works", [True, False])
@@ -151,10 +134,7 @@ def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tr
         return gpu.backend(name, milliseconds[name] / 1000)
 
     def call():
-        times = fastest(
-            list(milliseconds), SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"
-        )
-        return list(times)
+        return list(timed(gpu, tmp_path, try_backend, list(milliseconds)))
 
     assert (call(), tried) == (["cold"] * works, ["cold"])
     assert call() == ["quick", *["cold"] * works, "slow"]
@@ -162,45 +142,28 @@ def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tr
     assert tried == list(milliseconds)  # each of them once, also those that do not work
 
 
-def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again(tmp_path):
-    """As after an illegal access: everything later in this process raises."""
-    gpu, tried, unusable = FakeGpu(), [], []
+@pytest.mark.parametrize("error", [RuntimeError("an illegal memory access"), KeyboardInterrupt("stop")], ids=repr)
+def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(tmp_path, error):
+    """After an illegal access everything later in this process raises."""
+    gpu, tried, ends = FakeGpu(), [], [error]
 
     def now() -> float:
-        if unusable:
-            raise RuntimeError("an illegal memory access was encountered")
+        if tried[-1:] == ["b"] and not ends:
+            raise error
         return gpu.now
 
     def try_backend(name: str):
         tried.append(name)
-        if name == "b":
-            unusable.append(name)
-            raise RuntimeError("an illegal memory access was encountered")
-        return gpu.backend(name, 1e-3)
-
-    def call():
-        return list(fastest("abc", SIZES, try_backend, CPU, torch.float32, 16, Clock(now), tmp_path / "attention.json"))
-
-    with pytest.raises(RuntimeError, match="illegal"):
-        call()
-    unusable.clear()
-    assert (call(), tried) == (["a", "c"], ["a", "b", "c"])
-
-
-def test_an_interruption_leaves_no_backend_out(tmp_path):
-    gpu, ends = FakeGpu(), [KeyboardInterrupt]
-
-    def try_backend(name: str):
         if name == "b" and ends:
             raise ends.pop()
         return gpu.backend(name, 1e-3)
 
-    def call():
-        return list(fastest("abc", SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"))
-
-    with pytest.raises(KeyboardInterrupt):
-        call()
-    assert call() == ["a", "b", "c"]
+    with pytest.raises(type(error), match=str(error)):
+        timed(gpu, tmp_path, try_backend, "abc", clock=Clock(now))
+    interrupted = isinstance(error, KeyboardInterrupt)
+    found = timed(gpu, tmp_path, try_backend, "abc")
+    assert list(found) == (["a", "b", "c"] if interrupted else ["a", "c"])
+    assert tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
 def test_a_slow_device_runs_only_a_part_of_the_queries(tmp_path):
@@ -213,9 +176,7 @@ def test_full_memory_leaves_the_choice_to_the_order(tmp_path):
     def full(name):
         raise torch.OutOfMemoryError("full")
 
-    file = tmp_path / "attention.json"
-    assert fastest(["a"], SIZES, full, CPU, torch.float32, 16, FakeGpu().clock, file) == {}
-    assert not file.exists()
+    assert timed(FakeGpu(), tmp_path, full, ["a"]) == {} and not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------- the choice
@@ -380,3 +341,17 @@ def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_r
         ("a", "attends to", 11), ("b", "attends to", 7), ("here", "attends to", 4),
         ("here", "waits for", "a"), ("here", "waits for", "b"),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("loading", [1.5, 2.0, 3.0])
+def test_a_cold_start_chooses_among_several_whatever_the_first_one_loads(tmp_path, loading):
+    """Libraries are loaded with the first backend, which is the slowest here."""
+    gpu, cold = FakeGpu(), [loading]
+
+    def try_backend(name: str):
+        return gpu.backend(name, {"slow": 3e-3, "quick": 1e-3}[name], cold.pop() if cold else 0.0)
+
+    found = fastest(
+        ["slow", "quick"], SIZES, try_backend, CPU, torch.float32, 16, gpu.clock, tmp_path / "attention.json"
+    )
+    assert list(found) == ["quick", "slow"]

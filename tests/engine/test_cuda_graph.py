@@ -20,16 +20,16 @@ from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model import cuda_graph
 from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
+from small_engine import embeds, film, latents, new_cache, wan
 from torch import Tensor
 
-CONFIG = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "memory", "local", "anchor"]]
 SCHEDULE = schedule("self_forcing")
 STEPS = len(SCHEDULE.sigmas)
@@ -59,42 +59,28 @@ class Recorder:
 
 @pytest.fixture(scope="module")
 def backbone() -> WanModel:
-    torch.manual_seed(0)
-    model = WanModel(CONFIG).requires_grad_(False)
-    for part in (model.head, *model.blocks):
-        part.modulation.normal_()
-    return model
+    return wan(layers=2, heads=4)
 
 
 def make(backbone: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options):
     """The latents of a video, and what ran its passes."""
-    shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, 3, 3 * blocks)
-    cache = HeadCache(shape, torch.float32)
-    model = WanVideoModel(backbone, torch.float32)
+    cache, forward = new_cache(backbone, ROLES, policy, blocks), cuda_graph.forward_block
     if recorder is not None:
-        recorder.cache = cache
-        model.forward = GraphedForward(recorder)
-    embeds = [torch.ones(4, 10), torch.full((3, 10), -1.0)]
-    script = script_of(options.pop("prompts", [0] * blocks), SCHEDULE, embeds, **options)
-    made = [block.latents for block in rollout(model, cache, script, SeededNoise((3, 16, 4, 6)))]
-    return made, model.forward
-
-
-def assert_equal(found: list[Tensor], expected: list[Tensor]) -> None:
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        recorder.cache, forward = cache, GraphedForward(recorder)
+    return latents(film(backbone, cache, blocks, schedule=SCHEDULE, forward=forward, **options)), forward
 
 
 def test_replayed_passes_make_the_same_video(backbone):
     recorder = Recorder()
     found, forward = make(backbone, 10, STEADY, recorder)
-    assert_equal(found, make(backbone, 10, STEADY)[0])
+    assert torch.equal(found, make(backbone, 10, STEADY)[0])
     assert recorder.at == [AT] and forward.replays == (10 - AT) * STEPS
 
 
 def test_passes_are_recorded_again_when_episodic_memory_no_longer_grows(backbone):
     recorder = Recorder()
     found, forward = make(backbone, 16, BUSY, recorder)
-    assert_equal(found, make(backbone, 16, BUSY)[0])
+    assert torch.equal(found, make(backbone, 16, BUSY)[0])
     (at,) = recorder.at  # merging goes on in the same places
     assert 5 < at < 10 and forward.replays == (16 - at) * STEPS
 
@@ -104,7 +90,7 @@ def test_a_prompt_switch_ends_a_recording_and_the_next_has_the_new_prompt(backbo
     recorder = Recorder()
     with caplog.at_level(logging.INFO):
         found, forward = make(backbone, 16, STEADY, recorder, prompts=prompts)
-    assert_equal(found, make(backbone, 16, STEADY, prompts=prompts)[0])
+    assert torch.equal(found, make(backbone, 16, STEADY, prompts=prompts)[0])
     assert recorder.at == [AT, 11] and forward.replays == (8 - AT + 16 - 11) * STEPS
     assert sum("dropped after a change of the prompt" in line for line in caplog.messages) == 1
 
@@ -113,7 +99,7 @@ def test_a_prompt_switch_ends_a_recording_and_the_next_has_the_new_prompt(backbo
 def test_a_changed_cache_ends_a_recording_though_the_prompt_stays(backbone, switch):
     recorder = Recorder()
     found, _ = make(backbone, 14, STEADY, recorder, switches={7: switch})
-    assert_equal(found, make(backbone, 14, STEADY, switches={7: switch})[0])
+    assert torch.equal(found, make(backbone, 14, STEADY, switches={7: switch})[0])
     assert recorder.at[0] == AT and len(recorder.at) == 2 and recorder.at[1] >= 9  # a recache reads blocks again
 
 
@@ -121,7 +107,7 @@ def test_frames_numbered_from_the_start_of_the_video_are_never_steady(backbone):
     recorder = Recorder()
     policy = replace(STEADY, rope="absolute")
     found, forward = make(backbone, 8, policy, recorder)
-    assert_equal(found, make(backbone, 8, policy)[0])
+    assert torch.equal(found, make(backbone, 8, policy)[0])
     assert not recorder.at and not forward.replays
 
 
@@ -129,7 +115,7 @@ def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
     forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
     model = WanVideoModel(backbone, torch.float32, forward=forward)
     model.use_prompt(torch.ones(4, 10))
-    caches = [HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32) for _ in range(2)]
+    caches = [new_cache(backbone, ROLES, STEADY, 10) for _ in range(2)]
     for cache in caches:
         cache.begin_block()
     pairs = (caches[0], (4, 6)), (caches[1], (4, 6)), (caches[1], (6, 4))  # frames of 6 tokens
@@ -153,7 +139,7 @@ def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(bac
 
     with caplog.at_level(logging.INFO):
         found, forward = make(backbone, 9, STEADY, Failing())
-    assert_equal(found, make(backbone, 9, STEADY)[0])
+    assert torch.equal(found, make(backbone, 9, STEADY)[0])
     assert tried == [AT] and not forward.replays
     assert [line for line in caplog.messages if "graph" in line] == [
         "Head Forcing: continues without a CUDA graph: operation not permitted when stream is capturing"
@@ -161,8 +147,7 @@ def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(bac
 
 
 def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
-    shape = CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30)
-    cache = HeadCache(shape, torch.float32)
+    cache = new_cache(backbone, ROLES, STEADY, 10)
     cache.begin_block()
     assert cache.layout == ((3, 0, 1, 2),) * len(cache.groups)
     cache.meter = ShareMeter(2, 4, 6)
@@ -174,7 +159,7 @@ def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
     recorder = Recorder()
     forward = GraphedForward(recorder, steady_blocks=0)
     model = WanVideoModel(backbone, torch.float32, forward=forward)
-    recorder.cache = cache = HeadCache(CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 30), torch.float32)
+    recorder.cache = cache = new_cache(backbone, ROLES, STEADY, 10)
     model.use_prompt(torch.ones(4, 10))
     cache.begin_block()
     x = torch.randn(3, 16, 4, 6)
@@ -189,7 +174,7 @@ def test_the_timesteps_of_a_replay_go_through_pinned_memory(backbone, monkeypatc
     sent, upload = [], cuda_graph.upload
     monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
     _, forward = make(backbone, 10, STEADY, Recorder())
-    assert len(sent) == 1 + forward.replays and set(sent) == {(3, CONFIG.freq_dim)}
+    assert len(sent) == 1 + forward.replays and set(sent) == {(3, backbone.config.freq_dim)}
 
 
 class Gpu:
@@ -262,12 +247,6 @@ class Gpu:
 CUDA = [torch.device("cuda", index) for index in range(2)]
 
 
-def test_other_threads_may_allocate_while_a_graph_is_recorded(monkeypatch):
-    gpu = Gpu(monkeypatch)
-    cuda_graph.record_cuda(lambda: torch.ones(1), CUDA[0])
-    assert gpu.recordings[0]["capture_error_mode"] == "thread_local"
-
-
 def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_it(monkeypatch):
     gpu = Gpu(monkeypatch)
     before = gpu.current_stream()
@@ -279,6 +258,7 @@ def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_i
 
     for device in (CUDA[1], CUDA[0], CUDA[1]):
         cuda_graph.record_cuda(run, device)
+    assert gpu.recordings[0]["capture_error_mode"] == "thread_local", "other threads may allocate meanwhile"
     first, other, again = (recording["stream"] for recording in gpu.recordings)
     assert first is again and [first.device, other.device] == [CUDA[1], CUDA[0]]
     sides = {CUDA[0]: other, CUDA[1]: first}
@@ -319,18 +299,15 @@ def test_a_pass_that_fails_while_it_is_recorded_is_the_error_that_is_told(monkey
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")
 def test_a_cuda_graph_makes_the_same_video():
-    torch.manual_seed(0)
-    model = WanModel(CONFIG).requires_grad_(False).to("cuda")
-    shape = CacheShape.for_model(CONFIG, ROLES, BUSY, 4, 6, 3, 48)
-    noise, videos = SeededNoise((3, 16, 4, 6)), []
+    model, videos = wan(layers=2, heads=4).to("cuda"), []
+    shape = CacheShape.for_model(model.config, ROLES, BUSY, 4, 6, 3, 48)
     for forward in (cuda_graph.forward_block, GraphedForward()):
         video = WanVideoModel(model, torch.float32, "cuda", forward)
-        cache = HeadCache(shape, torch.float32, "cuda")
-        script = script_of([0] * 16, SCHEDULE, [torch.ones(4, 10)])
-        videos.append([block.latents for block in rollout(video, cache, script, noise)])
+        script = script_of([0] * 16, SCHEDULE, embeds(model))
+        made = rollout(video, HeadCache(shape, torch.float32, "cuda"), script, SeededNoise((3, 16, 4, 6)))
+        videos.append(latents(made))
     assert forward.replays
-    for found, expected in zip(*videos, strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
 
 
 def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypatch):
@@ -346,11 +323,11 @@ def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypa
         return q + 0 * table(0)
 
     recorder = Recorder()
-    shape = CacheShape.for_model(CONFIG, ROLES, STEADY, 4, 6, 3, 60)
-    cache = recorder.cache = HeadCache(shape, torch.float32, attention=LayerAttention(layer))
+    cache = recorder.cache = new_cache(backbone, ROLES, STEADY, 20)
+    cache.attention = LayerAttention(layer)
     model = WanVideoModel(backbone, torch.float32)
     model.forward = graph = GraphedForward(recorder)
-    script = script_of([0] * 10, SCHEDULE, [torch.ones(4, 10)])
+    script = script_of([0] * 10, SCHEDULE, embeds(backbone))
     for block in rollout(model, cache, script, SeededNoise((3, 16, 4, 6))):
         if block.index == AT:
             assert graph.replays and made[0]() is not None

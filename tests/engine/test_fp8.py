@@ -78,14 +78,6 @@ def test_a_token_does_not_depend_on_the_others_in_its_pass():
     torch.testing.assert_close(small(x[:, :2]), small(x)[:, :2])
 
 
-def test_what_is_not_finite_is_not_hidden_and_zero_stays_zero():
-    linear, x = layer()
-    x[0, 1, 5], x[0, 2, 5], x[0, 4] = torch.nan, torch.inf, 0.0
-    found = fp8.Fp8Linear(linear, native=False)(x)[0]
-    assert found[1].isnan().all() and found[2].isnan().all()
-    assert torch.equal(found[4], linear.bias.detach()) and found[[0, 3, 5, 6]].isfinite().all()
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dtype):
     x = (torch.randn(9, 1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 4, 9)[:, None]).to(dtype)
@@ -171,3 +163,11 @@ def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_o
     assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart  # later blocks inherit what came before
     again, nothing_new = render("--fp8-linears")
     assert (fast["reused_blocks"], again["reused_blocks"], nothing_new) == (0, 2, [])
+
+
+def test_what_is_not_finite_is_not_hidden_and_zero_stays_zero():
+    linear, x = layer()
+    x[0, 1, 5], x[0, 2, 5], x[0, 4] = torch.nan, torch.inf, 0.0
+    found = fp8.Fp8Linear(linear, native=False)(x)[0]
+    assert found[1].isnan().all() and found[2].isnan().all()
+    assert torch.equal(found[4], linear.bias.detach()) and found[[0, 3, 5, 6]].isfinite().all()

@@ -16,15 +16,11 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, forward_block
-from headforcing.headforcing_core.rollout.loop import rollout
-from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.model.wan import PromptKV, WanModel
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.kernels.dispatch import Operation
-from scripts import script_of
+from small_engine import film, latents, new_cache, wan
 
-CONFIG = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
 BLOCKS, FRAMES = 8, 3
 BUSY = EpisodicPolicy(novelty_threshold=2.0, update_interval=1)
@@ -32,13 +28,10 @@ BUSY = EpisodicPolicy(novelty_threshold=2.0, update_interval=1)
 
 @pytest.fixture
 def model() -> WanModel:
+    model = wan(heads=4)
     torch.manual_seed(0)
-    model = WanModel(CONFIG).requires_grad_(False)
-    for part in (model.head, *model.blocks):
-        part.modulation.normal_()
     for block in model.blocks:
-        for norm in (block.norm3, block.self_attn.norm_q, block.self_attn.norm_k):
-            norm.weight.normal_()
+        block.norm3.weight.normal_()
     return model
 
 
@@ -56,20 +49,12 @@ def fused(monkeypatch) -> Iterator[list[str]]:
     yield called
 
 
-def video(
-    model: WanModel, policy: CachePolicy, measured: bool = False, forward=forward_block
-) -> tuple[torch.Tensor, HeadCache]:
-    generator = torch.Generator().manual_seed(1)
-    initial = torch.randn(BLOCKS * FRAMES, 16, 4, 6, generator=generator)
-    noise = RecordedNoise(initial, torch.randn(BLOCKS, 3, FRAMES, 16, 4, 6, generator=generator))
-    shape = CacheShape.for_model(CONFIG, ROLES, policy, 4, 6, FRAMES, BLOCKS * FRAMES)
-    cache = HeadCache(shape, torch.float32)
+def video(model: WanModel, policy: CachePolicy, measured: bool = False, **options) -> tuple[torch.Tensor, HeadCache]:
+    cache = new_cache(model, ROLES, policy, BLOCKS)
     if measured:
         cache.meter = ShareMeter(3, 4, 6)
         cache.meter.active = True
-    script = script_of([0] * BLOCKS, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
-    blocks = rollout(WanVideoModel(model, torch.float32, forward=forward), cache, script, noise)
-    return torch.cat([block.latents for block in blocks]), cache
+    return latents(film(model, cache, BLOCKS, schedule=SCHEDULES["self_forcing"], **options)), cache
 
 
 @pytest.mark.parametrize("measured", [False, True])

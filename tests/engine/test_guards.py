@@ -101,9 +101,6 @@ def test_a_stored_state_goes_on_to_the_same_blocks(model):
     assert torch.equal(latents(film(model, restored, 10, given=made)), latents(whole))
 
 
-# --- the sink gate
-
-
 def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers():
     q = torch.ones(5, 4, 2)  # five heads, four queries
     k = torch.zeros(5, 4, 3, 2)  # four frames of three tokens; the first two are kept frames
@@ -116,15 +113,6 @@ def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers()
     keys, _ = gate.context(q, k, k, 2)
     assert keys.shape == (5, 6, 2) and torch.equal(keys, k[:, 2:].flatten(1, 2))
     assert (gate.passes, gate.frames, gate.left_out) == (1, 2, 2)
-
-
-def test_the_gate_never_leaves_out_recent_frames(model):
-    cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
-    film(model, cache, 9)
-    assert cache.guards.gate.passes == 0
-
-
-# --- rotary jitter
 
 
 def test_every_head_has_a_base_of_its_own_within_the_strength_and_always_the_same():
@@ -143,9 +131,6 @@ def test_jitter_of_no_strength_is_the_plain_rotation_and_its_rotations_compose()
     turned = rope.rerotate(rope.rotate(x, [4, 9]), [3, -2])
     assert torch.allclose(turned, rope.rotate(x, [7, 7]), atol=1e-5)
     assert difference(turned, plain.rotate(x, [7, 7])) > 0.1
-
-
-# --- trigonometric compression
 
 
 def test_the_score_is_the_published_sum():
@@ -184,9 +169,6 @@ def test_query_means_are_those_of_complex_pairs():
     assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
 
 
-# --- settings
-
-
 def test_guards_that_make_no_sense_are_refused(model):
     with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
         PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
@@ -209,3 +191,9 @@ def test_switches_work_with_guards(model):
         cache = new_cache(model, roles, policy, 8, kind, size=(HEIGHT, WIDTH))
         made.append(latents(film(model, cache, 8, prompts=prompts, switches=switches)))
     assert difference(*made) < 1e-4 * float(made[1].abs().max())
+
+
+def test_the_gate_never_leaves_out_recent_frames(model):
+    cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
+    film(model, cache, 9)
+    assert cache.guards.gate.passes == 0

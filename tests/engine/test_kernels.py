@@ -7,16 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.kernels import dispatch
-from headforcing.kernels.attend import attend_reference
 from headforcing.kernels.dispatch import Operation, kernels_put_aside
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.merge import merge_frames
-from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
-from headforcing.kernels.move import in_sequence, move_frames
+from headforcing.kernels.move import in_sequence
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
@@ -31,63 +26,6 @@ def noise(*size: int, seed: int = 0) -> Tensor:
     return torch.randn(*size, generator=torch.Generator().manual_seed(seed))
 
 
-# -------------------------------------------------------------------------------------------------- against the engine
-
-
-def test_norms_are_the_transformers_own():
-    """The inputs and outputs of every layer norm of a real forward, caught on the way."""
-    config = WanConfig(dim=48, ffn_dim=64, num_layers=2, num_heads=2, in_dim=4, out_dim=4, freq_dim=8, text_dim=12)
-    torch.manual_seed(3)
-    model = WanModel(config).eval()
-    for block in model.blocks:
-        torch.nn.init.normal_(block.modulation)
-        torch.nn.init.normal_(block.norm3.weight)
-        torch.nn.init.normal_(block.norm3.bias)
-    frames, seen = 3, {}
-
-    def watch(name, module):
-        module.register_forward_hook(lambda _, args, out: seen.update({name: (args[0].flatten(0, -2), out)}))
-
-    block = model.blocks[1]
-    for name in ("norm1", "norm2", "norm3", "ffn"):
-        watch(name, getattr(block, name))
-    watch("q", block.self_attn.q)
-    watch("o", block.self_attn.o)
-    watch("cross", block.cross_attn.o)
-    model.time_projection.register_forward_hook(lambda _, args, out: seen.update(time=out))
-    watch("last norm", model.head.norm)
-    with torch.no_grad():
-        prompt = encode_prompt(model, noise(5, 12), torch.float32)
-        shape = CacheShape.for_model(config, [["local", "memory"]] * 2, CachePolicy(), 8, 6, frames, 9)
-        cache = HeadCache(shape, torch.float32)
-        cache.begin_block()
-        forward_block(model, noise(frames, 4, 8, 6), torch.tensor([900.0, 500.0, 20.0]), prompt, cache)
-        modulation = block.modulation + seen["time"].unflatten(-1, (6, -1))
-        shift1, scale1, gate1, shift2, scale2, gate2 = modulation.unbind(1)
-
-        found = norm_modulate(seen["norm1"][0], scale1, shift1, config.eps)
-        torch.testing.assert_close(found, seen["q"][0])
-        x, normed = residual_norm_modulate(
-            seen["norm1"][0],
-            seen["o"][1][0],
-            gate1,
-            block.norm3.weight[None],
-            block.norm3.bias[None],
-            config.eps,
-            base=0,
-        )
-        torch.testing.assert_close(x, seen["norm3"][0])
-        torch.testing.assert_close(normed, seen["norm3"][1][0])
-        x, normed = residual_norm_modulate(x, seen["cross"][1][0], None, scale2, shift2, config.eps)
-        torch.testing.assert_close(x, seen["norm2"][0])
-        torch.testing.assert_close(normed, seen["ffn"][0])
-        x, _ = residual_norm_modulate(x, seen["ffn"][1][0], gate2, scale2, shift2, config.eps)
-        torch.testing.assert_close(x, seen["last norm"][0])
-
-
-# ---------------------------------------------------------------------------------------------------------- properties
-
-
 @settings(deadline=None)
 @given(st.integers(-9, 9), st.integers(-9, 9))
 def test_turning_twice_is_turning_by_the_sum(a, b):
@@ -96,32 +34,6 @@ def test_turning_twice_is_turning_by_the_sum(a, b):
     twice = rotated(rotated(x, rotations[18 + a]), rotations[18 + b])
     torch.testing.assert_close(twice, rotated(x, rotations[18 + a + b]), atol=1e-5, rtol=1e-5)
     assert torch.equal(rotated(x, rotations[18 + a])[:, 8:], x[:, 8:])  # only temporal channels rotate
-
-
-def test_attention_does_not_care_for_the_order_of_keys():
-    s = 24
-    q, k, v = noise(1, 2 * s, 20), noise(5 * s, 20, seed=1), noise(5 * s, 20, seed=2)
-    order = torch.randperm(5 * s, generator=torch.Generator().manual_seed(0))
-    tables = (int_table([0]), int_table([5 * s]), int_table([0]))
-    expected = attend_reference(q, k, v, *tables)
-    torch.testing.assert_close(attend_reference(q, k[order], v[order], *tables), expected)
-
-
-def test_rolling_in_place_is_building_anew_from_unturned_keys():
-    """Ten rolls of a window, each rotating what was rotated before."""
-    s, frames = 24, 6
-    raw_k, raw_v = noise(16, s, 24), noise(16, s, 24, seed=1)
-    rotations = rotations_around(24, 9)
-    k = rotated(raw_k[:frames], rotations[9 : 9 + frames]).flatten(0, 1)
-    v = raw_v[:frames].flatten(0, 1).clone()
-    moves = int_table([[[(i + 1) * s, i * s, 8] for i in range(frames - 1)]])
-    for first in range(1, 11):
-        move_frames(k, v, k, v, moves, rotations, s)
-        newest = first + frames - 1
-        k[-s:], v[-s:] = rotated(raw_k[newest], rotations[9 + frames - 1]), raw_v[newest]
-        expected = rotated(raw_k[first : first + frames], rotations[9 : 9 + frames]).flatten(0, 1)
-        torch.testing.assert_close(k, expected, atol=1e-5, rtol=1e-5)
-        assert torch.equal(v, raw_v[first : first + frames].flatten(0, 1))
 
 
 @settings(deadline=None)
@@ -147,9 +59,6 @@ def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
     for source, target in in_sequence(order[:kept], spare=7):
         slots[target] = slots[source]
     assert slots[:kept] == order[:kept]
-
-
-# ------------------------------------------------------------------------------------------------------------ dispatch
 
 
 def doubled(x: Tensor) -> Tensor:

@@ -33,7 +33,7 @@ def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
     builds = [json.loads(line) for line in told.splitlines()]
     places = {(build["dtype"], build["target"]) for build in builds}
     everything = {(dtype, target) for dtype in ("bf16", "fp16") for target in SHARED_MEMORY}
-    some = {("bf16", 86), ("bf16", 90), ("bf16", 100), ("bf16", 120), ("fp16", 89)}
+    some = {("bf16", 86), ("bf16", 90), ("fp16", 100)}
     assert places == (everything if os.environ.get("HEADFORCING_EVERYTHING") else some)
     assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * len(places)
     refused = [build for build in builds if "refused" in build]

@@ -13,12 +13,17 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.base import MethodShape
+from headforcing.headforcing_core.methods.memflow import MemFlow, MemFlowCache
 from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, method_policy
+from headforcing.headforcing_core.model.latents import WAN22
+from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.video import make_blocks
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import wan
 
@@ -43,6 +48,14 @@ CASES = {  # method, its settings, text
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }
+SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:08 a red ring"
+CASES_22 = {  # with a model of 48 latent channels, blocks of 8, UniPC
+    f"{name} on Wan 2.2, shots": (name, settings, SHOTS)
+    for name, settings in {"longlive2": {}, "head_forcing": {}, "uniform_memory": {}}.items()
+} | {
+    "longlive2 on Wan 2.2, infinite": ("longlive2", {"infinite": True}, SHOTS),
+    "longlive2 on Wan 2.2, drops_old_shots": ("longlive2", {"drops_old_shots": True}, SHOTS),
+}
 
 
 @pytest.fixture(scope="module")
@@ -50,27 +63,69 @@ def backbone():
     return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN)
 
 
+@pytest.fixture(scope="module")
+def backbone_22():
+    channels = {"in_dim": WAN22.channels, "out_dim": WAN22.channels}
+    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN, **channels)
+
+
 def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     """The dot product of every block's latents with a fixed random direction."""
     policy = replace(method_policy(method), **settings)
     policy = policy.with_memory(4, 3, 0.99, 1) if method == "head_forcing" else policy
     timeline = parse_timeline(text, SECONDS)
-    plan = RenderPlan.make(
-        backbone.config, policy, schedule("self_forcing", "1, 0.6"), timeline, 64, 48, profile=PROFILE, seed=3
-    )
-    job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in timeline.texts})
+    is_22 = backbone.config.latents is WAN22
+    steps, height = (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
+    plan = RenderPlan.make(backbone.config, policy, steps, timeline, 64, height, profile=PROFILE, seed=3)
+    job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in plan.timeline.texts})
     made = make_blocks(job, WanVideoModel(backbone, torch.float32))
     blocks = torch.stack([block.latents for block in made]).flatten(1)
     direction = torch.randn(blocks.shape[1], generator=torch.Generator().manual_seed(1))
     return (blocks @ direction / direction.norm()).tolist()
 
 
-@pytest.mark.parametrize("case", CASES)
-def test_a_method_makes_the_recorded_video(backbone, case):
-    found = numbers(backbone, *CASES[case])
+@pytest.mark.parametrize("case", [*CASES, *CASES_22])
+def test_a_method_makes_the_recorded_video(backbone, backbone_22, case):
+    found = numbers(backbone_22 if case in CASES_22 else backbone, *(CASES | CASES_22)[case])
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     if os.environ.get("RECORD"):
         recorded[case] = [round(number, 5) for number in found]
         lines = (f" {json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded))
         RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     assert found == pytest.approx(recorded[case], abs=2e-4)
+
+
+# ------------------------------------------------------------------------- MemFlow at a prompt switch
+
+HEADS, HEAD_DIM, SLOTS = 2, 6, 3
+RECACHE = Switch("recache")
+
+
+def full_bank(scores: list[float]):
+    """A MemFlow cache of one layer whose bank is full, after a video under a prompt that scores its slots like this."""
+    policy = replace(MemFlow(), bank_frames=SLOTS, interval=1, stores_every_block=False)
+    cache = MemFlowCache(MethodShape((("memory",) * HEADS,), policy, 1, 2, HEAD_DIM, 3, 60), torch.float32)
+    cache.block, cache.filled, cache.stored = 10, cache.window, SLOTS + 1
+    direction = torch.zeros(HEAD_DIM)
+    direction[0] = 1.0
+    cache.bank_k[0][:] = torch.tensor(scores)[:, None, None] * direction
+    cache.bank_v[0][:] = torch.arange(1.0, SLOTS + 1)[:, None, None]
+    cache.waiting_v[0][:] = 9.0
+    cache.prompt = PromptKV([(direction.expand(1, HEADS, 4, HEAD_DIM),) * 2], 4)
+    return cache
+
+
+def slots_of(cache) -> list[float]:
+    return cache.bank_v[0][0, :, 0, 0].tolist()
+
+
+def test_in_a_block_the_prompts_keys_choose_the_slots_that_stay():
+    cache = full_bank([0.0, 1.0, 2.0])
+    cache.begin_block()
+    assert slots_of(cache) == [3.0, 2.0, 9.0]
+
+
+def test_at_a_switch_no_prompt_chooses_so_the_first_slots_stay():
+    cache = full_bank([0.0, 1.0, 2.0])
+    cache.apply_switch(RECACHE, lambda latents: None, [torch.zeros(3, 16, 2, 4)] * 4)
+    assert slots_of(cache) == [1.0, 2.0, 9.0]

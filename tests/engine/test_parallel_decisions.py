@@ -31,7 +31,7 @@ def film(model, cache, forward=None):
     script = script_of([0] * BLOCKS, Schedule((1.0, 0.6), F), embeds(model), seed=3)
     made = list(rollout(video, cache, script, SeededNoise((F, 16, *SIZE))))
     events = [block.event.to_dict() for block in made if block.event is not None]
-    memory = cache.part.memory if isinstance(cache, ParallelCache) else cache.memory
+    memory = cache.memory
     return events, memory.entries, torch.cat([block.latents for block in made])
 
 

@@ -21,8 +21,8 @@ from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
-from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
 from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
@@ -33,13 +33,12 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import (
     BUSY,
     TWO_STEPS,
+    assert_as_specified,
     difference,
     film,
     latents,
     mixed,
     new_cache,
-    random_setting,
-    wan,
 )
 from switching_reference import SwitchingReferenceCache
 
@@ -47,11 +46,6 @@ BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2)
 BLOCKS = 12
 BACK = {4: Switch(), 8: Switch(recall=1)}  # three scenes, the last of which brings the first one back
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
-
-
-@pytest.fixture(scope="module")
-def model():
-    return wan()
 
 
 def prompts_of(switches) -> list[int]:
@@ -67,15 +61,8 @@ def plan_of(tag: str, method: str = "head_forcing", text: str = STORY) -> Render
     return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
 
 
-def script_of(plan: RenderPlan) -> Script:
-    return plan.script({text: word_hash.encode(text) for text in plan.timeline.texts})
-
-
-def keys_of(plan: RenderPlan) -> list[str]:
-    return video_keys(plan, setup_hash(plan, "toy", 0, torch.float32, None), script_of(plan))
-
-
-# --------------------------------------------------------------------------------------------------------- in the cache
+def job_of(plan: RenderPlan) -> RenderJob:
+    return RenderJob(plan, {text: word_hash.encode(text) for text in plan.timeline.texts}, "toy")
 
 
 def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
@@ -97,17 +84,6 @@ def test_anchor_heads_hold_the_first_block_of_the_scene_that_came_back_and_then_
     film_of(model, cache, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()}, on_step=watch)
     video, second = [0, 1, 2], [9, 10, 11]
     assert [held[block] for block in range(3, BLOCKS)] == [video] * 5 + [second] * 2 + [video] * 2
-
-
-def test_after_a_re_anchor_a_scene_that_came_back_is_left_for_the_new_anchors(model):
-    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
-    (anchors,) = cache.sink_groups
-
-    def watch(block, step, clean):
-        held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
-
-    film_of(model, cache, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()}, on_step=watch)
-    assert [held[block] for block in (2, 5, 7, 9)] == [[0, 1, 2], [9, 10, 11], [0, 1, 2], [9, 10, 11]]
 
 
 def test_frames_of_a_visit_are_spread_over_it_whatever_its_length():
@@ -145,11 +121,7 @@ class Numbered:
 @pytest.mark.parametrize(
     ("switch", "rope"),
     [
-        (Switch(recall=1), "contiguous"),
-        (Switch(recall=1), "absolute"),
         (Switch(recall=3), "contiguous"),  # the scene that has just ended: its last frame is a recent one, too
-        (Switch("flush", recall=1), "contiguous"),
-        (Switch("recache", recall=3), "absolute"),
         (Switch("recache", re_anchor=True, recall=2), "contiguous"),
         (Switch("flush", re_anchor=True, recall=1), "absolute"),
         (Switch(continues=True), "contiguous"),
@@ -215,23 +187,11 @@ def test_a_recalled_frame_is_dropped_with_its_entry_even_while_it_is_recent(
 
 @pytest.mark.parametrize("seed", range(8))
 def test_both_caches_recall_alike_with_any_policy(seed):
-    model, roles, policy, f, prompts = random_setting(seed)
-    policy = replace(policy, kept_scenes=MAX_SCENES)
     ways = ({}, {"kind": "flush"}, {"kind": "recache"}, {"re_anchor": True}, {"continues": True}, {"recall": 1})
     chooser = random.Random(seed)
     switches = {2: Switch(), 3: Switch(recall=1), 9: Switch("recache", recall=3)}
     switches |= {block: Switch(**chooser.choice(ways)) for block in (5, 7, 10)}
-    caches = [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, SwitchingReferenceCache)]
-    options = {"schedule": Schedule((1.0, 0.7), f), "prompts": prompts, "switches": switches}
-    made = [latents(film(model, cache, 12, **options)) for cache in caches]
-    assert difference(*made) < 2e-4
-    assert caches[0].memory.sources == caches[1].memory.sources
-
-
-def test_a_recall_changes_the_blocks_after_it_and_none_before(model):
-    plain = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS), {4: Switch(), 8: Switch()}))
-    back = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS)))
-    assert torch.equal(plain[:8], back[:8]) and difference(plain[8], back[8]) > 1e-3
+    assert_as_specified(seed, {"kept_scenes": MAX_SCENES}, switches=switches)
 
 
 def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads(model):
@@ -270,9 +230,6 @@ def test_a_state_without_scenes_is_refused_where_they_are_needed(model):
         restore_cache(new_cache(model, mixed(model), BUSY, BLOCKS), cache_state(cache))
 
 
-# ------------------------------------------------------------------------------------------------- in a render's plan
-
-
 def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
     plan, without = plan_of("[recall 1]"), plan_of("")
     assert plan.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
@@ -289,16 +246,11 @@ def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_tak
 
 
 def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_those_of_the_scene_it_means():
-    without, numbered, other, alike = (keys_of(plan_of(tag)) for tag in ("", "[recall 1]", "[recall 2]", "[recall]"))
+    without, numbered, other, alike = (
+        job_of(plan_of(tag)).keys for tag in ("", "[recall 1]", "[recall 2]", "[recall]")
+    )
     assert [a == b for a, b in zip(without, numbered, strict=True)] == [True] * 8 + [False] * 5
     assert numbered == alike != other
-
-
-def test_the_most_alike_scene_is_found_without_the_words_that_prompts_share():
-    shared = "a wide static shot of "
-    plan = plan_of("[recall]", text="\n".join(line.replace("} ", "} " + shared) for line in STORY.splitlines()))
-    assert len(plan.alike) == 3 and len(plan.timeline.texts) == 6
-    assert script_of(plan).rows[8].switch.recall == 1
 
 
 def test_without_encoded_words_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
@@ -333,7 +285,10 @@ def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_kno
     by_words = replace(plan.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (plan.policy, by_words)]
     assert outcomes == [{8: (1, 0)}, {8: (2, outcomes[1][8][1])}]
-    assert keys_of(plan_of("[recall 1]", "echo_forcing", text)) != keys_of(plan_of("[recall 2]", "echo_forcing", text))
+    assert (
+        job_of(plan_of("[recall 1]", "echo_forcing", text)).keys
+        != job_of(plan_of("[recall 2]", "echo_forcing", text)).keys
+    )
 
 
 def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
@@ -360,3 +315,31 @@ def test_a_recall_of_a_scene_whose_frames_are_dropped_is_refused_before_anything
         RenderPlan.make(
             assets.TOY_CONFIG, PRESETS["head_forcing"], schedule("self_forcing"), parse_timeline(text, 33.0), 96, 64
         )
+
+
+def script_of(plan: RenderPlan) -> Script:
+    return plan.script({text: word_hash.encode(text) for text in plan.timeline.texts})
+
+
+def test_after_a_re_anchor_a_scene_that_came_back_is_left_for_the_new_anchors(model):
+    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
+    (anchors,) = cache.sink_groups
+
+    def watch(block, step, clean):
+        held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
+
+    film_of(model, cache, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()}, on_step=watch)
+    assert [held[block] for block in (2, 5, 7, 9)] == [[0, 1, 2], [9, 10, 11], [0, 1, 2], [9, 10, 11]]
+
+
+def test_a_recall_changes_the_blocks_after_it_and_none_before(model):
+    plain = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS), {4: Switch(), 8: Switch()}))
+    back = latents(film_of(model, new_cache(model, mixed(model), BUSY, BLOCKS)))
+    assert torch.equal(plain[:8], back[:8]) and difference(plain[8], back[8]) > 1e-3
+
+
+def test_the_most_alike_scene_is_found_without_the_words_that_prompts_share():
+    shared = "a wide static shot of "
+    plan = plan_of("[recall]", text="\n".join(line.replace("} ", "} " + shared) for line in STORY.splitlines()))
+    assert len(plan.alike) == 3 and len(plan.timeline.texts) == 6
+    assert script_of(plan).rows[8].switch.recall == 1

@@ -127,10 +127,7 @@ def test_the_recorded_runs_of_a_case_differ_so_that_agreement_means_something(go
 def test_the_memory_events_of_start_blocks_are_in_a_replay(golden):
     case, run, given = Case.open(golden("subset") / "head_forcing_tiny_d32"), "overflow", 6
     settings = case.run(run)
-    config = {
-        **case.config,
-        "runs": {run: {**settings, "initial_latent": True, "frames": settings["frames"] - given}},
-    }
+    config = {**case.config, "runs": {run: {**settings, "initial_latent": True, "frames": settings["frames"] - given}}}
     tensors = {
         **case.tensors,
         "initial_latent": case.tensors[f"latents/{run}"][:given],

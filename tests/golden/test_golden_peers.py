@@ -31,103 +31,47 @@ from safetensors.torch import load_file
 from scripts import script_of
 
 TOLERANCE = 1e-4
-RUNS = {
-    "longlive": [
-        "single_w12_s3",
-        "single_w6_s1",
-        "single_w7_s4",
-        "switch_w12_s3_globalsink",
-        "switch_w12_s3_noglobalsink",
-        "switch_late_w12_s3_globalsink",
-        "infinity_single_w12_s3",
-        "infinity_switch_w12_s3_globalsink",
-    ],
-    "infinity_rope": [
-        "single_w6_s1",
-        "single_w12_s3",
-        "switch_w6_s1",
-        "cut_w6_s1",
-        "two_cuts_w12_s1",
-        "early_switch_w12_s1",
-    ],
-    "deep_forcing": [
-        "ds_only_sink14",
-        "ds_only_sink10",
-        "ds_pc_sink10_budget16_recent4",
-        "ds_pc_sink10_budget18_recent4_reuse2",
-        "ds_pc_sink3_budget12_recent5",
-    ],
-    "forcing_kv": [
-        "selfforcing_like_dynamic",
-        "static_only",
-        "wide_sink3_spatial2_temporal3",
-        "dynamic_temporal2_keep2",
-        "realtime_like_sink0",
-        "interactive_globalsink",
-        "interactive_noglobalsink",
-    ],
-    "dummy_forcing": ["ar2_mid1", "ar1_mid1", "ar2_mid2", "interactive_ar2_mid2"],
-    "memflow": [
-        "single_bank3_interval3",
-        "single_bank3_interval3_sma",
-        "single_bank2_interval2",
-        "switch_early_bank3",
-        "switch_late_bank3",
-        "switch_bank3_noglobalsink",
-    ],
-    "rolling_sink": ["w21", "w21_fresh_noise", "w12", "w9", "w15_s3", "w9_from12"],
-    "memrope": ["w12_s3", "w12_s3_adaptive", "w12_s3_strong", "w9_s1_adaptive", "w10_s4", "eviction_w12_s3"],
-    "reward_forcing": ["w9_s3", "w12_s3", "w9_s3_alpha09", "w9_s1", "w12_s6", "w10_s3", "w9_s3_from12"],
-    "pyramid_forcing": [
-        "mixed",
-        "mixed_two_prompts",
-        "all_wave",
-        "all_anchor",
-        "all_veil",
-        "mixed_from_3_frames",
-        "mixed_odd_grid",
-        "mixed_other_constants",
-        "all_anchor_leftover",
-        "all_wave_stale_readout",
-        "mixed_leftover_and_stale_readout",
-        "mixed_mega",
-        "all_wave_mega",
-    ],
-    "echo_forcing": [
-        "single",
-        "single_reuse2",
-        "single_cycle6_sink9_comp6",
-        "single_nogate_max",
-        "smooth",
-        "smooth_early",
-        "hardcut",
-        "recall",
-        "mixed_manual",
-    ],
-    "id_forcing": [
-        "sf",
-        "sf_prompt1",
-        "sf_native2",
-        "sf_native3_prompt1",
-        "sf_native9_roll12",
-        "sf_native8_roll15_sink3",
-        "sf_short",
-        "sf_framewise",
-        "ll",
-        "ll_prompt1",
-        "ll_window9",
-        "ll_window15",
-    ],
-    "causal_forcing": [
-        "chunkwise",
-        "chunkwise_from3",
-        "framewise_4step",
-        "framewise_2step",
-        "framewise_1step",
-        "framewise_4step_i2v",
-        "framewise_2step_i2v",
-    ],
+_RUNS = {
+    "longlive": """
+        single_w12_s3 single_w6_s1 single_w7_s4 switch_w12_s3_globalsink switch_w12_s3_noglobalsink
+        switch_late_w12_s3_globalsink infinity_single_w12_s3 infinity_switch_w12_s3_globalsink
+    """,
+    "infinity_rope": "single_w6_s1 single_w12_s3 switch_w6_s1 cut_w6_s1 two_cuts_w12_s1 early_switch_w12_s1",
+    "deep_forcing": """
+        ds_only_sink14 ds_only_sink10 ds_pc_sink10_budget16_recent4 ds_pc_sink10_budget18_recent4_reuse2
+        ds_pc_sink3_budget12_recent5
+    """,
+    "forcing_kv": """
+        selfforcing_like_dynamic static_only wide_sink3_spatial2_temporal3 dynamic_temporal2_keep2
+        realtime_like_sink0 interactive_globalsink interactive_noglobalsink
+    """,
+    "dummy_forcing": "ar2_mid1 ar1_mid1 ar2_mid2 interactive_ar2_mid2",
+    "memflow": """
+        single_bank3_interval3 single_bank3_interval3_sma single_bank2_interval2 switch_early_bank3
+        switch_late_bank3 switch_bank3_noglobalsink
+    """,
+    "rolling_sink": "w21 w21_fresh_noise w12 w9 w15_s3 w9_from12",
+    "memrope": "w12_s3 w12_s3_adaptive w12_s3_strong w9_s1_adaptive w10_s4 eviction_w12_s3",
+    "reward_forcing": "w9_s3 w12_s3 w9_s3_alpha09 w9_s1 w12_s6 w10_s3 w9_s3_from12",
+    "pyramid_forcing": """
+        mixed mixed_two_prompts all_wave all_anchor all_veil mixed_from_3_frames mixed_odd_grid
+        mixed_other_constants all_anchor_leftover all_wave_stale_readout mixed_leftover_and_stale_readout mixed_mega
+        all_wave_mega
+    """,
+    "echo_forcing": """
+        single single_reuse2 single_cycle6_sink9_comp6 single_nogate_max smooth smooth_early hardcut recall
+        mixed_manual
+    """,
+    "id_forcing": """
+        sf sf_prompt1 sf_native2 sf_native3_prompt1 sf_native9_roll12 sf_native8_roll15_sink3 sf_short sf_framewise
+        ll ll_prompt1 ll_window9 ll_window15
+    """,
+    "causal_forcing": """
+        chunkwise chunkwise_from3 framewise_4step framewise_2step framewise_1step framewise_4step_i2v
+        framewise_2step_i2v
+    """,
 }
+RUNS = {method: runs.split() for method, runs in _RUNS.items()}
 SUBSET = [
     ("longlive", "switch_w12_s3_globalsink"), ("longlive", "infinity_switch_w12_s3_globalsink"),
     ("longlive", "single_w7_s4"), ("infinity_rope", "cut_w6_s1"), ("infinity_rope", "early_switch_w12_s1"),

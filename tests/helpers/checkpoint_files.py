@@ -1,10 +1,12 @@
 """Small random Wan weights, and the same weights spelled and wrapped the way published files do it."""
 
 import json
+import re
 import struct
 from pathlib import Path
 
 import torch
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from torch import Tensor
 
 Weights = dict[str, Tensor]
@@ -21,40 +23,15 @@ _TOP_DIFFUSERS = {
 
 
 def wan_shapes(
-    dim: int = 128,
-    ffn: int = 192,
-    layers: int = LAYERS,
-    text: int = 24,
-    freq: int = 32,
-    channels: int = 16,
-    out: int = 16,
+    dim: int = 128, ffn: int = 192, layers: int = LAYERS, text: int = 24, freq: int = 32, channels: int = 16, out=16
 ) -> dict[str, tuple[int, ...]]:
-    shapes: dict[str, tuple[int, ...]] = {
-        "patch_embedding.weight": (dim, channels, 1, 2, 2),
-        "patch_embedding.bias": (dim,),
-        "head.modulation": (1, 2, dim),
-    }
-
-    def linear(name: str, out: int, into: int) -> None:
-        shapes[f"{name}.weight"], shapes[f"{name}.bias"] = (out, into), (out,)
-
-    linear("text_embedding.0", dim, text)
-    linear("text_embedding.2", dim, dim)
-    linear("time_embedding.0", dim, freq)
-    linear("time_embedding.2", dim, dim)
-    linear("time_projection.1", 6 * dim, dim)
-    linear("head.head", 4 * out, dim)
-    for i in range(layers):
-        for attention in ("self_attn", "cross_attn"):
-            for part in "qkvo":
-                linear(f"blocks.{i}.{attention}.{part}", dim, dim)
-            shapes[f"blocks.{i}.{attention}.norm_q.weight"] = (dim,)
-            shapes[f"blocks.{i}.{attention}.norm_k.weight"] = (dim,)
-        linear(f"blocks.{i}.ffn.0", ffn, dim)
-        linear(f"blocks.{i}.ffn.2", dim, ffn)
-        shapes[f"blocks.{i}.norm3.weight"] = shapes[f"blocks.{i}.norm3.bias"] = (dim,)
-        shapes[f"blocks.{i}.modulation"] = (1, 6, dim)
-    return shapes
+    """The original names and their shapes."""
+    config = WanConfig(
+        dim=dim, ffn_dim=ffn, num_layers=layers, num_heads=1, text_dim=text, freq_dim=freq, in_dim=channels, out_dim=out
+    )
+    with torch.device("meta"):
+        model = WanModel(config)
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
 def wan_weights(seed: int = 0, dtype: torch.dtype = torch.float32, **dimensions: int) -> Weights:
@@ -68,10 +45,8 @@ def prefixed(weights: Weights, prefix: str) -> Weights:
 
 def fsdp(weights: Weights) -> Weights:
     """Names as FSDP writes them when it wraps the model and each of its layers."""
-    return {
-        "model._fsdp_wrapped_module." + _inside_block(name, "_fsdp_wrapped_module."): tensor
-        for name, tensor in weights.items()
-    }
+    names = (re.sub(r"^(blocks\.\d+\.)", r"\1_fsdp_wrapped_module.", name) for name in weights)
+    return {f"model._fsdp_wrapped_module.{name}": weight for name, weight in zip(names, weights.values(), strict=True)}
 
 
 def peft(weights: Weights) -> Weights:
@@ -82,13 +57,6 @@ def peft(weights: Weights) -> Weights:
         adapted = name.startswith("blocks.") and module.rsplit(".", 1)[-1] in ("q", "k", "v", "o", "0", "2")
         renamed[f"base_model.model.{module}.base_layer.{parameter}" if adapted else f"base_model.model.{name}"] = tensor
     return renamed
-
-
-def _inside_block(name: str, infix: str) -> str:
-    if not name.startswith("blocks."):
-        return name
-    blocks, number, rest = name.split(".", 2)
-    return f"{blocks}.{number}.{infix}{rest}"
 
 
 def diffusers(weights: Weights) -> Weights:

@@ -61,6 +61,16 @@ _OUTSIDE_GROUPS = """() => {
 }"""
 
 
+def of_node(kind: str) -> str:
+    """JavaScript for the first node of a type of the pack, such as `PromptTimeline`."""
+    return f"app.graph.nodes.find((node) => node.type === 'HeadForcing{kind}')"
+
+
+def of_widget(kind: str, name: str) -> str:
+    """JavaScript for a widget of the first node of a type of the pack."""
+    return f"{of_node(kind)}.widgets.find((widget) => widget.name === '{name}')"
+
+
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
@@ -90,6 +100,7 @@ class Browser:
         viewport = {"width": self._size[0], "height": self._size[1]}
         self._context = _chromium().new_context(viewport=viewport, bypass_csp=self._any_source)
         try:
+            self._context.set_default_timeout(120_000)  # what never comes fails; a busy machine takes its time
             self._context.route("**/*", self._only_local)
             self._context.on("weberror", lambda error: self.page_errors.append(str(error.error)[:400]))
             self._context.on("dialog", self._note_alert)
@@ -114,7 +125,7 @@ class Browser:
         """Another tab with the editor."""
         page = self._context.new_page()
         page.goto(self.server.url, wait_until="domcontentloaded")
-        page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas", timeout=60_000)
+        page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas")
         page.wait_for_timeout(1500)  # it restores its last workflow after this point
         return page
 
@@ -132,7 +143,7 @@ class Browser:
         """Press Run. A refusal by the server shows up as wait_done() timing out and as an error in the page."""
         self.page.evaluate("() => { window.__runs.length = 0; return app.queuePrompt(0); }")
 
-    def wait_done(self, timeout: float = 60) -> str:
+    def wait_done(self, timeout: float = 240) -> str:
         """Wait for the queued run's end: success, interrupted or error: <message>."""
         self.page.wait_for_function("window.__runs.length > 0", timeout=timeout * 1000)
         outcome, message = self.page.evaluate("window.__runs[0]")
@@ -160,6 +171,31 @@ class Browser:
         """What the editor would send: the open workflow in API format."""
         return self.page.evaluate("async () => (await app.graphToPrompt()).output")
 
+    def write(self, kind: str, page: Page | None = None, **values: Any) -> None:
+        """Change widgets of the first node of a type of the pack as a person does."""
+        for name, value in values.items():
+            put = f"(value) => {{ const each = {of_widget(kind, name)}; each.value = value; each.callback?.(value); }}"
+            (page or self.page).evaluate(put, value)
+
+    def last_report(self) -> str:
+        """The text that the last run has shown."""
+        history = self.server.get_json("/history?max_items=1")
+        ((report,),) = [out["text"] for run in history.values() for out in run["outputs"].values() if "text" in out]
+        return report
+
+    def look_at(self, node: str, scale: float = 1.0, top: int = 110) -> None:
+        """Bring a node into view; what is out of sight is not shown."""
+        self.page.evaluate(
+            f"""([scale, top]) => {{
+              const node = {node}, view = app.canvas.ds;
+              view.scale = scale;
+              view.offset = [150 - node.pos[0], top - node.pos[1]];
+              app.graph.setDirtyCanvas(true, true);
+            }}""",
+            [scale, top],
+        )
+        self.page.wait_for_timeout(300)
+
     def fit_view(self) -> None:
         """Bring the whole workflow into view."""
         self.page.evaluate(_FIT)
@@ -168,6 +204,12 @@ class Browser:
     def outside_groups(self) -> list[Any]:
         """Nodes, but for notes, that stick out of every group, with the boxes of all."""
         return self.page.evaluate(_OUTSIDE_GROUPS)
+
+    def heap_bytes(self) -> int:
+        """The page's JavaScript heap after a garbage collection."""
+        session = self.page.context.new_cdp_session(self.page)
+        session.send("HeapProfiler.collectGarbage")
+        return int(session.send("Runtime.getHeapUsage")["usedSize"])
 
     def screenshot(self, path: Path) -> Path:
         self.page.screenshot(path=str(path))

@@ -4,11 +4,12 @@ import contextlib
 import io
 import struct
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import av
+import numpy as np
 import torch
 from comfy_harness import ComfyServer, RunResult
 from safetensors.torch import load_file
@@ -28,6 +29,14 @@ def changed(graph: Graph, name: str, **inputs: Any) -> Graph:
     return graph | {name: {**graph[name], "inputs": graph[name]["inputs"] | inputs}}
 
 
+def decode(
+    prefix: str, samples: str = "sampler", vae: Sequence[Any] = ("demo", 2), fps: float = 16.0
+) -> dict[str, Any]:
+    """*Decode Latents to Video* of what that node makes."""
+    inputs = {"samples": [samples, 0], "vae": list(vae), "filename_prefix": prefix, "fps": fps}
+    return node("HeadForcingDecodeVideo", **inputs)
+
+
 def demo_graph(**sampler: Any) -> Graph:
     """Two prompts over six seconds with the embedded model; node ids name the nodes."""
     timeline = {"prompts": f"0:00 {BALL}\n0:03 {CROSS}", "seconds": 6.0}
@@ -36,11 +45,16 @@ def demo_graph(**sampler: Any) -> Graph:
         "demo": node("HeadForcingLoadDemo"),
         "timeline": node("HeadForcingPromptTimeline", clip=["demo", 1], **timeline),
         "sampler": node("HeadForcingSampler", model=["demo", 0], positive=["timeline", 0], **size | sampler),
-        "video": node(
-            "HeadForcingDecodeVideo", samples=["sampler", 0], vae=["demo", 2], filename_prefix="video/demo", fps=16.0
-        ),
+        "video": decode("video/demo"),
         "report": node("PreviewAny", source=["sampler", 1]),
     }
+
+
+def growing_graph(prefix: str, seconds: float = 6.0, prompts: str = "", **sampler: Any) -> Graph:
+    """The demo graph with its video made by the sampler, and nothing else to make one."""
+    graph = demo_graph(vae=["demo", 2], filename_prefix=prefix, **sampler)
+    del graph["video"]
+    return changed(graph, "timeline", seconds=seconds, **({"prompts": prompts} if prompts else {}))
 
 
 def short_graph(**sampler: Any) -> Graph:
@@ -79,6 +93,32 @@ def queued(server: ComfyServer, graph: Graph, **options: Any) -> RunResult:
     told = (result.outcome, result.error, result.node_errors)
     assert told == ("success", None, {}), told
     return result
+
+
+def stopper(server: ComfyServer, name: str = "sampler", at: int = 0) -> Callable[[str, dict[str, Any]], None]:
+    """Presses Stop once the progress of that node has come so far; for `on_event`."""
+
+    def on_event(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == name and data["value"] >= at:
+            server.interrupt()
+
+    return on_event
+
+
+def text_of(result: RunResult, name: str = "report") -> str:
+    (text,) = result.outputs[name]["text"]
+    return text
+
+
+def video_frames(source: Path | io.BytesIO) -> np.ndarray:
+    """Every video frame that can be read, `[n, H, W, 3]`."""
+    with av.open(source if isinstance(source, io.BytesIO) else str(source)) as container:
+        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
+
+
+def shown(server: ComfyServer, result: RunResult, name: str) -> np.ndarray:
+    """The video frames of the file that a node shows."""
+    return video_frames(io.BytesIO(server.view(**result.outputs[name]["images"][0])))
 
 
 def saved_latents(server: ComfyServer, result: RunResult, name: str = "latents") -> torch.Tensor:
@@ -127,7 +167,7 @@ def texts_of_others(server: ComfyServer) -> Iterator[list[bytes]]:
     thread.join(5)
 
 
-def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
+def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     """Run a graph that must fail with one readable sentence that contains `expected`."""
     result = server.queue(graph)
     assert result.outcome == "error", (result.outcome, result.error)
@@ -138,16 +178,12 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> str:
     assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 900, (
         message
     )  # all methods by name
-    return message
+    return result
 
 
 def _everything_but_output(server: ComfyServer) -> set[Path]:
     """All files around the output folder that a bad name could reach, but for what the server itself writes."""
     base = server.base_dir
-    around = {
-        *base.parent.iterdir(),
-        *server.install.tree.iterdir(),
-        *Path("/").iterdir(),
-    }
+    around = {*base.parent.iterdir(), *server.install.tree.iterdir(), *Path("/").iterdir()}
     inside = (path for path in base.rglob("*") if server.output_dir not in (path, *path.parents))
     return around | {path for path in inside if path.relative_to(base).parts[0] not in ("temp", "user", "custom_nodes")}

@@ -1,5 +1,7 @@
 """Drive a real ComfyUI server, or its modules in a process of their own, from a test."""
 
+import contextlib
+import http.client
 import json
 import os
 import re
@@ -76,6 +78,17 @@ class ComfyServer:
         self.texts: list[tuple[str, str]] = []  # node id, what it said below itself, see comfy_graphs.status_texts
 
     def __enter__(self) -> "ComfyServer":
+        return self.start()
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def start(self) -> "ComfyServer":
+        """Start it, for the first time or after it was stopped."""
         for name in ("custom_nodes", "models", "input", "output"):
             (self.base_dir / name).mkdir(parents=True, exist_ok=True)
         nodes = self.base_dir / "custom_nodes"
@@ -95,18 +108,15 @@ class ComfyServer:
                 command, cwd=self.install.tree, env=_environ(self._env), stdout=log, stderr=log, start_new_session=True
             )
         try:
-            self._wait_until_up(timeout_seconds=120)
+            self._wait_until_up(timeout_seconds=300)
         except BaseException:
             self.stop()
             raise
         return self
 
-    def __exit__(self, *exc: object) -> None:
-        self.stop()
-
     def stop(self) -> None:
         """End the server and everything it started."""
-        if self._process and self._process.poll() is None:
+        if self._process and self.is_running:
             os.killpg(self._process.pid, signal.SIGKILL)  # nothing it writes outlives the test
             self._process.wait()
 
@@ -145,6 +155,16 @@ class ComfyServer:
         except ValueError:
             return status, None
 
+    def ask(self, path: str, body: Any = None, method: str = "POST", **headers: str) -> tuple[int, bytes]:
+        """A request with headers of one's own, `Sec_Fetch_Site="none"`; `body` is bytes or becomes JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        named = {"Content-Type": "application/json"} | {key.replace("_", "-"): text for key, text in headers.items()}
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        with contextlib.closing(connection):
+            connection.request(method, path, data if method == "POST" else None, named)
+            response = connection.getresponse()
+            return response.status, response.read()
+
     def object_info(self) -> dict[str, Any]:
         return self.get_json("/object_info")
 
@@ -168,7 +188,7 @@ class ComfyServer:
         self,
         prompt: dict[str, Any],
         interrupt_after_progress: int | None = None,
-        timeout: float = 120,
+        timeout: float = 600,
         *,
         extra_data: Mapping[str, Any] | None = None,
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
@@ -270,7 +290,7 @@ def run_in_comfy(
     base_dir: Path | None = None,
     pack_dir: Path = REPO,
     env: Mapping[str, str] | None = None,
-    timeout: float = 120,
+    timeout: float = 900,
 ) -> str:
     """Run a program where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
 

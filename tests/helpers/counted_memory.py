@@ -1,5 +1,6 @@
-"""The memory that operations take, counted on tensors without data: real sizes, on any machine."""
+"""What operations take and make, on tensors without data (`meta`): real sizes, on any machine."""
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -31,3 +32,14 @@ class NoLaunch:
 
     def __getitem__(self, grid):
         return lambda *arguments, **options: None
+
+
+class RefuseFloat64(TorchDispatchMode):
+    """Behaves like Apple GPUs, which have no float64: none may be made on the device (`meta` stands for it)."""
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, (tuple, list)) else (made,):
+            if isinstance(tensor, torch.Tensor) and (tensor.dtype, tensor.device.type) == (torch.float64, "meta"):
+                raise TypeError(f"{func} made a float64 tensor on the device")
+        return made

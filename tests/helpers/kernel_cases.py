@@ -18,7 +18,6 @@ from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from headforcing.kernels.write import write_block
-from headforcing.tests.benchmarks.kernels.tables import rotation_table
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -37,6 +36,11 @@ ROLE_MAPS = {
 
 def int_table(rows: Any, device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor(rows, dtype=torch.int32, device=device)
+
+
+def rotation_table(angles: Tensor) -> Tensor:
+    """Angles `[n, pairs]` in radians, float64, as a table of rotations `[n, 2, pairs]` float32."""
+    return torch.stack((angles.cos(), angles.sin()), dim=1).float()
 
 
 def rotations_around(head_dim: int, most: int) -> Tensor:

@@ -1,12 +1,14 @@
-"""Writes locales/*/nodeDefs.json: the texts of all nodes in English, as the code has them, and in three translations.
+"""Writes locales/*/nodeDefs.json and main.json: the texts of all nodes and of the scripts in nodes/web, translated.
 
     python tests/helpers/make_locales.py
 
 ComfyUI serves these files and its frontend shows them in the language of the settings. A translation belongs to a text,
-not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean.
+not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean. nodeDefs.json
+has the English of the nodes, too; a script says its English itself, in `t("text")`.
 """
 
 import json
+import re
 import sys
 import tempfile
 from pathlib import Path
@@ -58,6 +60,20 @@ def _described(name: str, tooltip: str | None) -> Texts:
     return {"name": name} | ({"tooltip": tooltip} if tooltip else {})
 
 
+def script_texts() -> list[str]:
+    """The English texts of the scripts: what they call `t` with."""
+    scripts = (path.read_text(encoding="utf-8") for path in sorted((REPO / "nodes" / "web").rglob("*.js")))
+    found = (json.loads(text) for script in scripts for text in re.findall(r'\bt\(\s*("(?:[^"\\]|\\.)*")', script))
+    return list(dict.fromkeys(found))
+
+
+def of_scripts(language: str) -> Texts:
+    """A main.json: the texts of the scripts in a language, and the name above the templates."""
+    known = translations()[language]
+    texts = {text: known[text] for text in script_texts() if language != "en" and text in known}
+    return {"headforcing": texts, "templateWorkflows": {"category": {"headforcing": "Head Forcing"}}}
+
+
 def strings(texts: Texts) -> list[str]:
     """All strings of a nodeDefs.json."""
     return [text for value in texts.values() for text in (strings(value) if isinstance(value, dict) else [value])]
@@ -72,22 +88,23 @@ def translated(texts: Texts, known: dict[str, str]) -> Texts:
 
 
 def missing(texts: Texts) -> list[str]:
-    """English texts without a translation."""
+    """English texts of nodes and scripts without a translation."""
     known = translations()["en"]
-    return sorted({text for text in strings(texts) if text not in known})
+    return sorted({text for text in [*strings(texts), *script_texts()] if text not in known})
 
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as base, ComfyServer(ensure(), Path(base)) as server:
         texts = english(server.object_info())
     for language, known in translations().items():
-        path = FOLDER / language / "nodeDefs.json"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(translated(texts, known), ensure_ascii=False, indent=1)
-        path.write_text(content + "\n", encoding="utf-8")
-    for text in missing(texts):
+        (FOLDER / language).mkdir(parents=True, exist_ok=True)
+        for name, content in (("nodeDefs", translated(texts, known)), ("main", of_scripts(language))):
+            path = FOLDER / language / f"{name}.json"
+            path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+    untranslated = missing(texts)
+    for text in untranslated:
         sys.stderr.write(f"no translation in translations.txt: {text}\n")
-    return 1 if missing(texts) else 0
+    return 1 if untranslated else 0
 
 
 if __name__ == "__main__":

@@ -99,6 +99,12 @@ def profile_sheet() -> Image.Image:
     return footed(picture, "head profile of the demo model")
 
 
+def finished(row: list[Frame]) -> Image.Image:
+    """Frames as they are and enlarged, which no upscale model has done here."""
+    larger = [frame.resize((512, 512), Image.Resampling.BICUBIC) for frame in row]
+    return sheet([row, larger], ("before", "after"))
+
+
 def halves(row: list[Frame], columns: int = 3) -> list[list[Frame]]:
     """A row as several of `columns` frames."""
     return [row[start : start + columns] for start in range(0, len(row), columns)]
@@ -130,8 +136,11 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "minute_video_app": sheet(halves(made(NIGHT, scenes, 60, "--seed", "5"))),
         "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
         "image_to_video": sheet(halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)),
+        "longlive2_shots_720p": sheet(halves(made(SEA, scenes, 60, "--seed", "6"))),
+        "longlive2_image_start": sheet(halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)),
         "compare_methods": sheet(compared, methods),
         "profile_heads": profile_sheet(),
+        "finish_a_video": finished(made(DEMO_STORY.strip(), [4.5, 14.5, 24.5])),
     }
 
 

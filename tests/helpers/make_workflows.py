@@ -18,9 +18,9 @@ from comfy_setup import ensure
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_blueprint import blueprint
-from workflow_graphs import SELF_FORCING, WORKFLOWS
+from workflow_graphs import WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
-from workflow_sources import FRAMEWISE_MODEL, add_sources, write
+from workflow_sources import MODELS, OTHERS, add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
@@ -28,7 +28,6 @@ SUBGRAPHS = REPO / "subgraphs"
 PICTURE = REPO / "docs" / "images" / "graph.jpg"  # for the README
 TIMELINE_PICTURE = REPO / "nodes" / "web" / "docs" / "images" / "timeline.jpg"  # for its help page
 PICTURE_SECOND = 33.5  # of the demo's video: a second that shows something
-MUTED = 2
 SHOWN_VIDEO = "[...document.querySelectorAll('video')].find((video) => video.readyState >= 2)"
 BLUEPRINT_OF = "minute_video_app"  # the workflow that the blueprint holds
 
@@ -98,8 +97,6 @@ def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
         node["pos"], node["size"] = [x, y], [width, round(height)]
         if described.title:
             node["title"] = described.title
-        if described.muted:
-            node["mode"] = MUTED
     graph["groups"] = places.frames
     x, y, width, height = places.nodes["note"]
     graph["last_node_id"] += 1
@@ -158,10 +155,8 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
 
 def stand_ins(server: ComfyServer) -> None:
     """Empty files under the names in the graphs, so that the editor does not mark them as missing in the pictures."""
-    for node in SELF_FORCING.values():
-        folder = {"HeadForcingLoadModel": "diffusion_models", "CLIPLoader": "text_encoders", "VAELoader": "vae"}
-        server.model_path(folder[node.kind], next(iter(node.inputs.values()))).touch()
-    server.model_path("diffusion_models", FRAMEWISE_MODEL["name"]).touch()
+    for _, model in (*MODELS.items(), *OTHERS):
+        server.model_path(model["directory"], model["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
     Image.new("RGB", (64, 48), "tan").save(server.input_dir / "my_image.png")
 

@@ -29,14 +29,6 @@ def tiny_models(folder: Path) -> Path:
 def vocabulary() -> dict[str, int]:
     """Letters, letters that end a word, one merge, and the two special tokens, which are the last as in CLIP's."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
-    words = [
-        "!",
-        "#",
-        "$",
-        *letters,
-        *(f"{letter}</w>" for letter in letters),
-        "ba",
-        "<|startoftext|>",
-        "<|endoftext|>",
-    ]
+    ends = (f"{letter}</w>" for letter in letters)
+    words = ["!", "#", "$", *letters, *ends, "ba", "<|startoftext|>", "<|endoftext|>"]
     return {word: number for number, word in enumerate(words)}

@@ -1,8 +1,9 @@
 """Scripts of numbered prompts, for tests whose prompts have no text."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
+from headforcing.headforcing_core.rollout.rows import Picture, Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from torch import Tensor
@@ -16,7 +17,16 @@ def script_of(
     seed: int = 0,
     switches: Mapping[int, Switch] | None = None,
     start_blocks: int = 0,
+    pictures: Mapping[int, Sequence[Tensor]] | None = None,
 ) -> Script:
-    """A script from the number of every block's prompt in `embeds`; as `rows.lay_out_rows`."""
+    """A script from the number of every block's prompt in `embeds`; as `rows.lay_out_rows`.
+
+    `pictures` are the latents of those that are held from a block on.
+    """
     rows = lay_out_rows(list(map(str, prompts)), schedule, seed, switches or {}, start_blocks)
-    return Script(rows, {str(number): embedding for number, embedding in enumerate(embeds)})
+    held = {}
+    for block, shown in (pictures or {}).items():
+        names = tuple(f"picture{block}_{number}" for number in range(len(shown)))
+        held |= {name: Picture(latents, name) for name, latents in zip(names, shown, strict=True)}
+        rows[block] = replace(rows[block], pictures=names)
+    return Script(rows, {str(number): embedding for number, embedding in enumerate(embeds)}, pictures=held)

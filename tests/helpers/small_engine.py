@@ -2,6 +2,7 @@
 
 import math
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from attention_cases import WHOLE_LAYER
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.reference import ReferenceCache
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
@@ -27,11 +28,8 @@ BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interva
 
 def wan(layers=3, heads=5, head_dim=22, seed=0, **dims) -> WanModel:
     """A random model that looks at its context: queries and keys are long enough for attention to have an opinion."""
-    config = WanConfig(
-        **{"ffn_dim": 48, "freq_dim": 32, "text_dim": 10, "text_len": 7}
-        | dims
-        | {"dim": heads * head_dim, "num_layers": layers, "num_heads": heads}
-    )
+    small = {"ffn_dim": 48, "freq_dim": 32, "text_dim": 10, "text_len": 7}
+    config = WanConfig(dim=heads * head_dim, num_layers=layers, num_heads=heads, **(small | dims))
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         model = WanModel(config).requires_grad_(False)
@@ -74,15 +72,18 @@ def film(
     size=(HEIGHT, WIDTH),
     switches=None,
     start=None,
+    pictures=None,
+    forward=forward_block,
     **options,
 ):
-    """The finished blocks of one video; `start` are the latents of its start blocks."""
+    """The finished blocks of one video; `start` are the latents of its start blocks, `pictures` as for `script_of`."""
     noise = SeededNoise((schedule.frames_per_block, 16, *size))
     given = [*split_start_latents(start, schedule.frames_per_block), *options.pop("given", ())]
     begun = 0 if start is None else len(start) // schedule.frames_per_block
-    told = dict(seed=seed, switches=switches, start_blocks=begun)
+    told = dict(seed=seed, switches=switches, start_blocks=begun, pictures=pictures)
     script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
-    return list(rollout(WanVideoModel(model, torch.float32), cache, script, noise, given, **options))
+    video = WanVideoModel(model, torch.float32, forward=forward)
+    return list(rollout(video, cache, script, noise, given, **options))
 
 
 def latents(blocks) -> torch.Tensor:
@@ -146,17 +147,20 @@ def random_setting(seed: int):
     return model, roles, policy, f, [prompts[block // 3] for block in range(12)]
 
 
-def assert_as_specified(seed: int, **options) -> None:
+def assert_as_specified(seed: int, policy_changes=None, **options) -> None:
+    """A film with settings drawn from a seed has the latents and decisions of the reference cache.
+
+    Group by group and with all heads in one call; `options` are those of `film`.
+    """
     model, roles, policy, f, prompts = random_setting(seed)
-    specification = SwitchingReferenceCache if "switches" in options else ReferenceCache
-    films, caches = (
-        [],
-        [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, specification, HeadCache)],
+    policy = replace(policy, **(policy_changes or {}))
+    specification = SwitchingReferenceCache if options else ReferenceCache
+    caches = [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, specification, HeadCache)]
+    caches[2].attention = WHOLE_LAYER["sequences" if seed % 2 else "tables"]
+    schedule = Schedule((1.0, 0.6), f)
+    ours, specified, in_one_call = (
+        film(model, cache, 12, schedule=schedule, prompts=prompts, **options) for cache in caches
     )
-    caches[2].attention = WHOLE_LAYER["sequences" if seed % 2 else "tables"]  # all heads in one call
-    for cache in caches:
-        films.append(film(model, cache, 12, schedule=Schedule((1.0, 0.6), f), prompts=prompts, **options))
-    ours, specified, in_one_call = films
     for made in (ours, in_one_call):
         assert difference(latents(made), latents(specified)) < 1e-4 * float(latents(specified).abs().max())
     for a, b in zip(ours, specified, strict=True):

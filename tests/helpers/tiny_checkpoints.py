@@ -81,6 +81,17 @@ def published_lora(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, 
     return path
 
 
+def wan22_vae(path: Path, decoder: int = 4, encoder: int = 4, dtype: torch.dtype = torch.float32) -> Path:
+    """Write a Wan 2.2 VAE of these base widths; the released one has 256 and 160, and ComfyUI loads no other."""
+    torch.manual_seed(5)
+    # programs in ComfyUI's environment import this module, too
+    from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
+
+    weights = Wan22Decoder(decoder).state_dict() | Wan22Encoder(encoder).state_dict()
+    save_file({name: (torch.ones_like(t) if "gamma" in name else t).to(dtype) for name, t in weights.items()}, path)
+    return path
+
+
 def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
     """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI 0.3.75 and newer."""
     make = _Random(seed)
@@ -118,6 +129,39 @@ def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
     return path
 
 
+def upscaler(path: Path, scale: int = 2, width: int = 4, seed: int = 3) -> Path:
+    """Write a Real-ESRGAN Compact model, which spandrel knows by its names: nearest pixels and small random detail."""
+    make = _Random(seed)
+    make.conv("body.0", width, 3, 3, 3)
+    make.scale("body.1.weight", width)
+    make.conv("body.2", width, width, 3, 3)
+    make.scale("body.3.weight", width)
+    make.conv("body.4", 3 * scale**2, width, 3, 3)
+    for part in ("weight", "bias"):
+        make.weights[f"body.4.{part}"] *= 0.2
+    save_file(make.weights, path)
+    return path
+
+
+def interpolator(path: Path, width: int = 8, seed: int = 4) -> Path:
+    """Write a RIFE model as ComfyUI's Load Frame Interpolation Model reads it, from 0.30.0 on or a little earlier."""
+    make, head = _Random(seed), 4
+    make.conv("encode.cnn0", 16, 3, 3, 3)
+    make.conv("encode.cnn1", 16, 16, 3, 3)
+    make.conv("encode.cnn2", 16, 16, 3, 3)
+    make.transposed("encode.cnn3", 16, head)
+    for block in range(5):
+        name, ins = f"blocks.{block}", 7 + 2 * head if block == 0 else 20 + 2 * head
+        make.conv(f"{name}.conv0.0.0", width // 2, ins, 3, 3)
+        make.conv(f"{name}.conv0.1.0", width, width // 2, 3, 3)
+        for layer in range(8):
+            make.conv(f"{name}.convblock.{layer}.conv", width, width, 3, 3)
+            make.weights[f"{name}.convblock.{layer}.beta"] = torch.ones(1, width, 1, 1)
+        make.transposed(f"{name}.lastconv.0", width, 52)
+    save_file(make.weights, path)
+    return path
+
+
 class _Random:
     """Collects named random tensors whose sizes keep activations near one."""
 
@@ -133,6 +177,10 @@ class _Random:
 
     def conv(self, name: str, outs: int, *ins: int) -> None:
         self.normal(f"{name}.weight", outs, *ins, std=math.prod(ins) ** -0.5)
+        self.normal(f"{name}.bias", outs, std=0.02)
+
+    def transposed(self, name: str, ins: int, outs: int) -> None:
+        self.normal(f"{name}.weight", ins, outs, 4, 4, std=(4 * ins) ** -0.5)
         self.normal(f"{name}.bias", outs, std=0.02)
 
     def vae_residual(self, name: str, ins: int, outs: int) -> None:

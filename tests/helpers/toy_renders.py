@@ -1,7 +1,9 @@
 """Renders of the toy model with a run folder, which can be stopped and repeated."""
 
+import hashlib
 from dataclasses import replace
 from itertools import islice
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -11,6 +13,7 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile, defa
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place
 from headforcing.headforcing_core.render.run import Run
@@ -19,55 +22,71 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 STORY = "0:00 a red ball bouncing in the teal plain room\n0:05 a yellow cross circling in the navy checkerboard room"
+
+
+_straight: dict[str, tuple[torch.Tensor, list]] = {}  # the latents and events of renders, by all that was asked for
+
+
+def _hash(latents: torch.Tensor | None) -> str:
+    return "" if latents is None else hashlib.sha256(latents.contiguous().numpy().tobytes()).hexdigest()
+
+
+def first_layers(state_dict: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
+    left_out = tuple(f"blocks.{layer}." for layer in range(layers, assets.TOY_CONFIG.num_layers))
+    return {name: tensor for name, tensor in state_dict.items() if not name.startswith(left_out)}
 
 
 def toy_model(layers: int = 8):
     """The demo's model, or its first layers."""
     state_dict, info = load_state_dict(assets.model_path())
-    left_out = tuple(f"blocks.{layer}." for layer in range(layers, info.config.num_layers))
-    kept = {name: tensor for name, tensor in state_dict.items() if not name.startswith(left_out)}
+    kept = first_layers(state_dict, layers)
     return WanModel.from_state_dict(replace(info.config, num_layers=layers), kept, torch.float32)
+
+
+def save_toy(folder: Path, layers: int) -> Path:
+    """Write the first layers of the demo's model, and `toy.json`, a head profile for them; the model's file."""
+    with safe_open(assets.model_path(), "pt") as file:
+        metadata = file.metadata()
+    save_file(first_layers(load_file(assets.model_path()), layers), folder / "toy.safetensors", metadata)
+    HeadProfile("toy", layers, 6, default_profile(8, 6).roles[:layers]).save(folder / "toy.json")
+    return folder / "toy.safetensors"
 
 
 class Render:
     """A render of the toy model that can be stopped and repeated."""
 
     def __init__(
-        self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, video=0, **options
-    ):
-        self.timeline = parse_timeline(text)
-        family = options.pop("family", "self_forcing")
-        method = options.pop("method", "head_forcing")
-        policy = options.pop("policy", preset(method))
+        self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, video=0, pictures=None,
+        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", **options,
+    ):  # fmt: skip
+        # two denoising steps, because bits are compared and not pictures
+        self.timeline = parse_timeline(text, references=tuple(pictures or ()))
+        # made of all that was asked for, and not of the keys, which tests hold against it
+        asked = (backbone.config.num_layers, text, seconds, seed, video, family, method, policy, sigmas, options)
+        shown = [(name, _hash(picture.latents)) for name, picture in (pictures or {}).items()]
+        self.asked = repr((asked, shown, _hash(start)))
+        policy, noise = policy or preset(method), schedule(family, sigmas)
         if isinstance(policy, CachePolicy):
             policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
-        frames = 0 if start is None else len(start)
-        config = backbone.config
+        frames, config = 0 if start is None else len(start), backbone.config
         layers, heads = config.num_layers, config.num_heads
         options.setdefault("profile", HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers]))
         self.plan = RenderPlan.make(
-            config, policy, schedule(family), self.timeline, 64, 64, seconds, start_frames=frames, seed=seed, **options
+            config, policy, noise, self.timeline, 64, 64, seconds, start_frames=frames, seed=seed, **options
         )
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone, self.folder, self.start = backbone, folder, start
-        prompts = [segment.text for segment in self.plan.timeline.segments]
+        segments = self.plan.timeline.segments
+        about = {"video_frames": self.plan.video_frames, "start_frames": self.plan.start_frames}
+        about |= {"prompts": [part.text for part in segments], "seeds": [part.seed for part in segments]}
         self.job = RenderJob(
-            self.plan,
-            self.embeds,
-            "toy",
-            video=video,
-            start_latents=start,
-            runs=folder,
-            state_seconds=state_seconds,
-            about={
-                "prompts": prompts,
-                "video_frames": self.plan.video_frames,
-                "start_frames": self.plan.start_frames,
-                "seeds": [segment.seed for segment in self.plan.timeline.segments],
-            },
-        )
+            self.plan, self.embeds, "toy", video=video, start_latents=start, runs=folder, state_seconds=state_seconds,
+            pictures=pictures or {}, about=about,
+        )  # fmt: skip
         self.attention = sdpa
         self.setup, self.keys = self.job.setup, self.job.keys
 
@@ -81,10 +100,12 @@ class Render:
         return torch.cat(latents.blocks[self.plan.start_blocks :])
 
     def straight(self):
-        """The same render in one go, without a run folder."""
-        latents = rendered(replace(self.job, runs=None), self.model(), Place())
-        self.straight_events = latents.run.events
-        return torch.cat(latents.blocks[self.plan.start_blocks :])
+        """The same render in one go, without a run folder; made once for all tests that ask for it."""
+        if self.asked not in _straight:
+            latents = rendered(replace(self.job, runs=None), self.model(), Place())
+            _straight[self.asked] = torch.cat(latents.blocks[self.plan.start_blocks :]), latents.run.events
+        made, self.straight_events = _straight[self.asked]
+        return made
 
     def model(self):
         return WanVideoModel(self.backbone, torch.float32)
@@ -115,3 +136,29 @@ def rendered(
 
 def files(render):
     return sorted(path for path in (render.folder / render.setup[:16]).iterdir() if path.name != "lock")
+
+
+class Told(Story):
+    """Tells texts while a video is made, each when the render asks before the block of that number."""
+
+    def __init__(self, texts: dict[int, str], seconds: float, references=()):
+        self.texts, self.length, self.references, self.block = texts, seconds, tuple(references), 0
+        self.encoded, self.changes, self.refusals = [], [], []
+
+    def ask(self):
+        text = self.texts.get(self.block)
+        self.block += 1
+        return None if text is None else parse_timeline(text, self.length, references=self.references)
+
+    def encode(self, texts):
+        self.encoded += texts
+        return [word_hash.encode(text) for text in texts]
+
+    def taken(self, plan, block):
+        self.changes.append(block)
+
+    def refused(self, error):
+        self.refusals.append(str(error))
+
+    def about(self):
+        return {"story": "as it was told"}

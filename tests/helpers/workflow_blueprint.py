@@ -102,7 +102,7 @@ def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
         "id": 1,
         "type": inside["id"],
         "pos": [0, 0],
-        "size": [480, 520],
+        "size": [480, 680],
         "flags": {},
         "order": 0,
         "mode": 0,
@@ -112,7 +112,7 @@ def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
         ],
         "outputs": [{"name": given["name"], "type": given["type"], "links": None} for given in inside["outputs"]],
         "title": NAME,
-        "properties": {"proxyWidgets": [["-1", given["name"]] for given in inside["inputs"]]},
+        "properties": {},
         "widgets_values": values,
     }
 

@@ -2,34 +2,15 @@
 
 from typing import Any
 
+import workflow_stories as stories
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from workflow_layout import Column, Group, Node, Workflow
-from workflow_sources import FRAMEWISE_MODEL
-from workflow_stories import (
-    APP_NOTE,
-    COMPARE_NOTE,
-    COMPARE_PROMPTS,
-    DEMO_NOTE,
-    EXTEND_NOTE,
-    FIVE_NOTE,
-    FOX,
-    IMAGE_NOTE,
-    LIGHTHOUSE,
-    LIVE_NOTE,
-    NATIVE_NOTE,
-    PROFILE_NOTE,
-    SINGLE_NOTE,
-    SIX_NOTE,
-    TAKES,
-    TAKES_NOTE,
-    TWO_GPUS_NOTE,
-    VALLEY,
-)
+from workflow_sources import FRAMEWISE_MODEL, LONGLIVE2_MODEL, MODELS, WAN22_VAE
 
 BLUE, AMBER, GREEN, VIOLET = "#3f789e", "#b58b2a", "#8A8", "#88A"  # colours that the editor offers for groups
 
 RUNNABLE = ("demo", "profile_heads", "compare_methods", "re_roll_one_scene")  # without downloads
-NEWER_CORE = ("two_gpus",)  # has a node of ComfyUI that the oldest supported version lacks
+NEWER_CORE = ("two_gpus", "finish_a_video")  # have a node of ComfyUI that the oldest supported version lacks
 
 SELF_FORCING = {
     "model": Node("HeadForcingLoadModel", {"checkpoint": "self_forcing_dmd.pt"}),
@@ -39,6 +20,10 @@ SELF_FORCING = {
         "Text encoder (umT5)",
     ),
     "vae": Node("VAELoader", {"vae_name": "wan_2.1_vae.safetensors"}, "Wan 2.1 VAE"),
+}
+LONGLIVE2 = SELF_FORCING | {
+    "model": Node("HeadForcingLoadModel", {"checkpoint": LONGLIVE2_MODEL["name"]}),
+    "vae": Node("VAELoader", {"vae_name": WAN22_VAE["name"]}, "Wan 2.2 VAE"),
 }
 DEMO = {"model": Node("HeadForcingLoadDemo")}
 PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "self_forcing"})}
@@ -57,8 +42,8 @@ def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
     return {"decode": Node("HeadForcingDecodeVideo", inputs | more, room=1.05 if "upscale" in more else 0.65)}
 
 
-def _timeline(prompts: str, seconds: float, clip: list[Any], height: int = 420) -> dict[str, Node]:
-    inputs = {"clip": clip, "prompts": prompts, "seconds": seconds}
+def _timeline(prompts: str, seconds: float, clip: list[Any], height: int = 420, **more: Any) -> dict[str, Node]:
+    inputs = {"clip": clip, "prompts": prompts, "seconds": seconds} | more
     return {"prompt": Node("HeadForcingPromptTimeline", inputs, height=height)}
 
 
@@ -74,6 +59,7 @@ def _column(number: int, title: str, width: int, *names: str) -> Column:
     return Column(width, (Group(f"{number} {title}", (BLUE, AMBER, GREEN, VIOLET)[min(number, 4) - 1], names),))
 
 
+_SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "longlive2"}
 _PROMPT = Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Head roles", AMBER, ("profile",))))
 _SAMPLING = _column(3, "Sampling, the video grows here", 520, "sampler")
 _REPORT = _column(4, "Report", 420, "report")
@@ -85,29 +71,29 @@ WORKFLOWS: dict[str, Workflow] = {
         | _sampler(width=64, height=64, method="head_forcing_scenes", vae=["model", 2], filename_prefix="video/demo")
         | {"report": _report(["sampler", 1])},
         (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
-        DEMO_NOTE,
+        stories.DEMO_NOTE,
     ),
     "single_prompt_60s": Workflow(
         SELF_FORCING
-        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": FOX}, "Prompt", 220)}
+        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": stories.FOX}, "Prompt", 220)}
         | PROFILE
         | _sampler(seconds=60.0, head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/red_fox")
         | {"report": _report(["sampler", 1])},
         (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
-        SINGLE_NOTE,
+        stories.SINGLE_NOTE,
     ),
     "six_prompts_60s": Workflow(
         SELF_FORCING
-        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
         | PROFILE
         | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/lighthouse")
         | {"report": _report(["sampler", 1])},
         (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
-        SIX_NOTE,
+        stories.SIX_NOTE,
     ),
     "five_minutes_streaming": Workflow(
         SELF_FORCING
-        | _timeline(VALLEY, 300.0, ["clip", 0])
+        | _timeline(stories.VALLEY, 300.0, ["clip", 0])
         | PROFILE
         | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/alpine_valley")
         | {
@@ -122,12 +108,12 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(4, "Report", 400, "report", "drift"),
             _column(5, "Drift", 480, "picture"),
         ),
-        FIVE_NOTE,
+        stories.FIVE_NOTE,
     ),
     "two_gpus": Workflow(
         SELF_FORCING
         | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
-        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
         | _sampler(vae=["second", 0], filename_prefix="video/two_gpus", decode_in_background=True)
         | {"report": _report(["sampler", 1])},
         (
@@ -136,50 +122,23 @@ WORKFLOWS: dict[str, Workflow] = {
             _SAMPLING,
             _REPORT,
         ),
-        TWO_GPUS_NOTE,
+        stories.TWO_GPUS_NOTE,
     ),
     "live_story": Workflow(
         SELF_FORCING
-        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0], 520)
+        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0], 520)
         | _sampler(vae=["vae", 0], filename_prefix="video/live_story")
         | {"report": _report(["sampler", 1])},
-        (
-            _loaders(300),
-            _column(2, "Story, edit it while it renders", 560, "prompt"),
-            _SAMPLING,
-            _REPORT,
-        ),
-        LIVE_NOTE,
+        (_loaders(300), _column(2, "Story, edit it while it renders", 560, "prompt"), _SAMPLING, _REPORT),
+        stories.LIVE_NOTE,
     ),
     "re_roll_one_scene": Workflow(
         DEMO
-        | _timeline(TAKES, 60.0, ["model", 1])
+        | _timeline(stories.TAKES, 60.0, ["model", 1])
         | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/takes")
-        | {
-            "report": _report(["sampler", 1]),
-            "run": Node("HeadForcingLoadRun", {}, muted=True, room=0.8),
-            "take": Node(
-                "HeadForcingDecodeVideo",
-                {
-                    "samples": ["run", 0],
-                    "vae": ["model", 2],
-                    "filename_prefix": "video/earlier_take",
-                    "fps": 16.0,
-                    "upscale": 6,
-                },
-                "Earlier take",
-                muted=True,
-                room=1.05,
-            ),
-        },
-        (
-            _loaders(270, "model"),
-            _column(2, "Story", 480, "prompt"),
-            _SAMPLING,
-            Column(420, (Group("4 Report", VIOLET, ("report",)), Group("An earlier take", VIOLET, ("run",)))),
-            _column(5, "An earlier take", 420, "take"),
-        ),
-        TAKES_NOTE,
+        | {"report": _report(["sampler", 1])},
+        (_loaders(270, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
+        stories.TAKES_NOTE,
     ),
     "profile_heads": Workflow(
         DEMO
@@ -225,11 +184,11 @@ WORKFLOWS: dict[str, Workflow] = {
             Column(420, (Group("5 Head roles", VIOLET, ("picture",)),)),
             Column(420, (Group("6 Agreement", VIOLET, ("agreement",)),)),
         ),
-        PROFILE_NOTE,
+        stories.PROFILE_NOTE,
     ),
     "compare_methods": Workflow(
         DEMO
-        | _timeline(COMPARE_PROMPTS, 20.0, ["model", 1], 340)
+        | _timeline(stories.COMPARE_PROMPTS, 20.0, ["model", 1], 340)
         | {
             "compare": Node(
                 "HeadForcingCompareMethods",
@@ -254,14 +213,14 @@ WORKFLOWS: dict[str, Workflow] = {
             _column(3, "Videos side by side", 640, "compare"),
             _column(4, "Table", 560, "table"),
         ),
-        COMPARE_NOTE,
+        stories.COMPARE_NOTE,
     ),
     "extend_a_video": Workflow(
         SELF_FORCING
         | {
             "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
         }
-        | _timeline(LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0], 360)
+        | _timeline(stories.LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0], 360)
         | _sampler(vae=["vae", 0], filename_prefix="video/extended", start_video=["load", 0])
         | {"report": _report(["sampler", 1])},
         (
@@ -270,7 +229,7 @@ WORKFLOWS: dict[str, Workflow] = {
             _SAMPLING,
             _REPORT,
         ),
-        EXTEND_NOTE,
+        stories.EXTEND_NOTE,
     ),
     "image_to_video": Workflow(
         SELF_FORCING
@@ -278,7 +237,7 @@ WORKFLOWS: dict[str, Workflow] = {
             "model": Node("HeadForcingLoadModel", {"checkpoint": FRAMEWISE_MODEL["name"]}),
             "load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330),
         }
-        | _timeline(FOX, 10.0, ["clip", 0], 360)
+        | _timeline(stories.FOX, 10.0, ["clip", 0], 360)
         | _sampler(
             model_family="causal_forcing_framewise",
             vae=["vae", 0],
@@ -292,11 +251,58 @@ WORKFLOWS: dict[str, Workflow] = {
             _SAMPLING,
             _REPORT,
         ),
-        IMAGE_NOTE,
+        stories.IMAGE_NOTE,
+    ),
+    "finish_a_video": Workflow(
+        {
+            "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
+            "upscaler": Node("UpscaleModelLoader", {"model_name": MODELS["UpscaleModelLoader"]["name"]}),
+            "rife": Node(
+                "FrameInterpolationModelLoader", {"model_name": MODELS["FrameInterpolationModelLoader"]["name"]}
+            ),
+            "finish": Node(
+                "HeadForcingFinishVideo",
+                {
+                    "video": ["load", 0],
+                    "upscale_model": ["upscaler", 0],
+                    "interp_model": ["rife", 0],
+                    "multiplier": 2,
+                    "filename_prefix": "video/finished",
+                },
+                room=0.65,
+            ),
+        },
+        (
+            Column(480, (Group("1 Video", BLUE, ("load",)), Group("2 Models", AMBER, ("upscaler", "rife"))), 250),
+            _column(3, "The finished video grows here", 520, "finish"),
+        ),
+        stories.FINISH_NOTE,
+    ),
+    "longlive2_shots_720p": Workflow(
+        LONGLIVE2
+        | _timeline(stories.VIOLIN, 30.0, ["clip", 0], 480, model_family="longlive2")
+        | _sampler(**_SHOTS, vae=["vae", 0], filename_prefix="video/shots")
+        | {"report": _report(["sampler", 1])},
+        (_loaders(400), _column(2, "Story, a shot for each prompt", 480, "prompt"), _SAMPLING, _REPORT),
+        stories.LONGLIVE2_NOTE,
+    ),
+    "longlive2_image_start": Workflow(
+        LONGLIVE2
+        | {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
+        | _timeline(stories.FOX, 10.0, ["clip", 0], 400, model_family="longlive2")
+        | _sampler(**_SHOTS, vae=["vae", 0], filename_prefix="video/from_an_image", start_image=["load", 0])
+        | {"report": _report(["sampler", 1])},
+        (
+            _loaders(400),
+            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 First frame", AMBER, ("load",)))),
+            _SAMPLING,
+            _REPORT,
+        ),
+        stories.LONGLIVE2_IMAGE_NOTE,
     ),
     "native_sampling": Workflow(
         SELF_FORCING
-        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
         | {
             "apply": Node("HeadForcingApply", {"model": ["model", 0], "positive": ["prompt", 0]}),
             "noise": Node("RandomNoise", {"noise_seed": 0}),
@@ -326,21 +332,16 @@ WORKFLOWS: dict[str, Workflow] = {
             Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
             Column(520, (Group("6 Result", VIOLET, ("decode",)),)),
         ),
-        NATIVE_NOTE,
+        stories.NATIVE_NOTE,
     ),
     "minute_video_app": Workflow(
         SELF_FORCING
-        | _timeline(LIGHTHOUSE, 60.0, ["clip", 0])
+        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
         | _sampler(vae=["vae", 0], filename_prefix="video/story")
         | {"report": _report(["sampler", 1])},
-        (
-            _loaders(220),
-            _column(2, "Story", 480, "prompt"),
-            _SAMPLING,
-            _REPORT,
-        ),
-        APP_NOTE,
-        controls=(("prompt", "prompts"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),
+        (_loaders(220), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
+        stories.APP_NOTE,
+        controls=(("prompt", "timeline"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),
         results=("sampler",),
     ),
 }

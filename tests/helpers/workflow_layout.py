@@ -15,7 +15,7 @@ Size = tuple[float, float]
 class Node:
     """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds text or pictures.
 
-    A muted node is not run until the user switches it on. `room` is kept free below it for a result that it shows: its
+    `room` is kept free below it for a result that it shows: its
     height as a share of the width.
     """
 
@@ -23,7 +23,6 @@ class Node:
     inputs: dict[str, Any] = field(default_factory=dict)
     title: str = ""
     height: int = 0
-    muted: bool = False
     room: float = 0
 
 

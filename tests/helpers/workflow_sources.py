@@ -11,7 +11,8 @@ from typing import Any
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 PACK, CORE = ("headforcing", "0.1.0"), ("comfy-core", "0.30.0")
-_WAN = "https://huggingface.co/Comfy-Org/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
+_COMFY = "https://huggingface.co/Comfy-Org"
+_WAN = f"{_COMFY}/Wan_2.1_ComfyUI_repackaged/resolve/main/split_files"
 MODELS = {
     "HeadForcingLoadModel": {
         "name": "self_forcing_dmd.pt",
@@ -28,6 +29,16 @@ MODELS = {
         "url": f"{_WAN}/vae/wan_2.1_vae.safetensors",
         "directory": "vae",
     },
+    "UpscaleModelLoader": {
+        "name": "RealESRGAN_x4plus.safetensors",
+        "url": f"{_COMFY}/Real-ESRGAN_repackaged/resolve/main/RealESRGAN_x4plus.safetensors",
+        "directory": "upscale_models",
+    },
+    "FrameInterpolationModelLoader": {
+        "name": "rife_v4.26.safetensors",
+        "url": f"{_COMFY}/frame_interpolation/resolve/main/frame_interpolation/rife_v4.26.safetensors",
+        "directory": "frame_interpolation",
+    },
 }  # by the node that loads them
 FRAMEWISE_MODEL = {
     "name": "causal_forcing-framewise.safetensors",
@@ -35,12 +46,27 @@ FRAMEWISE_MODEL = {
     "diffusion_models/causal_forcing-framewise.safetensors",
     "directory": "diffusion_models",
 }
+LONGLIVE2_MODEL = {
+    "name": "model_bf16.pt",
+    "url": "https://huggingface.co/Efficient-Large-Model/LongLive-2.0-5B/resolve/main/model_bf16.pt",
+    "directory": "diffusion_models",
+}
+WAN22_VAE = {
+    "name": "wan2.2_vae.safetensors",
+    "url": "https://huggingface.co/Comfy-Org/Wan_2.2_ComfyUI_Repackaged/resolve/main/split_files/vae/"
+    "wan2.2_vae.safetensors",
+    "directory": "vae",
+}
+OTHERS = (
+    ("HeadForcingLoadModel", FRAMEWISE_MODEL),
+    ("HeadForcingLoadModel", LONGLIVE2_MODEL),
+    ("VAELoader", WAN22_VAE),
+)
 
 
 def models_of(names: set[str]) -> dict[str, dict[str, str]]:
-    """`MODELS` of a workflow whose files have these names."""
-    own = {"HeadForcingLoadModel": FRAMEWISE_MODEL} if FRAMEWISE_MODEL["name"] in names else {}
-    return MODELS | own
+    """The models with these names, by the node that loads them."""
+    return {kind: model for kind, model in (*MODELS.items(), *OTHERS) if model["name"] in names}
 
 
 def add_sources(graph: dict[str, Any]) -> None:

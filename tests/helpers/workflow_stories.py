@@ -1,6 +1,6 @@
 """The prompts and notes of the shipped workflows."""
 
-from workflow_sources import FRAMEWISE_MODEL, MODELS, models_of
+from workflow_sources import FRAMEWISE_MODEL, LONGLIVE2_MODEL, MODELS, WAN22_VAE, models_of
 
 COMPARE_PROMPTS = """0:00 a red ball bouncing in the navy checkerboard room
 0:05 a red ball bouncing in the sand plain room
@@ -34,14 +34,24 @@ VALLEY = """0:00 A wide alpine valley before sunrise, mist over a winding river,
 3:50 [flush, re-anchor] A wide alpine valley after the storm, a rainbow over the winding river, slow aerial shot
 4:30 Night falls over the alpine valley, stars above the winding river, one lit window, slow aerial shot, cinematic"""
 
+VIOLIN = """0:00 A violinist in a red coat plays on a wet square at night, neon reflections, slow shot, cinematic
+0:08 [reset] The violinist in a red coat stops playing and looks up into the rain, neon reflections, cinematic
+0:12 Close shot of hands that lay a violin into its case, rain drops on the wood, neon light, cinematic
+0:20 A tram with lit windows crosses a bridge at night, the violinist in a red coat behind the glass, cinematic"""
 
-def _files(models: dict[str, dict[str, str]]) -> str:
-    lines = [f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*" for model in models.values()]
+
+def _files(*names: str) -> str:
+    models = models_of(set(names)).values()
+    lines = [f"- [{model['name']}]({model['url']})\n  in *models/{model['directory']}*" for model in models]
     return "**Files** (ComfyUI offers to download what is missing)\n\n" + "\n".join(lines)
 
 
-FILES = _files(MODELS)
-FRAMEWISE_FILES = _files(models_of({FRAMEWISE_MODEL["name"]}))
+_MODEL, _TEXT, _VAE, _UPSCALER, _INTERPOLATOR = (model["name"] for model in MODELS.values())
+FILES = _files(_MODEL, _TEXT, _VAE)
+FRAMEWISE_FILES = _files(FRAMEWISE_MODEL["name"], _TEXT, _VAE)
+LONGLIVE2_FILES = _files(LONGLIVE2_MODEL["name"], _TEXT, WAN22_VAE["name"])
+LICENCE = """The licence of LongLive 2.0's weights could not be read at its source: read it on the model's page before
+you use them. Nobody here has seen a picture made with them."""
 PAGE = "docs"  # of the repository
 
 DEMO_NOTE = f"""## Head Forcing demo
@@ -142,12 +152,23 @@ TAKES_NOTE = f"""## Re-roll one scene
 Press **Run**. Scene 4 has the tag **[seed 7]**: from there on the noise is another one. Change the number and
 press **Run** again: scenes 1 to 3 are taken from disk, scene 4 and what follows are made again.
 
-Earlier takes stay. *Load Head Forcing Run* lists them, and choosing one renders nothing: pick a take there,
-then unmute the two nodes of *An earlier take* (select them, Ctrl+M) and run.
+Earlier takes stay: **takes** above the video lists them, to play one, another beside it, or to put its story and seed
+back. Choose a bar and press **this scene** to render scene 4 alone.
 
 The demo model needs no download; with real weights it works the same.
 
 Long renders: {PAGE}/long_renders.md"""
+
+FINISH_NOTE = f"""## Larger, with more frames a second
+
+{_files(_UPSCALER, _INTERPOLATOR)}
+
+Put a video of any length into *Load Video*, or connect the video of *Head Forcing Sampler*, and press **Run**. *Finish
+Video* doubles its frames and enlarges them by four, a few at a time, so memory does not grow with length. What is
+stopped goes on with the next **Run**. Any upscale model will do, and RIFE or FILM; mute the loader of the one that you
+do not want. The sound stays; *audio* takes another.
+
+Needs ComfyUI 0.30 or newer for more frames."""
 
 LIVE_NOTE = f"""## Change the story while it renders
 
@@ -166,6 +187,28 @@ next is sampled. The result does not change. On a machine with one GPU the node 
 runs as usual.
 
 Needs ComfyUI 0.30 or newer."""
+
+LONGLIVE2_NOTE = f"""## Shots at 1280x704, 24 frames a second
+
+{LONGLIVE2_FILES}
+
+{LICENCE}
+
+A prompt without a tag begins a shot; **[reset]** before it goes on with the same one. Blocks last 1.33 s, which
+*model_family* of Prompt Timeline shows. For a smaller card set 832 x 480 on the sampler.
+
+LongLive 2.0: {PAGE}/longlive2.md"""
+
+LONGLIVE2_IMAGE_NOTE = f"""## LongLive 2.0 from an image
+
+{LONGLIVE2_FILES}
+
+{LICENCE}
+
+Put any image into *Load Image*: it is cropped around the middle to *width* and *height*, and is the first frame. The
+authors say that these weights saw no such training and that quality may be lower.
+
+LongLive 2.0: {PAGE}/longlive2.md"""
 
 NATIVE_NOTE = f"""## Head Forcing with native sampling nodes
 

@@ -73,14 +73,10 @@ def film(model, cache, blocks, f=3, start=None, given=(), prompts=None, **option
     """The finished blocks; the prompt changes with block 4."""
     given = [*split_start_latents(start, f), *given]
     prompts = [int(block >= 4) for block in range(blocks)] if prompts is None else prompts
-    script = script_of(
-        prompts, Schedule(SIGMAS, f), embeds(), seed=3, start_blocks=0 if start is None else len(start) // f
-    )
-    return list(
-        rollout(
-            WanVideoModel(model, torch.float32), cache, script, SeededNoise((f, 16, HEIGHT, WIDTH)), given, **options
-        )
-    )
+    start_blocks = 0 if start is None else len(start) // f
+    script = script_of(prompts, Schedule(SIGMAS, f), embeds(), seed=3, start_blocks=start_blocks)
+    noise = SeededNoise((f, 16, HEIGHT, WIDTH))
+    return list(rollout(WanVideoModel(model, torch.float32), cache, script, noise, given, **options))
 
 
 def latents(blocks) -> torch.Tensor:
@@ -145,9 +141,6 @@ def facts(events):
     return [(event.after_block, event.frame, event.admitted, event.merged, event.dropped) for event in events]
 
 
-# --------------------------------------------------------------------------------------------------- the first frames
-
-
 def test_the_first_21_frames_are_plain_self_forcing(model):
     """Within 1e-6: the same attention, once measured. Later frames differ: the heads see less."""
     auto = latents(film(model, AutoProfileCache(shape_of(CachePolicy(), 30), AutoProfile(), torch.float32), 10))
@@ -157,32 +150,15 @@ def test_the_first_21_frames_are_plain_self_forcing(model):
     assert auto.isfinite().all()
 
 
-def test_finished_blocks_do_not_change_at_the_switch(model):
-    cache = AutoProfileCache(shape_of(BUSY, 27), AutoProfile(), torch.float32)
-    copies, kept = [], []
-    script, noise = script_of([0] * 9, Schedule(SIGMAS, 3), embeds(), seed=3), SeededNoise((3, 16, HEIGHT, WIDTH))
-    for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
-        kept.append(block.latents)
-        copies.append(block.latents.clone())
-        assert (cache.profile is not None) == (block.index >= 6)
-    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
-
-
-# ------------------------------------------------------------------------------------------ the caches at the switch
-
-
 CASES = {
-    "paper": (CachePolicy(), 3, 0),
-    "overflow": (BUSY, 3, 0),
+    "paper": (CachePolicy(), 3, 0), "overflow": (BUSY, 3, 0),
     "overflow, fifo": (replace(BUSY, episodic=replace(BUSY.episodic, eviction="fifo")), 3, 0),
     "overflow, random tokens": (replace(BUSY, episodic=replace(BUSY.episodic, token_selection="random")), 3, 0),
     "absolute positions": (replace(BUSY, rope="absolute"), 3, 0),
-    "no episodic memory": (PRESETS["no_episodic_memory"], 3, 0),
-    "framewise": (BUSY, 1, 0),
-    "framewise, the paper's": (CachePolicy(), 1, 0),
-    "after start frames": (BUSY, 3, 6),
+    "no episodic memory": (PRESETS["no_episodic_memory"], 3, 0), "framewise": (BUSY, 1, 0),
+    "framewise, the paper's": (CachePolicy(), 1, 0), "after start frames": (BUSY, 3, 6),
     "after as many start frames as there can be": (CachePolicy(), 3, 18),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -197,24 +173,12 @@ def test_the_caches_hold_what_they_would_had_the_roles_been_known_from_the_start
     assert {role for layer in roles for role in layer} == {"local", "anchor", "memory"}
 
     expected, events = fed(replace(shape_of(policy, 60, f), roles=roles), recorded)
-    assert_same_contents(auto.cache, expected)
+    assert_same_contents(auto, expected)
     last = [made[-1].event] if made[-1].event is not None else []
     assert facts(auto.earlier_events + last) == facts(events)
     if policy is BUSY:
         assert any(event.merged for event in events), "memory never overflowed, so merging was not compared"
     assert auto.bytes == expected.bytes
-
-
-def test_the_next_block_is_the_one_that_caches_with_these_roles_would_make(model):
-    """Block 7 from the found caches, and from caches that were fed: within 1e-4."""
-    policy = BUSY
-    auto = AutoProfileCache(shape_of(policy, 60), AutoProfile(), torch.float32)
-    ours = film(model, auto, 8)[-1].latents
-    recorded, _ = plain(model, 21)
-    cache, _ = fed(replace(shape_of(policy, 60), roles=auto.profile.roles), recorded)
-    made = [torch.zeros(3, 16, HEIGHT, WIDTH)] * 7  # the cache holds these blocks, so they are not looked at
-    last = film(model, cache, 8, given=made)[-1]
-    assert (ours - last.latents).abs().max() < 1e-4
 
 
 def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
@@ -231,27 +195,6 @@ def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
     assert auto.profile.measured["window_frames"] == 21
 
 
-def test_given_blocks_are_not_measured(model):
-    """Start frames go through a clean pass alone; the roles come from the blocks that are made."""
-    start = latents(plain(model, 12)[1])
-    auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(), torch.float32)
-    counted = []
-    watch = auto.meter.around
-
-    def spy(layer, group, attention):
-        if auto.meter.active and layer == 0:
-            counted.append(auto.cache.block)
-        return watch(layer, group, attention)
-
-    auto.meter.around = spy
-    film(model, auto, 7, start=start)
-    assert auto._passes == 3 * len(SIGMAS)
-    assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
-
-
-# ------------------------------------------------------------------------------------------------------ short videos
-
-
 @pytest.mark.parametrize("frames", [3, 9, 18])
 def test_a_video_shorter_than_the_warm_up_ends_without_a_profile(model, frames):
     cache = AutoProfileCache(shape_of(CachePolicy(), frames), AutoProfile(), torch.float32)
@@ -260,18 +203,9 @@ def test_a_video_shorter_than_the_warm_up_ends_without_a_profile(model, frames):
     assert (latents(made) - latents(plain(model, frames)[1])).abs().max() < 1e-6
 
 
-def test_a_video_of_exactly_the_warm_up_finds_roles_for_the_next_one(model):
-    cache = AutoProfileCache(shape_of(CachePolicy(), 21), AutoProfile(), torch.float32)
-    film(model, cache, 7)
-    assert cache.profile is not None and cache.profile.counts() == {"local": 3, "anchor": 4, "memory": 8}
-
-
 @pytest.mark.parametrize(("f", "frames"), [(1, 21), (3, 21), (4, 20), (7, 21), (10, 30), (64, 192)])
 def test_the_warm_up_is_at_most_21_frames_and_at_least_one_measured_block(f, frames):
     assert warm_up_frames(f) == frames
-
-
-# -------------------------------------------------------------------------------------------------------- large models
 
 
 def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", **options):
@@ -279,21 +213,6 @@ def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", **opt
     family = schedule(options.pop("family", "self_forcing"))
     policy = preset(options.pop("method", "head_forcing"))
     return RenderPlan.make(config, policy, family, parse_timeline(text), width, height, profile=profile, **options)
-
-
-def test_cost_of_a_14b_model_is_known_before_anything_is_allocated():
-    """40 x 40 heads of 128 at 832x480, bf16: 400 anchors of 7 frames, 320 local of 4, 880 memory heads of 11."""
-    config = WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40)
-    made = plan(config, AutoProfile(), 832, 480, seconds=60.0)
-    flat = [role for layer in made.shape.roles for role in layer]
-    assert [flat.count(role) for role in ("anchor", "local", "memory")] == [400, 320, 880]
-    slots, frame_of_a_head = 400 * 7 + 320 * 4 + 880 * 11, 2 * 30 * 52 * 128 * 2
-    assert made.shape.frame_slots == slots
-    assert warm_up_shape(made.shape).frame_slots == 1600 * 21
-    assert made.cache_bytes(torch.bfloat16) == (slots + 1600 * 21) * frame_of_a_head
-    text = describe(made, torch.bfloat16)
-    assert "320 local, 400 anchor, 880 memory (to be found in the first seconds)" in text
-    assert f"while the roles are being found, up to {made.cache_bytes(torch.bfloat16) / 1e9:.2f} GB" in text
 
 
 @pytest.mark.parametrize("frames", [30, 9])
@@ -310,9 +229,6 @@ def test_the_caches_never_hold_more_than_the_plan_says(model, frames):
         assert held[-1] == made.shape.bytes(torch.float32) < held[0]
 
 
-# ------------------------------------------------------------------------------------------------------------- plans
-
-
 def test_without_a_fitting_bundled_profile_the_roles_are_found():
     found = plan()
     assert found.auto == AutoProfile() and isinstance(found.make_cache(torch.float32, "cpu"), AutoProfileCache)
@@ -320,11 +236,9 @@ def test_without_a_fitting_bundled_profile_the_roles_are_found():
     assert bundled.auto is None and "bundled profile 'self_forcing'" in describe(bundled, torch.float32)
     other = plan(method="self_forcing_window_21")
     assert other.auto is None and isinstance(other.make_cache(torch.float32, "cpu"), HeadCache)
-
-
-def test_auto_is_taken_at_its_word_where_a_bundled_profile_would_fit():
-    assert plan(WanConfig(), AutoProfile(0.3, 0.1)).auto == AutoProfile(0.3, 0.1)
+    assert plan(WanConfig(), AutoProfile(0.3, 0.1)).auto == AutoProfile(0.3, 0.1), "where a bundled one would fit"
     assert plan(WanConfig(), AutoProfile(), method="self_forcing").auto is None  # one cache for every head
+    assert "auto" not in bundled_profiles()
 
 
 @pytest.mark.parametrize("profile", [AutoProfile(), None])
@@ -332,6 +246,8 @@ def test_auto_is_taken_at_its_word_where_a_bundled_profile_would_fit():
 def test_roles_that_are_not_known_yet_cannot_be_rearranged(profile, roles):
     with pytest.raises(HeadForcingError, match=f"roles = '{roles}' rearranges a head profile; load one instead"):
         plan(profile=profile, roles=roles)
+    with pytest.raises(HeadForcingError, match="_fraction must be a number in 0-1"):
+        plan(profile=AutoProfile(float("nan"), 0.2))
 
 
 @pytest.mark.parametrize(("family", "most"), [("self_forcing", 18), ("causal_forcing_framewise", 20)])
@@ -343,15 +259,6 @@ def test_start_frames_that_leave_nothing_to_measure_are_refused(family, most):
             plan(profile=AutoProfile(), start_frames=frames, family=family)
     profile = HeadProfile("mine", 3, 5, AutoProfile().expected_roles(3, 5))
     assert plan(profile=profile, start_frames=most + step, family=family).auto is None
-
-
-@pytest.mark.parametrize("fractions", [(-0.1, 0.2), (0.2, 1.1), (float("nan"), 0.2)])
-def test_impossible_thresholds_are_refused_before_sampling(fractions):
-    with pytest.raises(HeadForcingError, match="_fraction must be a number in 0-1"):
-        plan(profile=AutoProfile(*fractions))
-
-
-# ---------------------------------------------------------------------------------------------------- for the next run
 
 
 @pytest.fixture(scope="module")
@@ -374,35 +281,73 @@ def test_what_was_found_is_there_in_the_next_run(found, tmp_path):
     assert "found while sampling" in load_profile(path).provenance["source"]
 
 
-def test_other_thresholds_take_other_roles_from_the_same_measurement(found, tmp_path):
+def test_other_thresholds_take_other_roles_from_the_same_measurement(found, tmp_path, caplog):
     store_found_profile(tmp_path, "0123abcd", found)
     other = load_found_profile(tmp_path, "0123abcd", AutoProfile(0.6, 0.0))
     assert other.counts() == {"local": 0, "anchor": 9, "memory": 6}
     assert other.shares == found.shares and other.roles == classify(found.shares, 0.6, 0.0)
     assert load_found_profile(tmp_path, "0123abcd", AutoProfile()).roles == found.roles
+    (path,) = tmp_path.iterdir()
+    path.write_text(path.read_text()[:200])
+    assert load_found_profile(tmp_path, "0123abcd", AutoProfile()) is None and path.name in caplog.text, "damaged"
 
 
 @pytest.mark.parametrize(
-    "fingerprint",
-    ["", "../x", "../../0123abcd", "a/b", "0123ABCD", "0123abc", "g" * 16, "a" * 65, "0123abcd\n", "\0" * 8],
+    "fingerprint", ["", "../../0123abcd", "a/b", "0123ABCD", "0123abc", "a" * 65, "0123abcd\n", "\0" * 8, "g" * 16]
 )
 def test_a_fingerprint_that_is_none_reaches_no_file(found, tmp_path, fingerprint):
-    folder = tmp_path / "kept"
-    for act in (
-        lambda: store_found_profile(folder, fingerprint, found),
-        lambda: load_found_profile(folder, fingerprint, AutoProfile()),
-    ):
-        with pytest.raises(HeadForcingError, match="fingerprint must be hexadecimal"):
-            act()
+    with pytest.raises(HeadForcingError, match="fingerprint must be hexadecimal"):
+        store_found_profile(tmp_path / "kept", fingerprint, found)
+    with pytest.raises(HeadForcingError, match="fingerprint must be hexadecimal"):
+        load_found_profile(tmp_path / "kept", fingerprint, AutoProfile())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_kept_profile_that_was_damaged_is_named_and_found_again(found, tmp_path, caplog):
-    path = store_found_profile(tmp_path, "0123abcd", found)
-    path.write_text(path.read_text()[:200])
-    assert load_found_profile(tmp_path, "0123abcd", AutoProfile()) is None
-    assert path.name in caplog.text
+def test_finished_blocks_do_not_change_at_the_switch(model):
+    cache = AutoProfileCache(shape_of(BUSY, 27), AutoProfile(), torch.float32)
+    copies, kept = [], []
+    script, noise = script_of([0] * 9, Schedule(SIGMAS, 3), embeds(), seed=3), SeededNoise((3, 16, HEIGHT, WIDTH))
+    for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
+        kept.append(block.latents)
+        copies.append(block.latents.clone())
+        assert (cache.profile is not None) == (block.index >= 6)
+    assert all(torch.equal(a, b) for a, b in zip(kept, copies, strict=True))
 
 
-def test_no_bundled_profile_is_called_auto():
-    assert "auto" not in bundled_profiles()
+def test_given_blocks_are_not_measured(model):
+    """Start frames go through a clean pass alone; the roles come from the blocks that are made."""
+    start = latents(plain(model, 12)[1])
+    auto = AutoProfileCache(shape_of(CachePolicy(), 60), AutoProfile(), torch.float32)
+    counted = []
+    watch = auto.meter.around
+
+    def spy(layer, group, attention):
+        if auto.meter.active and layer == 0:
+            counted.append(auto.block)
+        return watch(layer, group, attention)
+
+    auto.meter.around = spy
+    film(model, auto, 7, start=start)
+    assert auto._passes == 3 * len(SIGMAS)
+    assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
+
+
+def test_a_video_of_exactly_the_warm_up_finds_roles_for_the_next_one(model):
+    cache = AutoProfileCache(shape_of(CachePolicy(), 21), AutoProfile(), torch.float32)
+    film(model, cache, 7)
+    assert cache.profile is not None and cache.profile.counts() == {"local": 3, "anchor": 4, "memory": 8}
+
+
+def test_cost_of_a_14b_model_is_known_before_anything_is_allocated():
+    """40 x 40 heads of 128 at 832x480, bf16: 400 anchors of 7 frames, 320 local of 4, 880 memory heads of 11."""
+    config = WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40)
+    made = plan(config, AutoProfile(), 832, 480, seconds=60.0)
+    flat = [role for layer in made.shape.roles for role in layer]
+    assert [flat.count(role) for role in ("anchor", "local", "memory")] == [400, 320, 880]
+    slots, frame_of_a_head = 400 * 7 + 320 * 4 + 880 * 11, 2 * 30 * 52 * 128 * 2
+    assert made.shape.frame_slots == slots
+    assert warm_up_shape(made.shape).frame_slots == 1600 * 21
+    assert made.cache_bytes(torch.bfloat16) == (slots + 1600 * 21) * frame_of_a_head
+    text = describe(made, torch.bfloat16)
+    assert "320 local, 400 anchor, 880 memory (to be found in the first seconds)" in text
+    assert f"while the roles are being found, up to {made.cache_bytes(torch.bfloat16) / 1e9:.2f} GB" in text

@@ -43,14 +43,17 @@ def stream(path, decoder, **options):
     return BackgroundStream(VideoStream(path, decoder, crf=4), **options)
 
 
+def add_all(video) -> None:
+    for block in latents(60).split(3):
+        video.add(block)
+
+
 def test_the_video_is_the_one_written_in_the_foreground(tmp_path):
     with stream(tmp_path / "b.mp4", SlowDecoder()) as video:
-        for block in latents(60).split(3):
-            video.add(block)
+        add_all(video)
         info = video.finish()
     with VideoStream(tmp_path / "f.mp4", FlatColourDecoder(), crf=4) as video:
-        for block in latents(60).split(3):
-            video.add(block)
+        add_all(video)
         video.finish()
     assert info.video_frames == 237 and threads() == []
     assert (decoded(tmp_path / "b.mp4") == decoded(tmp_path / "f.mp4")).all()
@@ -77,22 +80,9 @@ def test_whoever_is_faster_waits_and_can_be_cancelled_meanwhile(tmp_path):
 
 def test_an_error_of_the_thread_is_raised_where_the_video_is_wanted(tmp_path):
     with pytest.raises(RuntimeError, match="broken"), stream(tmp_path / "v.mp4", BrokenDecoder()) as video:
-        for block in latents(60).split(3):
-            video.add(block)
+        add_all(video)
         video.finish()
     assert threads() == [] and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so its stream can be made")
-def test_a_stream_that_cannot_be_made_is_an_error_and_no_endless_wait(tmp_path):
-    with (
-        pytest.raises((RuntimeError, AssertionError)),
-        stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as v,
-    ):
-        for block in latents(60).split(3):
-            v.add(block)
-        v.finish()
-    assert threads() == []
 
 
 # ------------------------------------------------------------------------------------------------------------- encoding
@@ -121,16 +111,6 @@ def test_encoding_runs_beside_decoding(tmp_path, monkeypatch):
     assert threads() == []
 
 
-def test_few_chunks_wait_for_a_slow_encoder(tmp_path, monkeypatch):
-    monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
-    decoder = FlatColourDecoder()
-    with VideoStream(tmp_path / "v.mp4", decoder, crf=4) as video:
-        for block in latents(60).split(3):
-            video.add(block)
-            assert decoder.decoded_frames <= 3 * (WAITING_CHUNKS + 2) + video.video_frames / 4
-        video.finish()
-
-
 @pytest.mark.parametrize("fails_at", [1, 3, 21])
 def test_an_encoder_that_fails_is_an_error_of_the_next_call_and_blocks_nobody(tmp_path, monkeypatch, fails_at):
     """At the first chunk, at one that others wait behind, and at the last one, which only `finish` can tell of."""
@@ -141,42 +121,34 @@ def test_an_encoder_that_fails_is_an_error_of_the_next_call_and_blocks_nobody(tm
         pytest.raises(HeadForcingError, match="the disk is full"),
         VideoStream(tmp_path / "v.mp4", FlatColourDecoder(), crf=4, partial=partial) as video,
     ):
-        for block in latents(60).split(3):
-            video.add(block)
+        add_all(video)
         video.finish()
     assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at > 1 else [])
 
 
-class FakeStream:
-    """Counts who waits for whom."""
-
-    def __init__(self, device=None):
-        self.waits_for = []
-        streams.append(self)
-
-    def wait_stream(self, other):
-        self.waits_for.append(other)
-
-
-streams: list[FakeStream] = []
-
-
 def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, monkeypatch):
-    streams.clear()
-    loading = FakeStream()
-    threads_of = []
+    made, threads_of = [], []
+
+    class FakeStream:
+        """Notes who it waits for."""
+
+        def __init__(self, device=None):
+            self.waits_for = []
+            self.wait_stream = self.waits_for.append
+            made.append(self)
 
     def current_stream(device):
         threads_of.append(threading.current_thread())
         return loading
 
+    loading = FakeStream()
     monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     with stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as video:
         video.add(latents(3))
         video.finish()
-    assert [other.waits_for for other in streams] == [[], [loading]]
+    assert [other.waits_for for other in made] == [[], [loading]]
     assert threads_of == [threading.main_thread()]
 
 
@@ -224,7 +196,7 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
 
     def render() -> None:
         args = ["demo", "--device", "cpu", "--seconds", "2", "--out", ".", "--json", *options]
-        source = Source.demo(_parser("demo").parse_args(args))
+        source = Source.of(_parser().parse_args(args))
         job, loaded = source.job(source.plan(), source.encode()), source.load()
         kept.extend([weakref.ref(loaded.backbone), weakref.ref(loaded.codec.network)])
         loaded.render(job, Path("video.mp4"), Path("latents.safetensors"))
@@ -237,3 +209,25 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
         assert [reference() for reference in kept] == [None] * 3
     finally:
         gc.enable()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU, so its stream can be made")
+def test_a_stream_that_cannot_be_made_is_an_error_and_no_endless_wait(tmp_path):
+    with (
+        pytest.raises((RuntimeError, AssertionError)),
+        stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as v,
+    ):
+        for block in latents(60).split(3):
+            v.add(block)
+        v.finish()
+    assert threads() == []
+
+
+def test_few_chunks_wait_for_a_slow_encoder(tmp_path, monkeypatch):
+    monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
+    decoder = FlatColourDecoder()
+    with VideoStream(tmp_path / "v.mp4", decoder, crf=4) as video:
+        for block in latents(60).split(3):
+            video.add(block)
+            assert decoder.decoded_frames <= 3 * (WAITING_CHUNKS + 2) + video.video_frames / 4
+        video.finish()

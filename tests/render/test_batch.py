@@ -7,19 +7,14 @@ import pytest
 from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.distributed.choose_farm import farm_named
 from headforcing.headforcing_core.distributed.farm import Farm
+from headforcing.headforcing_core.distributed.ray_farm import farm_named
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import claimed
 from headforcing.headforcing_core.video.writer import VideoWriter
 
-SHORT = {
-    "demo": True,
-    "seconds": 1,
-    "scale": 1,
-    "device": "cpu",
-    "prompts": "a red ball bouncing in the teal plain room",
-}
+BALL = "a red ball bouncing in the teal plain room"
+SHORT = {"demo": True, "seconds": 1, "scale": 1, "device": "cpu", "sigmas": "1", "prompts": BALL}
 
 
 @pytest.fixture
@@ -46,9 +41,7 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
     names = ["ball-seed1", "ball-seed2", "line-0002"]
     assert code == 0 and states(found) == dict.fromkeys(names, "done")
     files = sorted(path.name for path in (tmp_path / "out").iterdir() if path.is_file())
-    assert files == ["ball-seed1.mp4", "ball-seed1.safetensors", "ball-seed2.mp4", "ball-seed2.safetensors"] + [
-        "line-0002.mp4"
-    ]
+    assert files == [*(f"ball-seed{n}.{kind}" for n in (1, 2) for kind in ("mp4", "safetensors")), "line-0002.mp4"]
     hashes = [video["files"] for video in found["videos"]]
     assert hashes[0]["ball-seed1.mp4"] != hashes[1]["ball-seed2.mp4"]
     code, again = batch(*lines)
@@ -64,20 +57,15 @@ def test_videos_are_named_after_their_lines_and_made_once(batch, tmp_path):
 
 
 def test_a_line_that_begins_with_a_video_takes_no_blocks_of_the_same_line_without_it(batch, tmp_path):
-    line = {**SHORT, "name": "ball", "latents": True}
-    assert batch({**line, "seconds": 2})[0] == 0
+    line = {**SHORT, "name": "ball", "latents": True, "seconds": 2}
+    assert batch(line)[0] == 0
     clip = (tmp_path / "out" / "ball.mp4").rename(tmp_path / "clip.mp4")
-    code, found = batch({**line, "seconds": 2, "start_video": str(clip), "start_seconds": 0.6})
+    code, found = batch({**line, "start_video": str(clip), "start_seconds": 0.6})
     assert code == 0 and states(found) == {"ball": "done"} and found["videos"][0]["reused_blocks"] == 0
-    alone = tmp_path / "alone.safetensors"
-    options = ["--seconds", "2", "--scale", "1", "--device", "cpu", "--start-video", clip, "--start-seconds", "0.6"]
-    assert (
-        main(
-            ["demo", *map(str, options), "--prompts", SHORT["prompts"], "--latents", str(alone), "--out", str(tmp_path)]
-        )
-        == 0
-    )
-    assert (tmp_path / "out" / "ball.safetensors").read_bytes() == alone.read_bytes()
+    options = f"--seconds 2 --scale 1 --device cpu --sigmas 1 --start-video {clip} --start-seconds 0.6".split()
+    options += ["--prompts", SHORT["prompts"], "--latents", str(tmp_path / "alone.safetensors"), "--out", str(tmp_path)]
+    assert main(["demo", *options]) == 0
+    assert (tmp_path / "out" / "ball.safetensors").read_bytes() == (tmp_path / "alone.safetensors").read_bytes()
 
 
 def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path):
@@ -88,18 +76,6 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     assert "another process is writing" in found["videos"][0]["why"]
     code, found = batch(*lines)
     assert code == 0 and states(found) == {"held": "done", "free": "finished before"}
-
-
-def test_a_video_of_which_only_the_latents_could_be_written_has_failed_and_keeps_them(batch, tmp_path, monkeypatch):
-    def full(*args):
-        raise HeadForcingError("no space left")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(VideoWriter, "_remux", full)
-        code, found = batch({**SHORT, "name": "ball", "latents": True})
-    latents = tmp_path / "out" / "ball.safetensors"
-    assert code == 1 and f"no space left; the latents are complete: {latents}" in found["videos"][0]["why"]
-    assert latents.is_file()
 
 
 def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypatch, tmp_path):
@@ -120,34 +96,19 @@ def test_an_interrupted_batch_says_what_is_finished_and_goes_on(batch, monkeypat
     assert sorted(states(batch(*lines)[1]).values()) == ["done", "finished before"]
 
 
-def test_a_person_reads_a_table_and_what_took_how_long(tmp_path, capsys):
-    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "name": "ball"}), encoding="utf-8")
-    assert main(["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out")]) == 0
-    said = capsys.readouterr()
-    lines = said.out.splitlines()
-    assert lines[0].startswith("| video | state |") and lines[2].startswith("| ball | done | 0 |")
-    assert "1 done" in lines and any(line.startswith("farm     one after the other") for line in lines)
-    assert "ball: done, 0 of 2 blocks reused" in said.err and "2/2" in said.err
-
-
 WRONG = {
-    "[1]": "expected a JSON object",
-    "{": "not valid JSON",
-    '{"demo": true, "sed": 1}': "did you mean seed?",
+    "[1]": "expected a JSON object", "{": "not valid JSON", '{"demo": true, "sed": 1}': "did you mean seed?",
     '{"demo": true, "seed": -1}': "must be a whole number",
     '{"demo": true, "method": "magic"}': "invalid choice: 'magic'",
     '{"demo": true, "seed": true}': "expected one argument",
     '{"demo": true, "prompts": {}}': "must be a text, a number, true or false",
-    '{"demo": true, "seeds": []}': "seeds must be a list",
-    '{"demo": true, "seeds": [1, 1]}': "two videos named",
+    '{"demo": true, "seeds": []}': "seeds must be a list", '{"demo": true, "seeds": [1, 1]}': "two videos named",
     '{"demo": true, "name": "../x"}': "a name has up to 80",
-    '{"demo": true, "out": "x.mp4"}': "'out' is no option of a line",
-    '{"demo": 1}': "demo must be true or false",
+    '{"demo": true, "out": "x.mp4"}': "'out' is no option of a line", '{"demo": 1}': "demo must be true or false",
     '{"demo": true, "prompts": "@nowhere.txt"}': "nowhere.txt",
     '{"demo": true, "seconds": -3}': "seconds must be above 0",
-    '{"weights": "nowhere.pt", "prompts": "a fox"}': "nowhere.pt",
-    '{"prompts": "a fox"}': "required: --weights",
-}
+    '{"weights": "nowhere.pt", "prompts": "a fox"}': "nowhere.pt", '{"prompts": "a fox"}': "required: --weights",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("line", WRONG)
@@ -158,14 +119,19 @@ def test_a_mistake_is_refused_with_its_line_before_anything_is_made(line, batch,
     assert not list((tmp_path / "out").glob("*.mp4"))
 
 
-def test_shards_make_every_video_once(tmp_path):
-    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "seeds": [*range(5)]}), encoding="utf-8")
-    command = ["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out"), "--json"]
+def test_shards_make_every_video_once_and_a_person_reads_a_table(tmp_path, capsys):
+    (tmp_path / "jobs.jsonl").write_text(json.dumps({**SHORT, "name": "ball", "seeds": [*range(3)]}), encoding="utf-8")
+    command = ["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "out")]
     made = []
     for part in ("1/2", "2/2"):
         assert main([*command, "--shard", part]) == 0
         made.append({path.name for path in (tmp_path / "out").glob("*.mp4")})
-    assert [len(names) for names in made] == [3, 5]
+    assert [len(names) for names in made] == [2, 3]
+    said = capsys.readouterr()
+    lines = said.out.splitlines()
+    assert lines[0].startswith("| video | state |") and lines[2].startswith("| ball-seed0 | done | 0 |")
+    assert "2 done" in lines and any(line.startswith("farm     one after the other") for line in lines)
+    assert "ball-seed0: done, 0 of 2 blocks reused" in said.err and "2/2" in said.err
     assert main([*command, "--shard", "3/2"]) == 2
 
 
@@ -188,35 +154,37 @@ def test_without_ray_videos_are_made_one_after_the_other_and_no_cluster_is_reach
         farm_named("auto")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("everywhere",), "local, auto or ray://HOST:PORT"),
-        (("ray://head",), "local, auto or ray://HOST:PORT"),
-        (("local", -1.0), "--farm-gpus must be from 0"),
-        (("local", None, 0), "--farm-workers must be from 1"),
-        (("auto", None, 2), "goes with --farm local"),
-        ((None, 1.0), "go with --farm"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (("everywhere",), "local, auto or ray://HOST:PORT"), (("ray://head",), "local, auto or ray://HOST:PORT"),
+    (("local", -1.0), "--farm-gpus must be from 0"), (("local", None, 0), "--farm-workers must be from 1"),
+    (("auto", None, 2), "goes with --farm local"), ((None, 1.0), "go with --farm"),
+])  # fmt: skip
 def test_a_farm_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(HeadForcingError, match=message):
         farm_named(*arguments)
 
 
-class AtTheSameTime(Farm):
-    parallel = True
+FARM = type("AtTheSameTime", (Farm,), {"parallel": True})()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
-        ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    ({"profile": "auto", "seeds": [1, 2]}, "would each find their own"),
+    ({"device": "cuda:1"}, "on a farm the device is auto, cuda or cpu"),
+])  # fmt: skip
 def test_what_a_farm_cannot_do_is_refused_before_it_starts(options, message, batch, monkeypatch, tmp_path):
-    monkeypatch.setattr(batch_command, "farm_of", lambda args: AtTheSameTime())
+    monkeypatch.setattr(batch_command, "farm_of", lambda args: FARM)
     code, said = batch({**SHORT, "found_profiles": str(tmp_path / "found"), **options})
     assert code == 2 and message in said
     assert not list((tmp_path / "out").glob("*.mp4"))
+
+
+def test_a_video_of_which_only_the_latents_could_be_written_has_failed_and_keeps_them(batch, tmp_path, monkeypatch):
+    def full(*args):
+        raise HeadForcingError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(VideoWriter, "_remux", full)
+        code, found = batch({**SHORT, "name": "ball", "latents": True})
+    latents = tmp_path / "out" / "ball.safetensors"
+    assert code == 1 and f"no space left; the latents are complete: {latents}" in found["videos"][0]["why"]
+    assert latents.is_file()

@@ -9,7 +9,7 @@ from headforcing.headforcing_core.hashing import SHORT
 from headforcing.headforcing_core.runs import files
 from headforcing.headforcing_core.runs.stored import stored_videos
 
-BALL = ["--prompts", "a red ball bouncing in the teal plain room", "--device", "cpu", "--scale", "2", "--json"]
+BALL = ["--prompts", "a red ball in the teal room", *"--device cpu --scale 2 --sigmas 1 --json".split()]
 
 
 @pytest.fixture(scope="module")

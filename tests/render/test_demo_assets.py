@@ -12,7 +12,6 @@ from headforcing.headforcing_core.head_profiles.profile import default_profile
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.scenes import render
-from headforcing.research.training.release import fit_preview_factors
 
 
 @pytest.fixture(scope="module")
@@ -42,41 +41,18 @@ def test_case_and_punctuation_do_not_matter_but_neighbours_do():
     assert not torch.equal(word_hash.encode("a yellow ball")[1], plain[1])
 
 
-def test_words_past_the_context_are_ignored():
-    assert torch.equal(word_hash.encode("red " * 30), word_hash.encode("red " * 12))
-    assert torch.equal(word_hash.encode(""), torch.zeros(12, 64))
-
-
-def test_unknown_words_are_named_once_each():
-    assert word_hash.check_prompt("A red dragon, flying in the teal Dragon room") == ["dragon", "flying"]
-    assert word_hash.check_prompt("a red ball bouncing in the teal plain room panning left") == []
-
-
-@pytest.mark.parametrize(
-    ("prompt", "says"),
-    [
-        (
-            "a purple dinosaur",
-            "does not know dinosaur, so what it shows is left to chance: try 'a purple ball",
-        ),
-        ("red star, navy", "was not trained on prompts in the form of 'red star, navy'"),
-        ("red star, navy", "try 'a red star bouncing in the navy checkerboard room'"),
-        ("one two three four five six seven eight", "does not know one, two, three, four, five, six ..., so"),
-    ],
-)
+@pytest.mark.parametrize(("prompt", "says"), [
+    ("a purple dinosaur", "does not know dinosaur, so what it shows is left to chance: try 'a purple ball"),
+    ("red star, navy", "was not trained on prompts in the form of 'red star, navy'"),
+    ("red star, navy", "try 'a red star bouncing in the navy checkerboard room'"),
+    ("one two three four five six seven eight", "does not know one, two, three, four, five, six ..., so"),
+])  # fmt: skip
 def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence(prompt, says):
     sentence = word_hash.advice(prompt)
     assert says in sentence and "\n" not in sentence and "{" not in sentence
     assert word_hash.advice(word_hash.nearest(prompt)) is None
-
-
-def test_a_prompt_like_those_of_the_training_set_gets_none():
     assert word_hash.advice("A red ball bouncing in the teal plain room, panning left") is None
-
-
-def test_every_room_of_the_demo_story_is_left_and_comes_back():
-    rooms = [Look.parse(line.split(" ", 1)[1]).room for line in assets.DEMO_STORY.splitlines()]
-    assert len(rooms) == 6 and rooms[:3] == rooms[3:] and len(set(rooms)) == 3
+    assert word_hash.check_prompt("A red dragon, flying in the teal Dragon room") == ["dragon", "flying"]
 
 
 def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy():
@@ -84,13 +60,6 @@ def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy():
     assert [start for start, _ in lines] == ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50"]
     for _, prompt in lines:
         assert Look.parse(prompt).prompt == prompt and word_hash.check_prompt(prompt) == []
-
-
-def test_the_model_file_itself_says_what_its_shapes_cannot():
-    info = inspect_checkpoint(assets.model_path())
-    assert info.config == assets.TOY_CONFIG
-    assert (info.causal_ar, info.frames_per_block) == (True, assets.BLOCK_FRAMES)
-    assert (assets.TOY_CONFIG.text_len, assets.TOY_CONFIG.text_dim) == word_hash.encode("").shape
 
 
 def test_autoencoder_keeps_the_frame_law_and_the_picture(autoencoder):
@@ -114,12 +83,6 @@ def test_streaming_decode_is_the_whole_decode_in_pieces(autoencoder, chunks):
         assert torch.equal(pieces, autoencoder.decode(latents))
 
 
-def test_autoencoder_loads_in_the_dtype_asked_for():
-    autoencoder = assets.load_autoencoder(dtype=torch.bfloat16)
-    assert autoencoder.decode(torch.zeros(2, 16, 8, 8)).dtype == torch.bfloat16
-    assert not any(parameter.requires_grad for parameter in autoencoder.parameters())
-
-
 def test_preview_factors_show_the_colours_of_the_picture(autoencoder):
     latents = autoencoder.encode(scene())
     preview = torch.einsum("fchw,cd->fhwd", latents, torch.tensor(PREVIEW_FACTORS)) + torch.tensor(PREVIEW_BIAS)
@@ -128,22 +91,32 @@ def test_preview_factors_show_the_colours_of_the_picture(autoencoder):
     assert (preview[1:] - colours).square().mean().sqrt() < 0.1
 
 
-def test_preview_fit_is_the_best_linear_map(autoencoder):
-    latents = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0))
-    factors, bias = fit_preview_factors(autoencoder, [latents, latents[:4]])
-    assert factors.shape == (16, 3) and bias.shape == (3,)
-
-    def error(factors, bias):
-        decoded = autoencoder.decode(latents)[1:].unflatten(0, (-1, 4)).mean(1)
-        colours = decoded.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
-        return (torch.einsum("fchw,cd->fhwd", latents[1:], factors) + bias - colours).square().mean()
-
-    assert error(factors, bias) < error(torch.tensor(PREVIEW_FACTORS), torch.tensor(PREVIEW_BIAS))
-
-
 @pytest.mark.slow
 def test_the_model_shows_what_its_prompts_say():
     """A minute of the demo is too long to judge here: nine seconds with two other rooms between."""
     judge = RoomsJudge(assets.model_path(), assets.autoencoder_path(), default_profile(8, 6))
     found = judge.measure_story(preset("head_forcing"), "profile", STORIES["twelve_blocks"](90_000), 90_000)
     assert found["background"] > 0.9 and found["single"] > 0.9
+
+
+def test_words_past_the_context_are_ignored():
+    assert torch.equal(word_hash.encode("red " * 30), word_hash.encode("red " * 12))
+    assert torch.equal(word_hash.encode(""), torch.zeros(12, 64))
+
+
+def test_every_room_of_the_demo_story_is_left_and_comes_back():
+    rooms = [Look.parse(line.split(" ", 1)[1]).room for line in assets.DEMO_STORY.splitlines()]
+    assert len(rooms) == 6 and rooms[:3] == rooms[3:] and len(set(rooms)) == 3
+
+
+def test_the_model_file_itself_says_what_its_shapes_cannot():
+    info = inspect_checkpoint(assets.model_path())
+    assert info.config == assets.TOY_CONFIG
+    assert (info.causal_ar, info.frames_per_block) == (True, assets.BLOCK_FRAMES)
+    assert (assets.TOY_CONFIG.text_len, assets.TOY_CONFIG.text_dim) == word_hash.encode("").shape
+
+
+def test_autoencoder_loads_in_the_dtype_asked_for():
+    autoencoder = assets.load_autoencoder(dtype=torch.bfloat16)
+    assert autoencoder.decode(torch.zeros(2, 16, 8, 8)).dtype == torch.bfloat16
+    assert not any(parameter.requires_grad for parameter in autoencoder.parameters())

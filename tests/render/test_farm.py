@@ -19,7 +19,7 @@ import types
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands import batch, profiles
+from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.distributed import ray_farm
 from headforcing.headforcing_core.distributed.ray_farm import RETRIES, RayFarm
@@ -37,8 +37,8 @@ STORIES = (
     "0:00 a yellow star gliding in the navy checkerboard room\n0:01 a cyan cross circling in the maroon striped room",
     "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in the slate plain room",
 )
-SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 2, "latents": True}
-LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9}
+SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 1, "latents": True, "sigmas": "1"}
+LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
 
 
 @pytest.fixture(scope="module")
@@ -120,11 +120,9 @@ def blocks(folder: Path, name: str) -> int:
 def worker_of(task: str, besides: list[int]) -> int | None:
     """The process that runs a task of this name, which Ray writes into its title."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
+        with contextlib.suppress(OSError):
             if entry.read_bytes().rstrip(b"\0").decode() == f"ray::{task}" and int(entry.parent.name) not in besides:
                 return int(entry.parent.name)
-        except OSError:
-            continue
     return None
 
 
@@ -138,9 +136,9 @@ def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, h
     ray.shutdown()
     monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head[0]}")
     address = "auto" if how == "auto" else f"ray://127.0.0.1:{head[1]}"
-    lines = [{**SHORT, "name": name, "seconds": 1, "prompts": STORIES[0]} for name in ("right", "wrong")]
+    lines = [{**SHORT, "name": name, "prompts": STORIES[0]} for name in ("right", "wrong")]
     with claimed(tmp_path / "out" / "wrong.mp4"), monkeypatch.context() as patch:
-        patch.setattr(batch, "PATIENCE_SECONDS", 0.0)
+        patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
         found = run(tmp_path, lines, "--farm", address, code=1)
     assert found["farm"].startswith(f"Ray, {address}: 2 at a time") and not ray.is_initialized()
     assert rows(found)["right"]["state"] == "done" and "another process is writing" in rows(found)["wrong"]["why"]
@@ -148,17 +146,18 @@ def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, h
 
 @on_workers
 def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_path):
-    lines = [{**SHORT, "name": f"story{i}", "prompts": story, "seeds": [1, 2]} for i, story in enumerate(STORIES)]
-    folders = tmp_path / "turn", tmp_path / "farm"
-    for folder in folders:
-        folder.mkdir()
-    in_turn, farmed = run(folders[0], lines), run(folders[1], lines, "--farm", "local")
+    lines = [
+        {**SHORT, "seconds": 2, "name": f"story{i}", "prompts": story, "seeds": [1, 2]}
+        for i, story in enumerate(STORIES)
+    ]
+    (tmp_path / "farm").mkdir()
+    in_turn, farmed = run(tmp_path, lines), run(tmp_path / "farm", lines, "--farm", "local")
     assert farmed["farm"].startswith("Ray, local: 2 at a time") and in_turn["farm"] == "one after the other"
     files = [{name: row["files"] for name, row in rows(found).items()} for found in (in_turn, farmed)]
     assert files[0] == files[1] and len(files[0]) == 6
     assert len({hash for row in files[0].values() for hash in row.values()}) == 12
     assert {row["state"] for row in farmed["videos"]} == {"done"}
-    again = run(folders[1], lines, "--farm", "local")
+    again = run(tmp_path / "farm", lines, "--farm", "local")
     assert {row["state"] for row in again["videos"]} == {"finished before"} and again["seconds"]["all"] < 6
 
 
@@ -208,21 +207,24 @@ def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
+def batch(folder: Path, lines: list, *more: str, **options) -> subprocess.Popen:
+    """A batch on a farm of its own, in a process whose children can be found by `STARTED_FOR`."""
+    program = [sys.executable, "-m", "headforcing.headforcing_core", *command(folder, lines), "--farm", "local", *more]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(folder)}
+    return subprocess.Popen(program, env=environment, **options)
+
+
 @linux
 def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path):
     """A terminal sends it to the whole process group, so to what Ray has started, too."""
-    lines, mark = [{**LONG, "name": "long", "seconds": 40}], f"STARTED_FOR={tmp_path}"
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", **dict([mark.split("=", 1)])}
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, lines), "--farm", "local"],
-        env=environment, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    lines, streams = [{**LONG, "name": "long", "seconds": 25}], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = batch(tmp_path, lines, start_new_session=True, text=True, **streams)
     wait_for(lambda: blocks(tmp_path, "long") >= 2, process)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
     assert (process.returncode, out) == (130, "") and "Traceback" not in errors
     assert errors.splitlines()[-1].startswith("interrupted; 0 of 1 videos are finished, what is made of the others is")
-    wait_for(lambda: not running_with(mark))
+    wait_for(lambda: not running_with(f"STARTED_FOR={tmp_path}"))
     stored = blocks(tmp_path, "long")
     assert stored >= 2
     assert rows(run(tmp_path, lines))["long"]["reused_blocks"] == stored
@@ -230,18 +232,13 @@ def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path)
 
 @linux
 def test_workers_end_within_seconds_of_a_batch_that_is_killed(tmp_path):
-    mark = f"STARTED_FOR={tmp_path}"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, [LONG, {**LONG, "seed": 1}])]
-        + ["--farm", "local", "--farm-workers", "2"],
-        env={**os.environ, "OMP_NUM_THREADS": "1", **dict([mark.split("=", 1)])},
-        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = batch(tmp_path, [LONG, {**LONG, "seed": 1}], "--farm-workers", "2", **silent)
     wait_for(lambda: min(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) >= 1, process)
     process.kill()
     process.wait()
     until = time.monotonic() + 60
-    while (left := running_with(mark)) and time.monotonic() < until:
+    while (left := running_with(f"STARTED_FOR={tmp_path}")) and time.monotonic() < until:
         time.sleep(0.1)
     assert not left
     assert max(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) < 17
@@ -251,14 +248,11 @@ def running_with(variable: str) -> list[str]:
     """The processes that were started with this variable in their environment."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with contextlib.suppress(OSError):
             if variable in (folder / "environ").read_text().split("\0"):
-                name = (folder / "cmdline").read_text()
-                if not re.match(r"ray::\w+Agent\0", name):  # Ray's own, without a model: looks for its node at times
-                    found.append(name)
-        except OSError:
-            continue
-    return found
+                found.append((folder / "cmdline").read_text())
+    # Ray's own agents, without a model, look for their node at times
+    return [name for name in found if not re.match(r"ray::\w+Agent\0", name)]
 
 
 def same(folder: Path, *command: str, file: str) -> list:
@@ -273,7 +267,7 @@ def same(folder: Path, *command: str, file: str) -> list:
 
 @on_workers
 def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, capsys):
-    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--runs", "{out}/runs"]
+    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--sigmas", "1", "--runs", "{out}/runs"]
     methods = ["--methods", "head_forcing", "self_forcing_window_21"]
     found = same(tmp_path, "compare", *options, *methods, "--out", "{out}", file="comparison.json")
     for table in found:
@@ -282,13 +276,3 @@ def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, cap
     assert found[0]["rows"] == found[1]["rows"] and len(found[0]["rows"]) == 2
     here, farmed = ({path.name for path in (tmp_path / out / "runs").iterdir()} for out in ("out0", "out2"))
     assert here == farmed and len(here) == 2, "what a farm has made goes on without one, and the other way"
-
-
-@on_workers
-def test_profiles_measured_on_a_farm_are_the_same(tmp_path, capsys, monkeypatch):
-    monkeypatch.setitem(profiles.BUDGETS, "quick", (2, 3.0))
-    options = ["profile", "{out}/p.json", "--demo", "--preset", "quick", "--device", "cpu"]
-    found = same(tmp_path, *options, file="p.json")
-    assert found[0]["roles"] == found[1]["roles"]
-    hashes = [(tmp_path / out / "p.safetensors").read_bytes() for out in ("out0", "out2")]
-    assert hashes[0] == hashes[1]

@@ -12,7 +12,7 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.render.block_keys import setup_hash
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import Render
@@ -30,7 +30,7 @@ def measured(layers: int, seed: int = 0) -> HeadProfile:
 def setup(profile: HeadProfile | None = None, **settings) -> str:
     options = RenderOptions(width=64, height=64, seconds=3.0, profile=profile, **settings)
     plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 3.0))
-    return setup_hash(plan, "0" * 16, 0, torch.float32, None)
+    return RenderJob(plan, {}, "0" * 16).setup
 
 
 def test_block_keys_name_every_guard_and_stay_as_they_were_without():

@@ -1,6 +1,8 @@
 """LongLive 2.0 from the command line, on small random weights of Wan 2.2: shots, sizes, frame rate and resume."""
 
 import json
+import os
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,22 +28,15 @@ from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
 from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
-from headforcing.headforcing_core.video.wan22 import Wan22Decoder, Wan22Encoder
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from tiny_checkpoints import wan22_vae
+from toy_renders import Told
 
 STORY = "0:00 a green apple\n0:04 a red apple\n0:06.5 [reset] an apple"
 TEXTS = ["a green apple", "a red apple", "an apple", LONGLIVE2.shot_prefix + "a red apple"]
-
-
-def vae_22(path: Path) -> Path:
-    """A Wan 2.2 VAE of small width with random weights."""
-    torch.manual_seed(5)
-    weights = Wan22Decoder(4).state_dict() | Wan22Encoder(4).state_dict()
-    save_file({name: torch.ones_like(t) if "gamma" in name else t for name, t in weights.items()}, path)
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     rows = torch.randn(len(TEXTS), 9, 24, generator=torch.Generator().manual_seed(1))
     save_embeddings(folder / "texts.safetensors", dict(zip(TEXTS, rows, strict=True)))
-    vae_22(folder / "vae.safetensors")
+    wan22_vae(folder / "vae.safetensors")
     return folder
 
 
@@ -79,15 +74,17 @@ def generate(folder: Path, tmp_path: Path, capsys):
     return run
 
 
-class StopsAt(KeptLatents):
-    """Keeps latents, and stops the render after a block."""
+class EndsAt(KeptLatents):
+    """Keeps latents, and ends the render after a block: by an error, or the whole process."""
 
-    def __init__(self, block: int):
+    def __init__(self, block: int, kills: bool):
         super().__init__()
-        self.last = block
+        self.last, self.kills = block, kills
 
     def add(self, block) -> None:
         super().add(block)
+        if block.index == self.last and self.kills:
+            os.kill(os.getpid(), signal.SIGKILL)
         if block.index == self.last:
             raise InterruptedError
 
@@ -97,6 +94,7 @@ def latents_of(path: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
+@pytest.mark.repeat("head_forcing")
 def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path, method):
     video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
     made = generate("--method", method, "--out", video, "--latents", latents)
@@ -131,11 +129,12 @@ def test_a_finished_part_is_taken_over_and_a_later_prompt_changes_only_what_foll
 
 
 def test_a_cut_is_another_video_than_a_prompt_that_goes_on_with_the_shot(generate, tmp_path):
-    paths = [tmp_path / f"{name}.safetensors" for name in ("default", "cut", "reset")]
-    for path, tag in zip(paths, ("", "[cut] ", "[reset] "), strict=True):
+    made = []
+    for tag in ("", "[cut] ", "[reset] "):
         story = f"a green apple | {tag}a red apple"
-        generate("--seconds", 4, "--method", "longlive2", "--latents", path, prompts=story)
-    default, cut, reset = map(latents_of, paths)
+        generate("--seconds", 4, "--method", "longlive2", "--latents", tmp_path / "x.safetensors", prompts=story)
+        made.append(latents_of(tmp_path / "x.safetensors"))
+    default, cut, reset = made
     assert torch.equal(default, cut) and not torch.equal(cut[16:], reset[16:])
     assert torch.equal(cut[:8], reset[:8])
 
@@ -157,25 +156,8 @@ def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it
     assert torch.equal(stored.latents(), again)
 
 
-class Told(Story):
-    """Tells another story before the second block."""
-
-    def __init__(self, timeline, embeds):
-        self.told, self.embeds, self.asked, self.refusals = timeline, embeds, 0, []
-
-    def ask(self):
-        self.asked += 1
-        return self.told if self.asked == 2 else None
-
-    def encode(self, texts):
-        return [self.embeds[text] for text in texts]
-
-    def refused(self, error):
-        self.refusals.append(str(error))
-
-
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
-def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_was_told(tmp_path, method):
+def test_takes_live_edits_and_stopped_or_killed_renders_give_the_video_of_the_story_that_was_told(tmp_path, method):
     weights = files.wan_weights(channels=48, out=48)
     config = WanConfig(
         dim=128, ffn_dim=192, num_layers=files.LAYERS, num_heads=1, in_dim=48, out_dim=48, freq_dim=32, text_dim=24
@@ -187,10 +169,12 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     texts = [prefix + text for text in "abc" for prefix in ("", LONGLIVE2.shot_prefix)]
     embeds = {text: torch.randn(5, 24, generator=generator) for text in texts}
 
-    def rendered(text: str, runs: Path | None, story: Story | None = None, stop: int | None = None) -> torch.Tensor:
+    def rendered(
+        text: str, runs: Path | None, story: Story | None = None, stop: int | None = None, kills: bool = False
+    ) -> torch.Tensor:
         plan = options.plan(config, options.parse(text))
         known = {text: embeds[text] for text in plan.timeline.texts}
-        kept = KeptLatents() if stop is None else StopsAt(stop)
+        kept = KeptLatents() if stop is None else EndsAt(stop, kills)
         edits = [] if story is None else [LiveEdits(story)]
         with suppress(InterruptedError):
             make_video(RenderJob(plan, known, "tiny", runs=runs), model, Place(), [kept, *edits])
@@ -202,9 +186,15 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     assert same == 3 and len(straight) == 40, "the third prompt begins with the fourth block"
     runs = tmp_path / "runs"
     rendered(first, runs, stop=1)
+    if hasattr(os, "fork"):
+        if (child := os.fork()) == 0:
+            rendered(first, runs, stop=2, kills=True)
+            os._exit(1)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
     assert torch.equal(rendered(first, runs), straight), "a stopped render goes on"
     assert torch.equal(rendered(other, runs), changed), "a take"
-    story = Told(options.parse(other), embeds)
+    story, asked = Told({}, 6.0), iter([None, options.parse(other)])
+    story.ask, story.encode = lambda: next(asked, None), lambda texts: [embeds[text] for text in texts]
     assert torch.equal(rendered(first, None, story), changed) and not story.refusals, "a live edit"
 
 
@@ -244,14 +234,10 @@ def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_st
         assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
 
 
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        (("--size", "80x96"), "multiple of 32"),
-        (("--method", "rolling_forcing"), "sampler of its own"),
-        (("--sigmas", "13 steps"), "1 to 12 steps"),
-    ],
-)
+@pytest.mark.parametrize(("more", "why"), [
+    (("--size", "80x96"), "multiple of 32"), (("--method", "rolling_forcing"), "sampler of its own"),
+    (("--sigmas", "13 steps"), "1 to 12 steps"),
+])  # fmt: skip
 def test_what_does_not_fit_the_model_is_refused_in_a_sentence(folder, tmp_path, capsys, more, why):
     names = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
     given = [str(part) for name, file in names.items() for part in (name, folder / file)]

@@ -5,6 +5,8 @@ trace in them.
 """
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,10 +14,11 @@ import torch
 from headforcing.headforcing_core.commands import profiles
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.rules import remark_on_rule, with_rule
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
-from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
@@ -68,7 +71,7 @@ def names(folder: Path) -> list[str]:
 # ----------------------------------------------------------------------------------------------------------- measure
 
 
-def test_profile_measures_the_demo_model_and_says_what_it_found(run, tmp_path):
+def test_profile_measures_the_demo_model_and_says_what_it_found(short, run, tmp_path):
     out = tmp_path / "new folder" / "mine.json"
     found = run("profile", out, *DEMO)
     assert found["counts"] == {"local": 10, "anchor": 12, "memory": 26} and found["missing_prompts"] == []
@@ -80,32 +83,56 @@ def test_profile_measures_the_demo_model_and_says_what_it_found(run, tmp_path):
     profile = load_profile(out)
     assert (profile.name, profile.num_layers, profile.num_heads, profile.families) == ("mine", 8, 6, ("toy_world",))
     assert profile.roles == classify(profile.shares) and profile.counts() == found["counts"]
-    assert profile.measured["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
-    assert {key: profile.measured[key] for key in ("prompts", "blocks", "steps", "size", "rope", "seed")} == {
-        "prompts": 4,
-        "blocks": 14,  # 10 s
-        "steps": 4,
-        "size": "64x64",
-        "rope": "absolute",
-        "seed": 0,
-    }
-    shares = HeadShares.load(out.with_suffix(".safetensors"))
-    assert shares.setup.prompts == word_hash.sample_prompts(4)
+    about = {"prompts": 4, "blocks": 5, "steps": 4, "size": "64x64", "rope": "absolute", "seed": 0}
+    about["fingerprint"] = inspect_checkpoint(assets.model_path()).fingerprint
+    assert {key: profile.measured[key] for key in about} == about
+    assert HeadShares.load(out.with_suffix(".safetensors")).setup.prompts == word_hash.sample_prompts(4)
     shipped = [role for layer in load_profile(bundled_profiles()["toy_world"]).roles for role in layer]
     ours = [role for layer in profile.roles for role in layer]
     assert sum(a == b for a, b in zip(ours, shipped, strict=True)) >= 22
 
 
+def test_prompts_measured_as_jobs_of_a_farm_have_the_same_shares(short, run, whole, tmp_path, monkeypatch):
+    farm = type("AtTheSameTime", (Farm,), {"parallel": True})()
+    monkeypatch.setattr(profiles, "farm_of", lambda args: farm)
+    run("profile", tmp_path / "farmed.json", *DEMO)
+    assert_same_shares(tmp_path / "farmed.safetensors", whole)
+
+
+def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrieves(short, run, whole, tmp_path):
+    parts = []
+    for shard in (1, 2):
+        part = tmp_path / f"part{shard}.json"
+        shutil.copy(whole, part.with_suffix(".safetensors"))
+        found = run("profile", part, *DEMO, "--returns", "--shard", f"{shard}/2")
+        assert found["missing_prompts"] == [], "only the stories were measured"
+        parts.append(part.with_suffix(".safetensors"))
+    first, second = (HeadShares.load(part).returns for part in parts)
+    assert first[[0, 2]].any() and not first[[1, 3]].any() and second[[1, 3]].any()
+    blank = HeadShares.load(parts[1])
+    blank.sums, blank.counts, blank.query_sums = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts), None
+    blank.save(parts[1])  # that of another machine, whose prompts are others
+    merged = run("profiles", "merge", *parts, "--out", tmp_path / "all.json")
+    assert merged["retrieving"][0] == [4, 3] and merged["counts"] == {"local": 10, "anchor": 12, "memory": 26}
+    profile = load_profile(tmp_path / "all.json")
+    assert torch.tensor(profile.returns, dtype=torch.float64).sub((first + second).mean(dim=0)).abs().max() < 1e-9
+    assert profile.measured["return_stories"] == 4 and profile.returns[4][3] > 0.5
+    (remark,) = remark_on_rule(profile)
+    assert "layer 4, head 3 (called anchor; " in remark and "earlier visit" in remark
+    assert not any("layer 4, head 3" in line for line in remark_on_rule(with_rule(profile, "function")))
+    heights = []
+    replace(profile, returns=None).save(tmp_path / "plain.json")
+    for name in ("all", "plain"):
+        run("profiles", "plot", tmp_path / f"{name}.json", tmp_path / f"{name}.png")
+        heights.append(Image.open(tmp_path / f"{name}.png").height)
+    assert heights[0] > heights[1] + 200, "a panel more"
+
+
 def test_a_person_reads_counts_stability_and_where_the_files_are(short, tmp_path, capsys):
     assert main(["profile", str(tmp_path / "mine.json"), *DEMO, "--shard", "1/4"]) == 0
     text = capsys.readouterr().out
-    for part in (
-        "10 local, 12 anchor, 26 memory",
-        "stable over blocks: local ",
-        "stable over steps",
-        "3 of 4 prompts",
-    ):
-        assert part in text
+    parts = ("10 local, 12 anchor, 26 memory", "stable over blocks: local ", "stable over steps", "3 of 4 prompts")
+    assert all(part in text for part in parts)
     assert f"profile  {tmp_path / 'mine.json'}" in text and f"shares   {tmp_path / 'mine.safetensors'}" in text
 
 
@@ -121,23 +148,18 @@ def test_own_prompts_seed_and_positions_are_measured(short, run, tmp_path):
     assert load_profile(tmp_path / "b.json").measured["prompts"] == 1
 
 
-def test_any_checkpoint_is_measured_with_precomputed_embeddings(short, run, tmp_path, repo_root):
-    rows = torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0))
-    save_embeddings(tmp_path / "e.safetensors", dict(zip(["an apple", "a pear"], rows, strict=True)))
-    (tmp_path / "p.txt").write_text("an apple\na pear")
-    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
-    options = ("--weights", weights, "--num-heads", 4, "--embeddings", tmp_path / "e.safetensors", "--size", "96x64")
+def test_any_checkpoint_is_measured_with_precomputed_embeddings(short, run, tmp_path, tiny):
+    (tmp_path / "p.txt").write_text("an apple\na red apple")
+    options = ("--weights", tiny / "model.safetensors", "--num-heads", 4, "--size", "96x64", "--preset", "quick")
+    options += ("--embeddings", tiny / "prompts.safetensors", "--device", "cpu")
     found = run(
-        "profile", tmp_path / "t.json", *options, "--prompts", f"@{tmp_path / 'p.txt'}", "--preset", "quick",
-        "--dtype", "fp32", "--device", "cpu", "--model-family", "longlive",
+        "profile", tmp_path / "t.json", *options, "--prompts", f"@{tmp_path / 'p.txt'}", "--dtype", "fp32",
+        "--model-family", "longlive",
     )  # fmt: skip
     assert found["counts"] == {"local": 3, "anchor": 4, "memory": 9}
     profile = load_profile(tmp_path / "t.json")
     assert profile.families == ("longlive",) and profile.measured["size"] == "96x64"
-    with_bf16 = run(
-        "profile", tmp_path / "u.json", *options, "--prompts", "an apple", "--preset", "quick", "--device", "cpu"
-    )
-    assert with_bf16["counts"] == found["counts"]
+    assert run("profile", tmp_path / "u.json", *options, "--prompts", "an apple")["counts"] == found["counts"], "bf16"
 
 
 # ------------------------------------------------------------------------------------------- in parts, and interrupted
@@ -150,17 +172,16 @@ def test_shards_merge_to_the_measurement_in_one_go(short, run, tmp_path, whole):
         found = run("profile", out, *DEMO, "--shard", part)
         assert len(found["missing_prompts"]) == (2 if part == "1/3" else 3)
         parts.append(out.with_suffix(".safetensors"))
-    for order in ((0, 1, 2), (2, 0, 1)):
-        out = tmp_path / f"merged{order[0]}.json"
-        found = run("profiles", "merge", *(parts[i] for i in order), "--out", out)
-        assert found["missing_prompts"] == []
-        assert_same_shares(out.with_suffix(".safetensors"), whole)
-        assert load_profile(out).roles == load_profile(whole.with_suffix(".json")).roles
+    out = tmp_path / "merged.json"
+    assert run("profiles", "merge", *(parts[i] for i in (2, 0, 1)), "--out", out)["missing_prompts"] == []
+    assert_same_shares(out.with_suffix(".safetensors"), whole)
+    assert load_profile(out).roles == load_profile(whole.with_suffix(".json")).roles
     some = run("profiles", "merge", parts[0], parts[2], "--out", tmp_path / "some.json")
     assert some["missing_prompts"] == [1]
 
 
 @pytest.mark.parametrize("after", [45, 59])
+@pytest.mark.repeat("59")
 def test_an_interrupted_measurement_goes_on_where_it_stopped(short, run, tmp_path, monkeypatch, capsys, whole, after):
     """Control-C in the second prompt, and in the third: each tells 25 times where it is."""
     measure, steps, out = profiles.profile_heads, [], tmp_path / "x.json"
@@ -223,13 +244,13 @@ def test_compare_counts_the_heads_that_agree(run, whole, tmp_path):
 
 
 @pytest.mark.parametrize("theme", ["dark", "light"])
+@pytest.mark.repeat("light")
 def test_plot_draws_a_picture_that_opens(run, whole, tmp_path, theme):
     profile, sizes = whole.with_suffix(".json"), set()
     for name, options in {"plain.png": (), "measured.png": ("--measured", whole)}.items():
         out = tmp_path / "new folder" / name
         assert run("profiles", "plot", profile, out, *options, "--theme", theme) == {"picture": str(out)}
         with Image.open(out) as picture:
-            picture.load()
             assert picture.format == "PNG" and min(picture.size) > 200
             assert len(set(picture.convert("L").resize((64, 64)).tobytes())) > 10, "an empty picture"
             sizes.add(picture.size)
@@ -258,11 +279,18 @@ def test_roles_found_by_one_demo_are_used_by_the_next(run, tmp_path):
     assert first["cache_bytes"] == second["cache_bytes"]
 
 
-def test_a_demo_that_is_too_short_to_find_roles_keeps_nothing(run, tmp_path):
-    folder = tmp_path / "found"
-    run("demo", "--profile", "auto", "--seconds", 2, "--scale", 1, "--device", "cpu", "--found-profiles", folder,
-        "--out", tmp_path)  # fmt: skip
-    assert not folder.exists() or list(folder.iterdir()) == []
+def test_roles_by_function_are_found_while_sampling_and_another_rule_takes_the_same_measurement(run, tmp_path):
+    folder, runs = tmp_path / "found", tmp_path / "runs"
+    demo = (*"demo --profile auto --seconds 6 --scale 1 --device cpu --found-profiles".split(), folder)
+    run(*demo, "--rule", "function", "--out", tmp_path / "1", "--runs", runs)
+    (kept,) = folder.iterdir()
+    found = load_profile(kept)
+    assert found.provenance["rule"] == "function" and found.counts()["memory"] == 26
+    assert found.roles[4][3] == "memory" and classify(found.shares)[4][3] == "anchor"
+    again = run(*demo, "--rule", "function", "--out", tmp_path / "1", "--runs", runs)
+    assert again["reused_blocks"] == 9, "a video that began by finding roles goes on so"
+    assert main([*map(str, demo), "--rule", "quota", "--out", str(tmp_path / "2")]) == 0
+    assert load_profile(kept).roles == found.roles, "what was found stays as it was found"
 
 
 # ---------------------------------------------------------------------------------------------------------- mistakes
@@ -276,24 +304,17 @@ MISTAKES = {
     "a shard that is none": (("profile", "{tmp}/x.json", *DEMO, "--shard", "5/4"), "a shard must look like 2/4"),
     "weights that are missing": (("profile", "{tmp}/x.json", "--weights", "{tmp}/no.pt"), "no.pt"),
     "a size that is none": (("profile", "{tmp}/x.json", "--weights", "{weights}", "--size", "big"), "--size must look"),
-    "no text encoder": (
-        ("profile", "{tmp}/x.json", "--weights", "{weights}", "--num-heads", "4", "--size", "96x64"),
-        "--text-encoder",
-    ),
+    "no text encoder": (("profile", "{tmp}/x.json", "--weights", "{weights}", "--num-heads", "4"), "--text-encoder"),
     "damaged shares in the way": (("profile", "{tmp}/damaged.json", *DEMO), "damaged.safetensors is not a file of"),
-    "a merge of nothing that exists": (
-        ("profiles", "merge", "{tmp}/no.safetensors", "--out", "{tmp}/x.json"),
-        "no.safe",
-    ),
+    "a merge of nothing that exists": (("profiles", "merge", "{tmp}/no.safetensors", "--out", "{tmp}/x.json"), "no.s"),
     "a merge of profiles": (("profiles", "merge", "{profile}", "--out", "{tmp}/x.json"), "is not a file of measured"),
     "a merge into shares": (("profiles", "merge", "{shares}", "--out", "{shares}"), "must end in .json"),
     "a comparison of other models": (("profiles", "compare", "toy_world", "krea_14b"), "different models"),
     "a comparison with nothing": (("profiles", "compare", "toy_world", "no_such_profile"), "no_such_profile"),
     "shares of another model": (
-        ("profiles", "plot", "self_forcing", "{tmp}/x.png", "--measured", "{shares}"),
-        "self_forcing",
+        ("profiles", "plot", "self_forcing", "{tmp}/x.png", "--measured", "{shares}"), "self_forcing"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", MISTAKES)
@@ -316,3 +337,16 @@ def test_a_mistake_is_told_in_one_line(case, short, tmp_path, capsys, repo_root,
     (line,) = captured.err.strip().splitlines()
     assert expected in line and line.startswith("error: ") and "Traceback" not in line
     assert (names(tmp_path), whole.read_bytes()) == before
+
+
+@pytest.mark.parametrize("more", [("--prompts", "a ball"), ("--farm", "local")])
+def test_return_stories_that_cannot_be_made_are_refused_in_one_line(tmp_path, capsys, more):
+    assert main(["profile", str(tmp_path / "a.json"), *DEMO, "--returns", *more]) == 2
+    assert "leave out" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_demo_that_is_too_short_to_find_roles_keeps_nothing(run, tmp_path):
+    folder = tmp_path / "found"
+    run("demo", "--profile", "auto", "--seconds", 2, "--scale", 1, "--device", "cpu", "--found-profiles", folder,
+        "--out", tmp_path)  # fmt: skip
+    assert not folder.exists() or list(folder.iterdir()) == []

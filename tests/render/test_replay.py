@@ -32,57 +32,52 @@ def case(golden: Path, tmp_path: Path):
     return replay_spoiled
 
 
-def put(*path_and_value):
-    *path, key, value = path_and_value
+def put(*path):
+    """Set a value of the config, which stands last, or remove it where that is None."""
+    *path, key, value = path
 
     def spoil(config, folder):
         for part in path:
             config = config[part]
         config[key] = value
+        if value is None:
+            del config[key]
 
     return spoil
 
 
-def without(*path):
-    def spoil(config, folder):
-        for part in path[:-1]:
-            config = config[part]
-        del config[path[-1]]
-
-    return spoil
+RUN = ("runs", "paper_defaults")
 
 
-def garbage_tensors(config, folder):
-    (folder / "golden.safetensors").write_bytes(b"not a safetensors file " * 20)
-
-
-def tensors_without_noise(config, folder):
+def spoil_tensors(config, folder):
     tensors = load_file(folder / "golden.safetensors")
     del tensors["noise"]
     save_file(tensors, folder / "golden.safetensors")
 
 
-RUN = ("runs", "paper_defaults")
 SPOILED = {
-    "an unknown rope": (put(*RUN, "rope", "spiral"), "rope"),
     "an unknown method": (put(*RUN, "method", "magic"), "method"),
     "weights that are gone": (put("weights", "none.safetensors"), "none.safetensors"),
-    "roles for another model": (put(*RUN, "roles", [["local"] * 4]), "roles"),
     "a fast memory within a block": (put(*RUN, "fast_frames", 4), "whole blocks"),
-    "no runs": (without("runs"), "runs"),
-    "no block size": (without("frames_per_block"), "frames_per_block"),
-    "no patch size": (without("model", "patch_size"), "patch_size"),
-    "no roles": (without(*RUN, "roles"), "roles"),
-    "an unknown role": (put(*RUN, "roles", [["boss"] * 4] * 4), "boss"),
+    "no runs": (put("runs", None), "runs"),
+    "no patch size": (put("model", "patch_size", None), "patch_size"),
     "more frames than noise": (put(*RUN, "frames", 300), "300"),
-    "frames that are no number": (put(*RUN, "frames", "many"), "frames"),
     "frames within a block": (put(*RUN, "frames", 10), "10"),
     "a prompt that is not there": (put(*RUN, "prompt_schedule", [{"block": 0, "prompt": 7}]), "7"),
-    "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
     "start frames that were not recorded": (put(*RUN, "initial_latent", True), "initial_latent"),
+    "tensors without noise": (spoil_tensors, "noise"),
+    "an unknown rope": (put(*RUN, "rope", "spiral"), "rope"),
+    "roles for another model": (put(*RUN, "roles", [["local"] * 4]), "roles"),
+    "no block size": (put("frames_per_block", None), "frames_per_block"),
+    "no roles": (put(*RUN, "roles", None), "roles"),
+    "an unknown role": (put(*RUN, "roles", [["boss"] * 4] * 4), "boss"),
+    "frames that are no number": (put(*RUN, "frames", "many"), "frames"),
+    "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
     "dimensions of another model": (put("model", "text_dim", 47), "text_embedding"),
-    "tensors that are garbage": (garbage_tensors, "golden.safetensors"),
-    "tensors without noise": (tensors_without_noise, "noise"),
+    "tensors that are garbage": (
+        lambda config, folder: (folder / "golden.safetensors").write_bytes(b"garbage"),
+        "golden.safetensors",
+    ),
 }
 
 

@@ -12,15 +12,16 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.hashing import SHORT
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.render.block_keys import finished_blocks, video_keys
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.video import begin_render
 from headforcing.headforcing_core.runs import files as run_files
-from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
-from toy_renders import STORY, Render, toy_model
+from headforcing.headforcing_core.runs.takes import list_takes
+from toy_renders import STORY, Render, rendered
 
 OTHER = STORY.replace("yellow cross", "pink star")
 
@@ -57,17 +58,12 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting,
 
 
 SWITCHED = {
-    "flush": {},
-    "flush, re-anchor": {},
-    "recache": {},
-    "recache, re-anchor, blend 2": {},
-    "blend 3": {},
+    "flush": {}, "flush, re-anchor": {}, "recache": {}, "recache, re-anchor, blend 2": {}, "blend 3": {},
     "recache, everything kept": {"method": "self_forcing"},
-    "recache, absolute positions": {"method": "no_rope_reencoding"},
-    "flush, roles found": {"profile": AutoProfile()},
+    "recache, absolute positions": {"method": "no_rope_reencoding"}, "flush, roles found": {"profile": AutoProfile()},
     "recache, roles found": {"profile": AutoProfile()},
     "recache, one frame a block": {"family": "causal_forcing_framewise", "seconds": 6.0},
-}
+}  # fmt: skip
 
 
 @pytest.mark.slow
@@ -82,18 +78,19 @@ def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after
 ):
     words = ", ".join(w for w in setting.split(", ") if w.split()[0] in ("flush", "recache", "re-anchor", "blend"))
     text = STORY.replace("0:05 ", f"0:05.06 [{words}] ")
-    render = Render(backbone, tmp_path, text, state_seconds=state_seconds, **SWITCHED[setting])
+    options = {"seconds": 7.0} | SWITCHED[setting]
+    render = Render(backbone, tmp_path, text, state_seconds=state_seconds, **options)
     expected = render.straight()
     at = render.plan.timeline.segments[1].start_block
     assert expected.shape[0] > (at + 2) * render.plan.schedule.frames_per_block
-    for stop_after in (at, at + 1, at + 2):
+    for stop_after in (at, at + 1):
         shutil.rmtree(tmp_path)
         first = render.go(stop_after=stop_after)
         assert torch.equal(first, expected[: len(first)])
         assert torch.equal(render.go(), expected)
         assert render.reused == stop_after
         assert render.events == render.straight_events
-    plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **SWITCHED[setting])
+    plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **options)
     made = plain.go()
     assert plain.reused == at, "what comes before the switch is the same video"
     assert not torch.equal(made[-3:], expected[-3:])
@@ -118,24 +115,6 @@ def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_o
     render.go(stop_after=6)
     assert render.reused == 3
     assert torch.equal(render.go(), expected) and render.reused == 3
-
-
-def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):
-    render = Render(backbone, tmp_path, state_seconds=1e-9)
-    render.go(stop_after=8)
-    touched = []
-    render.go(on_step=lambda block, step, latents: touched.append(block))
-    assert min(touched) == 8
-    assert len(list(render.folder.glob("*/state-*"))) == 1, "older states are removed"
-
-
-def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
-    render = Render(backbone, tmp_path)
-    render.go(stop_after=2)
-    with begin_render(render.job, render.model(), Place("meta")) as again:
-        again.run.resume(None, lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
-        assert again.run.cache.device.type == "meta"
-        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
 
 
 def test_extending_equals_rendering_at_once(backbone, tmp_path):
@@ -242,51 +221,54 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(backbone, tm
         render.go(on_step=lambda *_: pytest.fail("work was begun"))
 
 
-@pytest.mark.parametrize("at", [(0, 0), (0, 2), (3, 0), (5, 4)], ids=lambda at: f"block {at[0]} step {at[1]}")
-@pytest.mark.parametrize("kind", [Stopped, type("BaseStopped", (BaseException,), {})])
-def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, at, kind):
+BASE = type("BaseStopped", (BaseException,), {})
+
+
+@pytest.mark.parametrize(("block", "step", "kind"), [(0, 0, BASE), (0, 1, Stopped), (3, 0, BASE), (5, 2, Stopped)])
+def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, block, step, kind):
     render = Render(backbone, tmp_path, state_seconds=1e-9)
 
-    def interrupt(block, step, latents):
-        if (block, step) == at:
+    def interrupt(*now):
+        if now[:2] == (block, step):
             raise kind
 
     with pytest.raises(kind):
         render.go(on_step=interrupt)
     assert torch.equal(render.go(), render.straight())
-    assert render.reused == at[0]
+    assert render.reused == block
+
+
+def killed(render: Render, seconds: float) -> bool:
+    """Whether a process that renders was killed so long after it began; else it had come to the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            render.go()
+            os._exit(0)
+        finally:
+            os._exit(1)
+    time.sleep(seconds)
+    os.kill(child, signal.SIGKILL)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="kills a forked process, which this system does not have")
-def test_twenty_kills_at_random_moments_lose_nothing(tmp_path, record_property):
-    """SIGKILL at random moments of a demo run, while denoising, writing blocks or states; then the render goes on."""
-    render = Render(toy_model(), tmp_path, seconds=60.0, state_seconds=0.05)
-    expected = render.straight()
-    pick = random.Random(0)
-    kills = 0
-    for _ in range(200):
-        child = os.fork()
-        if child == 0:
-            try:
-                render.go()
-                os._exit(0)
-            finally:
-                os._exit(1)
-        if kills < 20:
-            time.sleep(pick.uniform(0.02, 0.2))
-            os.kill(child, signal.SIGKILL)
+def test_twenty_kills_at_random_moments_lose_nothing(backbone, tmp_path, record_property):
+    """SIGKILL while denoising, writing blocks or states; a video that is finished is followed by another one."""
+    pick, kills = random.Random(0), 0
+    for seed in range(100):
+        render = Render(backbone, tmp_path, seconds=20.0, seed=seed, state_seconds=0.05)
+        while kills < 20 and killed(render, pick.uniform(0.02, 0.2)):
             kills += 1
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0
+        assert torch.equal(render.go(), render.straight()) and render.events == render.straight_events
+        assert render.problems == [] and not list(tmp_path.glob("*/.*.tmp"))
+        if kills == 20:
             break
     assert kills == 20
     record_property("renders killed", kills)
-    assert torch.equal(render.go(), expected)
-    assert render.events == render.straight_events
-    assert render.problems == []
-    assert not list(Path(tmp_path).glob("*/.*.tmp"))
 
 
 def test_a_disk_too_full_for_the_state_does_not_end_the_render(backbone, tmp_path, monkeypatch, caplog):
@@ -322,18 +304,10 @@ def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, mo
 
 def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
     begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding in the slate plain room")
-    assert begun.setup == other.setup and finished_blocks(tmp_path, begun.setup, begun.keys) == 0
+    assert begun.setup == other.setup and count_blocks(tmp_path / begun.setup[:SHORT], begun.keys) == 0
     begun.go(stop_after=1)
-    assert finished_blocks(tmp_path, begun.setup, begun.keys) > 0
-    assert finished_blocks(tmp_path, other.setup, other.keys) == 0
-
-
-def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
-    render = Render(backbone, tmp_path, profile=AutoProfile())
-    render.go(stop_after=9)
-    assert render.run.found_now
-    render.go()
-    assert render.run.found_profile is not None and not render.run.found_now
+    assert count_blocks(tmp_path / begun.setup[:SHORT], begun.keys) > 0
+    assert count_blocks(tmp_path / other.setup[:SHORT], other.keys) == 0
 
 
 def test_a_renamed_folder_can_be_loaded_and_missing_start_frames_are_named(backbone, tmp_path):
@@ -366,5 +340,62 @@ def test_a_block_key_depends_on_every_prompt_before_it(backbone, tmp_path):
     render = Render(backbone, tmp_path)
     first, *rest = render.plan.rows
     other = replace(render.plan, rows=(replace(first, prompt=rest[-1].prompt), *rest))
-    keys = video_keys(other, render.setup, other.script(render.embeds))
+    keys = other.script(render.embeds).keys(render.setup)
     assert not set(keys) & set(render.keys)
+
+
+@pytest.mark.parametrize("method", ["head_forcing", "rolling_forcing"])
+def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_model(backbone, tmp_path, method):
+    """Up to block 7 of 12, twice; then all; then the part of the finished video."""
+    start = None if method == "rolling_forcing" else Render(backbone, tmp_path / "other").straight()[:6]
+    options = {"start": start} | ({"policy": method_policy(method)} if start is None else {})
+    whole = Render(backbone, tmp_path, **options)
+    until = whole.plan.start_blocks + 7
+    made, expected = [], whole.straight()
+
+    def part(take=whole):
+        made.clear()
+        job = replace(take.job, until=until)
+        blocks, run = rendered(job, take.model(), on_step=lambda block, step, latents: made.append(latents is not None))
+        return torch.cat(blocks[take.plan.start_blocks :]), len(run.stored)
+
+    for reused in (0, 7):
+        latents, stored = part()
+        assert torch.equal(latents, expected[:21]) and stored == reused
+        assert any(made) == (reused == 0)
+    assert [entry.length for entry in list_takes(tmp_path)[0]] == [
+        "0:06 of 0:10" if start is not None else "0:05 of 0:09"
+    ]
+    assert torch.equal(whole.go(), expected) and whole.reused == 7
+    assert torch.equal(part()[0], expected[:21]) and not any(made)
+    assert torch.equal(whole.go(), expected) and whole.run.ended is not None, "it is still finished"
+
+    changed = Render(backbone, tmp_path, STORY.replace("0:05 a yellow", "0:04 a blue"), **options)
+    latents, stored = part(changed)
+    assert (start is None or 0 < stored) and stored < 7 and any(made) and torch.equal(latents, changed.straight()[:21])
+
+
+def test_a_restored_state_needs_no_pass_over_finished_blocks(backbone, tmp_path):
+    render = Render(backbone, tmp_path, state_seconds=1e-9)
+    render.go(stop_after=8)
+    touched = []
+    render.go(on_step=lambda block, step, latents: touched.append(block))
+    assert min(touched) == 8
+    assert len(list(render.folder.glob("*/state-*"))) == 1, "older states are removed"
+
+
+def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
+    render = Render(backbone, tmp_path)
+    render.go(stop_after=2)
+    with begin_render(render.job, render.model(), Place("meta")) as again:
+        again.run.resume(None, lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        assert again.run.cache.device.type == "meta"
+        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
+
+
+def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
+    render = Render(backbone, tmp_path, profile=AutoProfile())
+    render.go(stop_after=9)
+    assert render.run.found_now
+    render.go()
+    assert render.run.found_profile is not None and not render.run.found_now

@@ -12,13 +12,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.attention import explicit
-from headforcing.headforcing_core.runs.files import (
-    FORMAT_VERSION,
-    DamagedFile,
-    read_tensors,
-    write_note,
-    write_tensors,
-)
+from headforcing.headforcing_core.runs.files import FORMAT_VERSION, DamagedFile, read_tensors, write_note, write_tensors
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import prune, stored_videos
 from toy_renders import Render, files
@@ -65,6 +59,8 @@ def of_kind(render, kind):
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
 def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, how, caplog):
     render, expected = copied(finished, name, tmp_path)
+    assert {path.name.split("-")[0] for path in files(render)} == set(KINDS[name])
+    assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
     path = of_kind(render, kind)[-1]
     damage(path, how)
     if kind == "state":  # which a video that is known to be finished does not need
@@ -95,13 +91,6 @@ def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tm
     assert {path.name: path.read_bytes() for path in files(render)} == before
 
 
-@pytest.mark.parametrize("name", KINDS)
-def test_every_file_of_a_run_is_covered_by_its_hash(finished, tmp_path, name):
-    render, _ = copied(finished, name, tmp_path)
-    assert {path.name.split("-")[0] for path in files(render)} == set(KINDS[name])
-    assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
-
-
 def test_a_newer_format_is_refused_politely(finished, tmp_path, capsys):
     render, _ = copied(finished, "found", tmp_path)
     (path,) = of_kind(render, "run")
@@ -115,9 +104,6 @@ def test_a_newer_format_is_refused_politely(finished, tmp_path, capsys):
     assert refusal in capsys.readouterr().err
     assert stored_videos(render.folder) == []
     assert files(render) == left, "nothing was thrown away"
-
-
-# --- one file for each block
 
 
 def names(render):
@@ -151,8 +137,8 @@ def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
     assert render.reused == (stop_after or render.plan.new_blocks)
     assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
     assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
-    if stop_after:
-        assert [p for p in render.problems if "block-00006" in p and "does not continue the block before it" in p]
+    told = [line for line in render.problems if "block-00006" in line and "does not continue the block before" in line]
+    assert bool(told) == bool(stop_after)
     (video,) = stored_videos(tmp_path)
     assert torch.equal(video.latents(), again) and video.run.problems == []
 
@@ -184,9 +170,6 @@ def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):
     assert torch.equal(render.go(), expected)
 
 
-# --- pruning
-
-
 @pytest.fixture
 def three(backbone, tmp_path):
     """Runs that were written one after another, the first longer than the others."""
@@ -210,17 +193,6 @@ def test_old_runs_can_be_pruned_but_not_one_in_use(three, tmp_path):
         done = prune(tmp_path, keep_bytes=0)
     assert (done.removed, done.freed, done.stayed) == ([], 0, {three[2].name: "it is being rendered"})
     assert three[2].exists() and not three[1].exists()
-
-
-def test_an_older_run_is_not_kept_because_it_is_smaller(three, tmp_path):
-    (three[1] / "notes.txt").write_text("mine")
-    with open(next(three[1].glob("block-*")), "ab") as file:
-        file.write(bytes(10_000_000))
-    os.utime(file.name, (1_000_001, 1_000_001))
-    done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
-    assert done.removed == [three[0]] and done.freed > 10_000_000
-    assert done.stayed == {three[1].name: "what was ours in it is removed, other files are left"}
-    assert [path.name for path in three[1].iterdir()] == ["notes.txt"], "what is not ours stays"
 
 
 def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
@@ -285,23 +257,21 @@ def forged(folder, kind, change):
 FORGED = {
     "nothing": lambda note: {},
     "no keys": lambda note: {**note, "keys": []},
-    "keys that are a number": lambda note: {**note, "keys": 5},
     "keys that are numbers": lambda note: {**note, "keys": [1, 2]},
     "a setup that is none": lambda note: {**note, "setup": None},
     "about that is a list": lambda note: {**note, "about": ["a"]},
-    "about without prompts": lambda note: {**note, "about": {"video_frames": 9}},
-    "prompts that are a number": lambda note: {**note, "about": {**note["about"], "prompts": 5}},
-    "blocks of no frames": lambda note: {**note, "about": {**note["about"], "frames_per_block": 0}},
-    "blocks of a text": lambda note: {**note, "about": {**note["about"], "frames_per_block": "3"}},
-    "restarts that are one number": lambda note: {**note, "about": {**note["about"], "restart_frames": 3}},
-    "begun in no year": lambda note: {**note, "begun": 1e300},
     "begun at infinity": lambda note: {**note, "begun": float("inf")},
+    "begun in no year": lambda note: {**note, "begun": 1e300},
+    "keys that are a number": lambda note: {**note, "keys": 5},
+    "about without prompts": lambda note: {**note, "about": {"video_frames": 9}},
     "begun at no number": lambda note: {**note, "begun": float("nan")},
-    "more frames than a float can hold": lambda note: {**note, "about": {**note["about"], "video_frames": 10**400}},
-    "frames that last for ever": lambda note: {**note, "about": {**note["about"], "fps": 1e-308}},
-    "blocks beyond any": lambda note: {**note, "about": {**note["about"], "frames_per_block": 2**64}},
-    "prompts that cannot be printed": lambda note: {**note, "about": {**note["about"], "prompts": ["\ud800"]}},
-}
+} | {
+    f"{key}: {value!r}"[:40]: lambda note, key=key, value=value: {**note, "about": {**note["about"], key: value}}
+    for key, value in (
+        ("prompts", None), ("prompts", 5), ("prompts", ["\ud800"]), ("frames_per_block", 0), ("frames_per_block", "3"),
+        ("frames_per_block", 2**64), ("restart_frames", 3), ("video_frames", 10**400), ("fps", 1e-308),
+    )
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", FORGED)
@@ -318,12 +288,10 @@ def test_a_note_with_the_right_hash_and_wrong_content_is_named_and_all_others_ar
 
 
 BLOCKS = {
-    "an event of a wrong form": ({"event": {"frame": 3}}, {}),
-    "an event that is a text": ({"event": "admitted"}, {}),
-    "no block before": ({"after": None}, {}),
-    "no latents": ({}, {"latents": None}),
+    "an event of a wrong form": ({"event": {"frame": 3}}, {}), "an event that is a text": ({"event": "admitted"}, {}),
+    "no block before": ({"after": None}, {}), "no latents": ({}, {"latents": None}),
     "latents of a wrong form": ({}, {"latents": torch.zeros(3)}),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("how", BLOCKS)
@@ -377,3 +345,14 @@ def test_videos_of_the_version_before_are_listed_and_loaded(finished, tmp_path, 
     assert video.earlier and torch.equal(video.latents(), before)
     assert main(["runs", "list", str(render.folder)]) == 0
     assert "of an earlier version" in capsys.readouterr().out
+
+
+def test_an_older_run_is_not_kept_because_it_is_smaller(three, tmp_path):
+    (three[1] / "notes.txt").write_text("mine")
+    with open(next(three[1].glob("block-*")), "ab") as file:
+        file.write(bytes(10_000_000))
+    os.utime(file.name, (1_000_001, 1_000_001))
+    done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
+    assert done.removed == [three[0]] and done.freed > 10_000_000
+    assert done.stayed == {three[1].name: "what was ours in it is removed, other files are left"}
+    assert [path.name for path in three[1].iterdir()] == ["notes.txt"], "what is not ours stays"

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,26 +37,25 @@ from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
 from toy_renders import Render, rendered
 
-SECONDS, BLOCKS = 12, 17
+SECONDS = 9  # 13 blocks
 MODULE = "headforcing.headforcing_core"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+SMALL = "--device cpu --json --scale 1 --sigmas 1,0.5 --update-interval 1".split()
 linux = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="looks for processes in /proc")
 
 
 def demo(*options: object) -> list[str]:
-    return [sys.executable, "-m", MODULE, "demo", "--device", "cpu", "--json", *map(str, options)]
+    return [sys.executable, "-m", MODULE, "demo", *SMALL, *map(str, options)]
 
 
 def rank_pids(restarts: int | None = None) -> dict[int, int]:
     """The processes of running ranks that this test process has started, by rank; of one start, if it is given."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
-        try:
+        with suppress(OSError):
             variables = dict(line.split("=", 1) for line in (folder / "environ").read_text().split("\0") if "=" in line)
-        except OSError:
-            continue
-        if variables.get("STARTED_BY") == str(os.getpid()) and "TORCHELASTIC_RUN_ID" in variables:
-            if restarts in (None, int(variables["TORCHELASTIC_RESTART_COUNT"])):
+            ours = variables.get("STARTED_BY") == str(os.getpid()) and "TORCHELASTIC_RUN_ID" in variables
+            if ours and restarts in (None, int(variables["TORCHELASTIC_RESTART_COUNT"])):
                 found[int(variables["RANK"])] = int(folder.name)
     return found
 
@@ -94,18 +94,12 @@ def alone(tmp_path_factory) -> dict:
     program = f"from {MODULE}.commands.cli import main\nimport sys\ncode = main(sys.argv[1:])\n" + (
         "sys.stderr.write('\\n' + ' '.join(sys.modules))\nsys.exit(code)"
     )
-    options = ["--seconds", SECONDS, "--out", folder, "--latents", folder / "latents.safetensors", "--device", "cpu"]
-    done = subprocess.run(
-        [sys.executable, "-c", program, "demo", "--json", *map(str, options)],
-        env=ENVIRONMENT, capture_output=True, text=True,
-    )  # fmt: skip
+    options = ["--seconds", SECONDS, "--out", folder, "--latents", folder / "latents.safetensors"]
+    command = [sys.executable, "-c", program, "demo", *SMALL, *map(str, options)]
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    imported = done.stderr.splitlines()[-1].split()
-    return {
-        **json.loads(done.stdout),
-        "modules": imported,
-        "made": load_file(folder / "latents.safetensors")["latents"],
-    }
+    modules, made = done.stderr.splitlines()[-1].split(), load_file(folder / "latents.safetensors")["latents"]
+    return {**json.loads(done.stdout), "modules": modules, "made": made}
 
 
 @pytest.mark.slow
@@ -127,7 +121,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
     runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
     options = ("--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
     options += ("--rank-timeout", 15) if case == "hangs" else ()
-    process, after = begun("--gpus", 2, *options), sorted(chooser.sample(range(1, 13), times))
+    process, after = begun("--gpus", 2, *options), sorted(chooser.sample(range(1, 9), times))
     for number, blocks in enumerate(after):
         if number == RESTARTS + 1:
             out, errors = process.communicate(timeout=180)
@@ -135,7 +129,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
             assert f"ended {RESTARTS + 1} times" in errors and "the same command goes on" in errors
             process = begun("--gpus", 2, *options)
         wait_for_blocks(process, runs, blocks)
-        time.sleep(chooser.uniform(0, 0.5))
+        time.sleep(chooser.uniform(0, 0.3))
         lost = signal.SIGSTOP if case == "hangs" else signal.SIGKILL
         strike(process, chooser.randint(0, 1), number % (RESTARTS + 1), lost)
     begins = time.monotonic()
@@ -151,7 +145,7 @@ def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone
     assert len(report["ranks"]) == 2 and 1 <= report["worst_over_mean"] < 1.2 and report["slowest_rank"] in (0, 1)
     assert sum(len(layer) for rank in report["ranks"] for layer in rank["heads"]) == 48
     assert sum(rank["cache_bytes"] for rank in report["ranks"]) == alone["cache_bytes"]
-    assert all(rank["sent_bytes"]["tokens"] > 1e6 for rank in report["ranks"])
+    assert all(rank["sent_bytes"]["tokens"] > 1e5 for rank in report["ranks"])
     assert (tmp_path / "demo.mp4").is_file() and not (tmp_path / "demo.part.mp4").exists()
 
 
@@ -172,11 +166,6 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
     made = load_file(latents)["latents"]
     assert len(made) >= 18 and (made - alone["made"][: len(made)]).abs().max() <= 1e-4  # sums in another order
     assert decisions(found) == decisions(alone)[: len(decisions(found))] and len(decisions(found)) > 1
-
-
-def test_what_goes_wrong_under_another_torchrun_is_said_with_the_rank(capsys):
-    say(1, (2, "error: wrong"))
-    assert capsys.readouterr() == ("", "rank 1: error: wrong\n")
 
 
 def stopped_rank(variables: dict[str, str]) -> None:
@@ -237,7 +226,7 @@ def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(m
 @pytest.mark.slow
 def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, tmp_path, capsys):
     runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
-    process = begun("--gpus", 2, "--seconds", 60, "--out", tmp_path, "--runs", runs)
+    process = begun("--gpus", 2, "--seconds", 120, "--out", tmp_path, "--runs", runs)
     wait_for_blocks(process, runs, 2)
     for _ in range(3):  # a second Ctrl-C changes nothing
         if process.poll() is None:
@@ -247,8 +236,8 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
     assert (process.returncode, out, len(errors.splitlines())) == (130, "", 1), errors
     assert "interrupted" in errors and "blocks are kept" in errors and "command to go on" in errors
     assert not rank_pids()
-    options = ["--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs, "--device", "cpu"]
-    assert main(["demo", "--json", *map(str, options)]) == 0
+    options = ["--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs]
+    assert main(["demo", *SMALL, *map(str, options)]) == 0
     assert json.loads(capsys.readouterr().out)["reused_blocks"] >= 2
     assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5, "blocks of two, then of one"
 
@@ -260,7 +249,7 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
 def test_ranks_end_within_seconds_of_the_process_that_started_them(when, tmp_path):
     """Killed while they render, or before they have imported PyTorch."""
     runs = tmp_path / "runs"
-    process = begun("--gpus", 2, "--seconds", 60, "--out", tmp_path, "--runs", runs)
+    process = begun("--gpus", 2, "--seconds", 120, "--out", tmp_path, "--runs", runs)
     if when == "rendering":
         wait_for_blocks(process, runs, 2)
     else:
@@ -316,29 +305,25 @@ def test_what_all_ranks_refuse_is_said_once(tmp_path, monkeypatch, capfd):
     assert len(told) == 1, "besides what PyTorch says where one rank ends before the other has reached it"
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--gpus", "0"), "--gpus must be 1 or more, got 0"),
-        (("--shard-weights",), "give --gpus 2 or more"),
-        (("--gpu-speeds", "2,1"), "give --gpus 2 or more"),
-        (("--gpus", "2", "--gpu-speeds", "2,1,1"), "--gpu-speeds must be 2 numbers, one for each rank, got 3"),
-        (("--gpus", "2", "--rank-timeout", "1"), "--rank-timeout must be from 5 to 86400 seconds, got 1"),
-        (("--gpus", "2", "--device", "mps"), "--device must be cuda or cpu, got mps"),
-        (("--gpus", "2", "--device", "cuda"), "this machine has 0 GPUs, got --gpus 2"),
-        (("--gpus", "2", "--device", "cpu", "--cuda-graph"), "--cuda-graph is not possible on several GPUs"),
-        (("--gpus", "2", "--device", "cpu", "--follow", "story.txt"), "--follow is not possible on several GPUs"),
-        (("--gpus", "2", "--device", "cpu", "--shard-weights", "--compile"), "--compile with --shard-weights"),
-        (("--gpus", "2", "--device", "cpu", "--shard-weights", "--fp8-linears"), "--fp8-linears with --shard-weights"),
-        (("--gpus", "100000", "--device", "cpu"), "this machine has 8 processor cores, got --gpus 100000"),
-        (("--gpus", "7", "--device", "cpu"), "7 GPUs leave one without a head"),
-        (("--gpus", "2", "--device", "cpu", "--method", "rolling_forcing"), "has a cache of its own"),
-        (("--gpus", "2", "--device", "cpu", "--profile", "auto"), "head roles cannot be found on several GPUs"),
-        (("--gpus", "2", "--device", "cpu", "--prompts", "@missing.txt"), "missing.txt"),
-        (("--gpus", "2", "--device", "cpu", "--prompts", "0:02 a\n0:01 b"), "0:01"),
-        (("--gpus", "2", "--device", "cpu", "--sigmas", "2"), "sigmas"),
-    ],
-)
+@pytest.mark.parametrize(("options", "message"), [
+    (("--gpus", "0"), "--gpus must be 1 or more, got 0"), (("--shard-weights",), "give --gpus 2 or more"),
+    (("--gpu-speeds", "2,1"), "give --gpus 2 or more"),
+    (("--gpus", "2", "--gpu-speeds", "2,1,1"), "--gpu-speeds must be 2 numbers, one for each rank, got 3"),
+    (("--gpus", "2", "--rank-timeout", "1"), "--rank-timeout must be from 5 to 86400 seconds, got 1"),
+    (("--gpus", "2", "--device", "mps"), "--device must be cuda or cpu, got mps"),
+    (("--gpus", "2", "--device", "cuda"), "this machine has 0 GPUs, got --gpus 2"),
+    (("--gpus", "2", "--device", "cpu", "--cuda-graph"), "--cuda-graph is not possible on several GPUs"),
+    (("--gpus", "2", "--device", "cpu", "--follow", "story.txt"), "--follow is not possible on several GPUs"),
+    (("--gpus", "2", "--device", "cpu", "--shard-weights", "--compile"), "--compile with --shard-weights"),
+    (("--gpus", "2", "--device", "cpu", "--shard-weights", "--fp8-linears"), "--fp8-linears with --shard-weights"),
+    (("--gpus", "100000", "--device", "cpu"), "this machine has 8 processor cores, got --gpus 100000"),
+    (("--gpus", "7", "--device", "cpu"), "7 GPUs leave one without a head"),
+    (("--gpus", "2", "--device", "cpu", "--method", "rolling_forcing"), "has a cache of its own"),
+    (("--gpus", "2", "--device", "cpu", "--profile", "auto"), "head roles cannot be found on several GPUs"),
+    (("--gpus", "2", "--device", "cpu", "--prompts", "@missing.txt"), "missing.txt"),
+    (("--gpus", "2", "--device", "cpu", "--prompts", "0:02 a\n0:01 b"), "0:01"),
+    (("--gpus", "2", "--device", "cpu", "--sigmas", "2"), "sigmas"),
+])  # fmt: skip
 def test_what_cannot_be_done_is_refused_before_anything_starts(options, message, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
@@ -373,20 +358,11 @@ def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypa
     assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
 
 
-@pytest.mark.parametrize("speeds", ["0,1", "0.0009,1", "1,1001", "1,nan", "1,inf", "1,x"])
+@pytest.mark.parametrize("speeds", ["0.0009,1", "0,1", "1,1001", "1,inf", "1,nan", "1,x"])
 def test_speeds_that_are_no_ratio_of_gpus_are_refused(speeds, capsys, tmp_path):
     with pytest.raises(SystemExit):
         main(["demo", "--out", str(tmp_path), "--gpus", "2", "--gpu-speeds", speeds])
     assert "expected numbers from 0.001 to 1000 with commas between them" in capsys.readouterr().err
-
-
-def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
-    peers = ThreadPeers(0, 2, Meeting(2))
-    peers.speeds = (1.0, 99.0)
-    for step in ("check_needs", "with_start", "encode", "load"):
-        monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
-    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
-        render_command.follow(planned(peers))
 
 
 def planned(peers, options=()):
@@ -397,7 +373,7 @@ def planned(peers, options=()):
 
 
 def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
-    source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
+    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
     plan = source.plan()
     needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
     whole = replace(source, machine=alone).check_needs(plan, None)
@@ -415,8 +391,8 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
 
 
 def test_speeds_closer_to_each_other_are_a_remedy_where_a_smaller_part_fits():
-    plan = Source.demo(planned(None)).plan()
-    needs = Source.demo(planned(None)).check_needs(plan, None)
+    plan = Source.of(planned(None)).plan()
+    needs = Source.of(planned(None)).check_needs(plan, None)
     unequal, parts = (1.0, 3.0), {}
     for rank in (0, 1):
         for speeds in (None, unequal):
@@ -437,7 +413,7 @@ def test_out_of_memory_names_the_rank(monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError
 
-    source = Source.demo(planned(ThreadPeers(1, 2, Meeting(2))))
+    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2))))
     monkeypatch.setattr(loaded_command, "make_video", full)
     plan = source.plan()
     with pytest.raises(HeadForcingError, match=r"^rank 1 of 2 \(cpu\): out of memory: choose [^;]*$"):
@@ -446,17 +422,11 @@ def test_out_of_memory_names_the_rank(monkeypatch):
 
 def test_ranks_with_other_settings_are_refused():
     def rank(peers):
-        source = Source.demo(planned(peers, ["--seed", str(peers.rank)]))
+        source = Source.of(planned(peers, ["--seed", str(peers.rank)]))
         check_ranks(source.job(source.plan(), source.encode()), peers)
 
     with pytest.raises(HeadForcingError, match="rank 1 of 2 has another plan than rank 0"):
         together(2, rank)
-
-
-def test_roles_cannot_be_found_on_several_ranks():
-    source = Source.demo(planned(ThreadPeers(0, 2, Meeting(2)), ["--profile", "auto"]))
-    with pytest.raises(HeadForcingError, match="head roles cannot be found on several GPUs"):
-        check_ranks(source.job(source.plan(), source.encode()), source.machine.peers)
 
 
 def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
@@ -482,3 +452,17 @@ def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
 
     for again in together(2, finished):
         assert torch.equal(again, latents), "no rank calls the model"
+
+
+def test_what_goes_wrong_under_another_torchrun_is_said_with_the_rank(capsys):
+    say(1, (2, "error: wrong"))
+    assert capsys.readouterr() == ("", "rank 1: error: wrong\n")
+
+
+def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
+    peers = ThreadPeers(0, 2, Meeting(2))
+    peers.speeds = (1.0, 99.0)
+    for step in ("check_needs", "with_start", "encode", "load"):
+        monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
+    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
+        render_command.follow(planned(peers))

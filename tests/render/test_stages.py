@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core import devices
-from headforcing.headforcing_core.commands import loaded, model_files, source
+from headforcing.headforcing_core.commands import loaded, source, values
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.render.resources import MARGIN, room_on
 from headforcing.headforcing_core.weights.umt5 import load_embeddings
 from safetensors.torch import load_file, save_file
@@ -23,8 +22,8 @@ from tiny_checkpoints import wan_vae
 STORY = "0:00 a green apple\n0:01 a red apple"
 
 
-@pytest.fixture
-def text_encoder(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def text_encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A umT5 of the width that the tiny model reads, in ComfyUI's layout."""
     transformers, sentencepiece = pytest.importorskip("transformers"), pytest.importorskip("sentencepiece")
     torch.manual_seed(0)
@@ -37,18 +36,15 @@ def text_encoder(tmp_path: Path) -> Path:
     )  # fmt: skip
     weights = {name: tensor.clone() for name, tensor in model.state_dict().items() if "embed_tokens" not in name}
     weights["spiece_model"] = torch.frombuffer(bytearray(tokenizer.getvalue()), dtype=torch.uint8)
-    save_file(weights, tmp_path / "umt5.safetensors")
-    return tmp_path / "umt5.safetensors"
+    path = tmp_path_factory.mktemp("encoder") / "umt5.safetensors"
+    save_file(weights, path)
+    return path
 
 
 @pytest.fixture
-def generate(repo_root: Path, tmp_path: Path, capsys):
-    """Run `generate` on the tiny model at 96x64; returns its exit code."""
-    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
-    weights = repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors"
-    common = ["generate", "--weights", str(weights), "--num-heads", "4", "--prompts", STORY, "--size", "96x64"]
-    common += ["--profile", str(tmp_path / "tiny.json"), "--seconds", "2", "--dtype", "fp32", "--device", "cpu"]
-    return lambda *more: main([*common, *map(str, more)])
+def generate(tiny_model: list[str]):
+    """Run `generate` on the tiny model at 96x64, without embeddings; returns its exit code."""
+    return lambda *more: main(["generate", *tiny_model[2:], "--prompts", STORY, "--seconds", "2", *map(str, more)])
 
 
 def test_encoded_prompts_give_the_video_that_the_encoder_gives(text_encoder, generate, tmp_path, capsys):
@@ -86,14 +82,14 @@ def test_decoded_latents_are_the_video_that_is_decoded_at_once(text_encoder, gen
 
 def test_prompts_are_encoded_on_the_cpu_where_the_card_is_too_small(text_encoder, monkeypatch, capsys):
     """The device is never touched: none of this name is here."""
-    monkeypatch.setattr(model_files, "room_on", lambda device: 1000)
-    (rows,) = model_files.encode_texts(text_encoder, ["a red apple"], torch.device("cuda"))
+    monkeypatch.setattr(values, "room_on", lambda device: 1000)
+    (rows,) = values.encode_texts(text_encoder, ["a red apple"], torch.device("cuda"))
     assert rows.device.type == "cpu"
     assert "encoded on the CPU, umt5.safetensors does not fit on cuda" in capsys.readouterr().err
-    needed = model_files.text_encoder_bytes(text_encoder, torch.device("cpu"))
-    monkeypatch.setattr(model_files, "room_on", lambda device: needed)
-    assert model_files.text_encoder_bytes(text_encoder, torch.device("cuda")) == needed > 1000
-    model_files.encode_texts(text_encoder, ["a red apple"], torch.device("cpu"))
+    needed = values.text_encoder_bytes(text_encoder, torch.device("cpu"))
+    monkeypatch.setattr(values, "room_on", lambda device: needed)
+    assert values.text_encoder_bytes(text_encoder, torch.device("cuda")) == needed > 1000
+    values.encode_texts(text_encoder, ["a red apple"], torch.device("cpu"))
     assert capsys.readouterr().err == ""
 
 
@@ -160,18 +156,8 @@ sys.exit(main(sys.argv[1:]))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the memory of a process as Linux does")
 def test_a_render_that_does_not_fit_into_the_memory_of_a_process_is_refused(tmp_path):
-    command = [
-        sys.executable,
-        "-c",
-        LIMITED,
-        "demo",
-        "--device",
-        "cpu",
-        "--method",
-        "self_forcing",
-        "--out",
-        str(tmp_path),
-    ]
+    demo = ["demo", "--device", "cpu", "--method", "self_forcing", "--out", str(tmp_path)]
+    command = [sys.executable, "-c", LIMITED, *demo]
     done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     assert done.returncode == 2 and done.stderr.startswith("error: not enough memory: 64x64 needs"), done.stderr
 

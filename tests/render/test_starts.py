@@ -6,32 +6,25 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.start import Start, image_frames
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
-from headforcing.headforcing_core.video.fitting import fit
-from headforcing.headforcing_core.video.reader import read_image
+from headforcing.headforcing_core.video.reader import fit, read_image
+from headforcing.headforcing_core.video.section import read_section
 from headforcing.headforcing_core.video.writer import VideoWriter
-from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import wan_vae
 
 FRAMEWISE = ("--model-family", "causal_forcing_framewise_2_steps")
-STORY = "0:00 a green apple\n0:01 a red apple"
+STORY, VAE = "0:00 a green apple\n0:01 a red apple", "wan_2.1_vae.safetensors"
 
 
 @pytest.fixture(scope="module")
-def files(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with all that `generate` needs, a picture, another one, and a video."""
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a picture, another one, and a video."""
     folder = tmp_path_factory.mktemp("starts")
-    (folder / "model.safetensors").symlink_to(repo_root / "tests/golden/self_forcing_tiny_d32/model.safetensors")
-    rows = torch.randn(2, 12, 48, generator=torch.Generator().manual_seed(0))
-    save_embeddings(folder / "prompts.safetensors", dict(zip(["a green apple", "a red apple"], rows, strict=True)))
-    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(folder / "tiny.json")
-    wan_vae(folder / "vae.safetensors")
+    (folder / "text.json").write_text("{}")
     for name, radius in (("cat.png", 60), ("dog.png", 100)):
         Image.merge("RGB", [Image.effect_noise((130, 70), radius)] * 3).save(folder / name)
     still = torch.rand(1, 48, 80, 3, generator=torch.Generator().manual_seed(1))
@@ -41,18 +34,13 @@ def files(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def generate(files: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Run `generate --latents` at 96x64 and return its exit code, the latents and what it printed."""
+def generate(tiny: Path, tiny_model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Run `generate --latents` at 96x64; what it printed and the latents, or what it said of a mistake."""
 
     def run(*more: object, vae: bool = True):
         out = tmp_path / "latents.safetensors"
-        options = {
-            "--weights": files / "model.safetensors", "--num-heads": 4, "--prompts": STORY,
-            "--embeddings": files / "prompts.safetensors", "--profile": files / "tiny.json", "--size": "96x64",
-            "--latents": out, "--dtype": "fp32", "--device": "cpu", "--seconds": "1.5",
-        }  # fmt: skip
-        options |= {"--vae": files / "vae.safetensors"} if vae else {}
-        code = main(["generate", *(str(part) for pair in options.items() for part in pair), "--json", *map(str, more)])
+        command = ["generate", *tiny_model, "--prompts", STORY, "--latents", out, "--seconds", "1.5", "--json"]
+        code = main([*map(str, [*command, *(["--vae", tiny / VAE] if vae else []), *more])])
         said = capsys.readouterr()
         return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
 
@@ -64,10 +52,10 @@ def refused(said: object) -> str:
     return said
 
 
-def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, files, tmp_path):
+def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, tiny, files, tmp_path):
     result, latents = generate(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
     assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["video_frames"] == 1 + 24
-    codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
+    codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
     first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
     assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
     # the plain loop over given latents, which recorded cases test
@@ -105,12 +93,12 @@ def test_blocks_are_found_again_where_another_device_encodes_the_image_slightly_
     assert longer["reused_blocks"] == 6 and torch.equal(extended[:7], whole)
 
 
-def test_a_video_goes_on_from_a_part_of_another_one(generate, files):
+def test_a_video_goes_on_from_a_part_of_another_one(generate, tiny, files):
     result, last = generate("--start-video", files / "clip.mp4")
     assert result["start"].startswith("the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second")
     assert len(last) == 9 + 6
-    codec = load_codec(files / "vae.safetensors", torch.device("cpu"), torch.float32)
-    part = Start.video(files / "clip.mp4", (96, 64), 4.0, "last", 3)
+    codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
+    part = Start(*read_section(files / "clip.mp4", (96, 64), 4.0, "last", 3))
     assert torch.equal(last[:9], codec.encode_video(part.video_frames))
     _, first = generate("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
     assert len(first) == 3 + 6 and not torch.equal(first[:3], last[:3])
@@ -119,9 +107,10 @@ def test_a_video_goes_on_from_a_part_of_another_one(generate, files):
 
 
 def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
-    command = ["demo", "--seconds", "1.5", "--scale", "1", "--out", str(tmp_path), "--device", "cpu", "--json"]
-    command += ["--start-video", str(files / "clip.mp4"), "--start-seconds", "1.4"]
-    assert main(command) == 0, capsys.readouterr().err
+    command = (
+        f"demo --seconds 1.5 --scale 1 --device cpu --json --sigmas 1 --out {tmp_path} --start-seconds 1.4".split()
+    )
+    assert main([*command, "--start-video", str(files / "clip.mp4")]) == 0
     assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 24
 
 
@@ -136,8 +125,8 @@ MISTAKES = {
     "too many seconds": (["--start-video", "clip.mp4", "--start-seconds", "31"], "above 0 and at most 30, got 31"),
     "less than a block": (["--start-video", "clip.mp4", "--start-seconds", "0.5"], "at least one block of 9 video"),
     "a video as image": ([*FRAMEWISE, "--start-image", "clip.mp4"], "clip.mp4 cannot be read as an image"),
-    "no video": (["--start-video", "tiny.json"], "tiny.json cannot be read as a video"),
-}
+    "no video": (["--start-video", "text.json"], "text.json cannot be read as a video"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("more", "sentence"), MISTAKES.values(), ids=MISTAKES)
@@ -147,15 +136,11 @@ def test_a_start_that_cannot_be_used_is_one_sentence(generate, files, more, sent
     )
 
 
-@pytest.mark.parametrize(
-    ("method", "family", "frames"),
-    [
-        ("self_gradient_forcing", "self_gradient_forcing", 3),
-        ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
-        ("longlive2", "longlive2", 1),
-        ("head_forcing", "causal_forcing_framewise", 1),
-    ],
-)
+@pytest.mark.parametrize(("method", "family", "frames"), [
+    ("self_gradient_forcing", "self_gradient_forcing", 3),
+    ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1), ("longlive2", "longlive2", 1),
+    ("head_forcing", "causal_forcing_framewise", 1),
+])  # fmt: skip
 def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with(method, family, frames):
     options = RenderOptions(method=method, model_family=family)
     assert image_frames(options.cache_policy, options.schedule, family, "") == frames

@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux")
 
 COMMAND = f'"{sys.executable}" -m headforcing.headforcing_core'
-SHORT = "demo --seconds 1 --scale 2 --device cpu --prompts 'a red ball bouncing in the teal plain room'"
+SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --prompts 'a red ball bouncing in the teal plain room'"
 
 
 def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -27,6 +27,7 @@ def frames(video: Path) -> int:
 @pytest.mark.parametrize(
     ("streams", "printed"), [("2>&-", True), ("2>/dev/full", True), (">&-", False), ("<&- >&- 2>&-", False)]
 )
+@pytest.mark.repeat("2>&--True", "2>/dev/full-True")
 def test_a_video_is_made_without_a_place_to_talk_to(streams: str, printed: bool, tmp_path: Path) -> None:
     done = shell(f"{SHORT} --json {streams}", tmp_path)
     assert done.returncode == 0 and frames(tmp_path / "output" / "demo.mp4") == 16
@@ -37,7 +38,7 @@ def test_a_video_is_made_without_a_place_to_talk_to(streams: str, printed: bool,
 def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:
     program = """
 import os, sys
-from headforcing.headforcing_core.commands.streams import usable_streams
+from headforcing.headforcing_core.commands.cli import usable_streams
 with usable_streams(), open("file", "w") as file:
     os.write(2, b"of a library")
     print("lost", file=sys.stderr)
@@ -53,15 +54,11 @@ def test_a_video_whose_result_cannot_be_printed_is_made_and_says_so(tmp_path: Pa
     assert frames(tmp_path / "output" / "demo.mp4") == 16
 
 
-@pytest.mark.parametrize(
-    ("command", "code", "said"),
-    [
-        ("runs list . >/dev/full", 1, "error: the result cannot be printed: No space left on device\n"),
-        ("runs list . >&-", 0, ""),
-        ("runs list nowhere 2>/dev/full", 2, ""),
-        ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
-    ],
-)
+@pytest.mark.parametrize(("command", "code", "said"), [
+    ("runs list . >/dev/full", 1, "error: the result cannot be printed: No space left on device\n"),
+    ("runs list . >&-", 0, ""), ("runs list nowhere 2>/dev/full", 2, ""),
+    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
+])  # fmt: skip
 def test_a_short_command_never_ends_in_a_traceback(command: str, code: int, said: str, tmp_path: Path) -> None:
     done = shell(command, tmp_path)
     assert (done.returncode, done.stderr) == (code, said)

@@ -6,11 +6,18 @@ import os
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.hashing import file_hash
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.runs.entries import list_takes
 from headforcing.headforcing_core.runs.stored import find_video, folder_bytes, prune, stored_videos
-from headforcing.headforcing_core.runs.thumbnails import pictured_blocks, thumbnail
+from headforcing.headforcing_core.runs.takes import (
+    Label,
+    list_takes,
+    pictured_blocks,
+    remove_take,
+    thumbnail,
+    write_label,
+)
 from toy_renders import STORY, Render, files
 
 SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green cone", "a white disc")
@@ -61,16 +68,11 @@ def test_re_rolling_scene_4_reuses_the_blocks_before_it_and_keeps_both_takes(bac
     assert blocks_on_disk(first) == now
 
 
-def test_a_seed_holds_until_the_next_one_and_the_same_again_changes_nothing(backbone, tmp_path):
+def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(backbone, tmp_path):
     plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
     starts = [first_block(plain.plan, scene) for scene in (2, 4)]
     assert seeds(rolled.plan) == [3] * starts[0] + [7] * (starts[1] - starts[0]) + [3] * (plain.plan.blocks - starts[1])
-    again = six(backbone, tmp_path, scene_1="[seed 3]", scene_3="[seed 7]", scene_4="[seed 7]", scene_5="[seed 3]")
-    assert again.keys == rolled.keys != plain.keys
-    assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys
-
-
-def test_a_seed_on_the_first_prompt_gives_the_noise_of_a_render_with_that_seed(backbone, tmp_path):
+    assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys != rolled.keys
     rolled = six(backbone, tmp_path, scene_1="[seed 7]")
     assert rolled.setup == six(backbone, tmp_path).setup
     assert torch.equal(rolled.straight(), Render(backbone, tmp_path, story(), seed=7).straight())
@@ -116,43 +118,32 @@ def numbers(folder):
     return {video.name: video.take.number for video in stored_videos(folder)}
 
 
-def without_takes(path):
-    """Write a video note as versions did that did not count."""
-    note = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("take", "begun")}
-    times = path.stat().st_atime_ns, path.stat().st_mtime_ns
-    path.write_text(json.dumps(note))
-    path = path.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{file_hash(path)}.json"))
-    os.utime(path, ns=times)
-
-
 def test_takes_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
     tags = ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"}, {"scene_6": "[seed 9]"})
-    first, second, third, fourth = (six(backbone, tmp_path, **tag) for tag in tags)
-    name = {take: f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in (first, second, third, fourth)}
-    for age, take in enumerate((first, second, third)):
+    takes = [six(backbone, tmp_path, **tag) for tag in tags]
+    names = [f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in takes]
+    for take in takes[:3]:
         take.go(stop_after=1)
-        note = next(path for path in files(take) if path.name.startswith(f"video-{take.keys[-1][:16]}"))
-        os.utime(note, (1_000_000 + age, 1_000_000 + age))
-    expected = {name[first]: 1, name[second]: 2, name[third]: 3}
-    assert numbers(tmp_path) == expected
-    for note in tmp_path.glob("*/video-*"):
-        without_takes(note)
-    assert numbers(tmp_path) == expected, "those of versions that did not count, by their age"
-    for again in (second, first, fourth, third):
-        again.go(stop_after=1)
-        expected |= {name[fourth]: 4} if again is fourth else {}
-        assert numbers(tmp_path) == expected
     begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
-    assert [begun[number] for number in (1, 2, 3)] == [1_000_000, 1_000_001, 1_000_002] and begun[4] > 1e9
-
-
-def test_a_take_never_gets_the_number_of_another_that_is_there(backbone, tmp_path):
-    takes = [six(backbone, tmp_path, **tag) for tag in ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"})]
-    for take in takes[:2]:
-        take.go(stop_after=1)
+    for again in (1, 0, 3, 2):
+        takes[again].go(stop_after=1)
+    assert numbers(tmp_path) == {name: number for number, name in enumerate(names, 1)}
+    after = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
+    assert begun.items() <= after.items() and after[4] > 1e9
     next(tmp_path.glob(f"*/video-{takes[0].keys[-1][:16]}-*")).unlink()
-    takes[2].go(stop_after=1)
-    assert sorted(numbers(tmp_path).values()) == [2, 3]
+    six(backbone, tmp_path, scene_6="[seed 10]").go(stop_after=1)
+    assert sorted(numbers(tmp_path).values()) == [2, 3, 4, 5], "no take gets the number of another that is there"
+
+
+def test_takes_are_numbered_by_story_whatever_their_seed_size_and_length(backbone, tmp_path):
+    """Each is in a run folder of its own but the fourth, whose story begins with another prompt."""
+    renders = [Render(backbone, tmp_path, story(), seed=seed) for seed in (3, 4)]
+    renders += [Render(backbone, tmp_path, story(), seed=5, seconds=3.0)]
+    renders += [Render(backbone, tmp_path, "a white disc", seed=3)]
+    for render in renders:
+        render.go(stop_after=1)
+    expected = zip(renders, (1, 2, 3, 1), strict=True)
+    assert numbers(tmp_path) == {f"{render.setup[:16]}/{render.keys[-1][:16]}": take for render, take in expected}
 
 
 def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
@@ -207,6 +198,44 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
     next(first.video.folder.glob(f"block-00003-{first.video.keys[3][:16]}-*")).write_bytes(b"")
     assert thumbnail(first, 1, draw) == pictures[1]
     assert prune(tmp_path, 0).removed == [first.video.folder], "thumbnails go with their folder"
+
+
+def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
+    first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
+    expected = first.go()
+    second.go()
+    folder, key = tmp_path / first.setup[:16], first.keys[-1]
+    write_label(folder, key, title="the red one", starred=True)
+    write_label(folder, key, file="video/red_00001_.mp4")
+    rolled, plain = list_takes(tmp_path)[0]
+    assert plain.label == Label("the red one", True, "video/red_00001_.mp4") and rolled.label == Label()
+    shared = first_block(first.plan, 3)
+    assert plain.bytes > plain.own_bytes > 0 and 0 < rolled.own_bytes < rolled.bytes
+
+    held = lock(folder / "lock")
+    with pytest.raises(HeadForcingError, match="being rendered"):
+        remove_take(rolled.video)
+    unlock(held)
+    assert remove_take(rolled.video) == rolled.own_bytes
+    (left,) = list_takes(tmp_path)[0]
+    assert (left.video.name, left.finished, left.label) == (plain.video.name, first.plan.new_blocks, plain.label)
+    assert torch.equal(first.go(), expected) and first.reused == first.plan.new_blocks
+    second.go(stop_after=shared)
+    assert second.reused == shared, "the blocks that both had"
+
+    half, note = next(entry for entry in list_takes(tmp_path)[0] if entry.video.name == rolled.video.name), b"{}"
+    next(folder.glob(f"video-{key[:16]}-*")).write_bytes(note)
+    with pytest.raises(HeadForcingError, match="until then no take"):
+        remove_take(half.video)
+    next(folder.glob(f"video-{key[:16]}-*")).unlink()
+    remove_take(half.video)
+    assert not folder.exists(), "the last one takes its folder with it"
+
+
+def test_a_seed_on_the_first_prompt_gives_the_noise_of_a_render_with_that_seed(backbone, tmp_path):
+    rolled = six(backbone, tmp_path, scene_1="[seed 7]")
+    assert rolled.setup == six(backbone, tmp_path).setup
+    assert torch.equal(rolled.straight(), Render(backbone, tmp_path, story(), seed=7).straight())
 
 
 def test_a_run_that_was_looked_at_is_as_old_as_before(backbone, tmp_path):

@@ -24,6 +24,7 @@ def demo(folder: Path, seed: int) -> subprocess.Popen:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("attempt", range(3))
+@pytest.mark.repeat("1", "2")
 def test_two_renders_with_one_target_never_mix(tmp_path, attempt):
     renders = [demo(tmp_path, seed) for seed in (1, 2)]
     told = [render.communicate(timeout=WAIT_SECONDS)[1] for render in renders]

@@ -11,9 +11,10 @@ import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import wan_decoder
+from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.queue_thread import to_host
-from headforcing.headforcing_core.video.stream import StreamingDecoder, write_video
-from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder, load_codec
+from headforcing.headforcing_core.video.stream import StreamingDecoder
+from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
 from headforcing.kernels import feature_frames
 from headforcing.kernels.dispatch import using
 from safetensors.torch import load_file, save_file
@@ -25,12 +26,9 @@ from torch.nn import functional as F
 
 FRAMES, HEIGHT, WIDTH = 10, 3, 5
 CHUNKINGS = {
-    "all at once": [10],
-    "one by one": [1] * 10,
-    "blocks of three": [3, 3, 3, 1],
-    "as the video writer cuts": [1, 2, 3, 3, 1],
-    "uneven": [2, 5, 1, 2],
-}
+    "all at once": [10], "one by one": [1] * 10, "blocks of three": [3, 3, 3, 1],
+    "as the video writer cuts": [1, 2, 3, 3, 1], "uneven": [2, 5, 1, 2],
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -88,17 +86,14 @@ def test_every_chunking_equals_the_librarys_one_shot_decode(vae_path, latents, o
     torch.testing.assert_close(video_frames, one_shot, atol=1e-5, rtol=0)
 
 
-def test_reset_starts_a_new_video(vae_path, latents):
-    decoder = load_streaming_decoder(vae_path, torch.float32)
-    first = decoder.decode(latents[:4])
-    assert not torch.equal(decoder.decode(latents[:4])[-13:], first)  # until then the past counts
-    decoder.reset()
-    assert torch.equal(decoder.decode(latents[:4]), first)
-
-
 def test_the_chunks_make_no_difference_to_a_single_bit(vae_path, latents):
     videos = [stream(vae_path, latents, chunking) for chunking in CHUNKINGS.values()]
     assert all(torch.equal(video, videos[0]) for video in videos)
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    first = decoder.decode(latents[:4])
+    assert not torch.equal(decoder.decode(latents[:4])[-13:], first)  # until it is reset the past counts
+    decoder.reset()
+    assert torch.equal(decoder.decode(latents[:4]), first)
 
 
 @pytest.mark.slow
@@ -107,12 +102,6 @@ def test_at_the_released_width_it_is_the_librarys(tmp_path):
     latents = torch.randn(3, 16, 2, 3, generator=torch.Generator().manual_seed(1))
     expected = decoded_by(diffusers_vae(path, 96), latents).clamp(0, 1)
     torch.testing.assert_close(stream(path, latents, [1, 2]), expected, atol=1e-5, rtol=0)
-
-
-def test_without_diffusers_a_video_is_decoded_and_a_frame_encoded(vae_path, latents, monkeypatch):
-    monkeypatch.setitem(sys.modules, "diffusers", None)
-    codec = load_codec(vae_path, "cpu", torch.float32)
-    assert codec.reencode(latents[:2]).shape == (1, 16, HEIGHT, WIDTH)
 
 
 def test_latents_are_unnormalised_with_wans_constants(vae_path):
@@ -132,22 +121,6 @@ def test_latents_are_unnormalised_with_wans_constants(vae_path):
     std += [3.2687, 2.1526, 2.8652, 1.5579, 1.6382, 1.1253, 2.8251, 1.9160]
     torch.testing.assert_close(seen[0], torch.tensor(mean))
     torch.testing.assert_close(seen[1], torch.tensor(mean) + torch.tensor(std))
-
-
-def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
-    video_frames = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
-    assert video_frames.dtype == torch.float32
-    assert (video_frames - one_shot).abs().mean() < 0.02
-
-
-def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, one_shot, monkeypatch):
-    """Those of a CPU, those of a GPU, and a file's own, which a host that loaded the weights keeps."""
-    decoder = load_streaming_decoder(vae_path, torch.float32)
-    conv = decoder._network.decoder["conv1"]
-    conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
-    torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
-    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
-    torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
 
 
 def test_outputs_that_are_added_for_tensor_cores_are_left_out_again(vae_path, latents, one_shot, monkeypatch):
@@ -196,12 +169,6 @@ def test_features_that_were_parked_between_chunks_make_no_difference(vae_path, l
         assert torch.equal(found, kept.decode(chunk))
 
 
-def test_on_a_cpu_nothing_is_parked(vae_path, latents):
-    decoder = load_codec(vae_path, "cpu", torch.float32, encodes=False, park=True).decoder()
-    decoder.decode(latents[:2])
-    assert decoder.features.held_bytes > 0
-
-
 def conv3d_of_a_gpu(x: Tensor, weight: Tensor, bias: None, padding: tuple[int, ...]) -> Tensor:
     """As large as the result and in its order in memory: what cuDNN allocates."""
     t, height, width = (
@@ -227,24 +194,6 @@ def test_the_estimate_of_memory_is_what_its_tensors_take(size, dtype, monkeypatc
     assert 0.97 * expected < memory.peak <= expected
 
 
-@pytest.mark.slow
-def test_memory_does_not_grow_with_the_video(vae_path, latents):
-    decoder = load_streaming_decoder(vae_path, torch.float32)
-
-    def held_bytes() -> int:
-        gc.collect()
-        tensors = [
-            thing for thing in gc.get_objects() if type(thing) in (Tensor, Parameter) and thing.device.type == "cpu"
-        ]
-        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
-
-    sizes = []
-    for _ in range(8):
-        decoder.decode(latents[:3])
-        sizes.append(held_bytes())
-    assert len(set(sizes)) == 1
-
-
 def test_the_encoder_is_not_loaded(vae_path, tmp_path, latents, one_shot):
     decoder_only = {name: t for name, t in load_file(vae_path).items() if not name.startswith(("encoder.", "conv1."))}
     save_file(decoder_only, tmp_path / "decoder.safetensors")
@@ -258,12 +207,6 @@ def test_wans_own_pth_and_diffusers_own_file_give_the_same(vae_path, library, la
         torch.testing.assert_close(stream(tmp_path / name, latents, [1, 9]), one_shot, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("dim", [4, 12])
-def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim):
-    """96 as released; pruned VAEs in the same layout have less."""
-    assert stream(wan_vae(tmp_path / vae_path.name, dim=dim), latents[:3], [1, 2]).shape[0] == 9
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_an_image_is_encoded_in_every_dtype(tmp_path, dtype):
     """It has no clip of four frames after the first one."""
@@ -272,15 +215,6 @@ def test_an_image_is_encoded_in_every_dtype(tmp_path, dtype):
     image, frames = codec.encode_video(video[:1]), codec.encode_video(video)
     assert (image.shape, frames.shape) == ((1, 16, 2, 3), (2, 16, 2, 3))
     torch.testing.assert_close(image, frames[:1])
-
-
-def test_it_fits_the_video_writer(vae_path, latents, tmp_path):
-    decoder = load_streaming_decoder(vae_path, torch.float32)
-    info = write_video(tmp_path / "video.mp4", latents[..., :2, :2].split(3), decoder)
-    assert (info.video_frames, info.width, info.height) == (37, 16, 16)
-
-
-# --- on a GPU --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
@@ -303,55 +237,38 @@ def test_frames_that_go_through_pinned_memory_arrive_whole():
         assert copy.is_pinned() and torch.equal(copy, chunk.cpu())
 
 
-# --- errors ----------------------------------------------------------------------------------------------------------
-
-
-def drop(weights: dict[str, Tensor], name: str) -> dict[str, Tensor]:
-    return {other: tensor for other, tensor in weights.items() if other != name}
-
-
-def resize(weights: dict[str, Tensor], name: str, shape: list[int]) -> dict[str, Tensor]:
-    return weights | {name: torch.zeros(shape)}
-
-
 def write_wrong_file(kind: str, vae_path: Path, folder: Path) -> Path:
     weights, path = load_file(vae_path), folder / "model.safetensors"
+    contents = {
+        "text": b"version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 253815318\n",
+        "truncated": vae_path.read_bytes()[:-1000], "empty": b"",
+    }  # fmt: skip
+    changed = {
+        "Wan 2.2 VAE": {"decoder.conv1.weight": torch.zeros(32, 48, 3, 3, 3)},
+        "wrong shape": {"decoder.middle.1.proj.weight": torch.zeros(7, 5)},
+        "incomplete": {"decoder.upsamples.7.time_conv.weight": None},
+        "no width": {"decoder.head.0.gamma": None},
+    }
     if kind == "transformer":
         return wan_t2v(path)
-    if kind == "text":
-        path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 253815318\n")
-    elif kind == "truncated":
-        path.write_bytes(vae_path.read_bytes()[:-1000])
-    elif kind == "empty":
-        path.touch()
+    if kind in contents:
+        path.write_bytes(contents[kind])
     elif kind == "image VAE":
         save_file({"decoder.conv_in.weight": torch.zeros(8, 4, 3, 3)}, path)
-    elif kind == "Wan 2.2 VAE":
-        save_file(resize(weights, "decoder.conv1.weight", [32, 48, 3, 3, 3]), path)
-    elif kind == "incomplete":
-        save_file(drop(weights, "decoder.upsamples.7.time_conv.weight"), path)
-    elif kind == "no width":
-        save_file(drop(weights, "decoder.head.0.gamma"), path)
-    elif kind == "wrong shape":
-        save_file(resize(weights, "decoder.middle.1.proj.weight", [7, 5]), path)
+    elif kind in changed:
+        save_file({name: t for name, t in (weights | changed[kind]).items() if t is not None}, path)
     return path
 
 
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        ("transformer", r"not a Wan 2\.1 VAE \(it holds blocks\.0.*\): use wan_2\.1_vae\.safetensors"),
-        ("image VAE", r"not a Wan 2\.1 VAE \(it holds decoder\.conv_in\.weight\)"),
-        ("Wan 2.2 VAE", r"not a complete Wan 2\.2 VAE: .*use wan2\.2_vae"),
-        ("text", "text or web page"),
-        ("truncated", "damaged or cut short"),
-        ("empty", "empty"),
-        ("absent", "not found"),
-        ("incomplete", r"not a complete Wan 2\.1 VAE: decoder\.upsamples\.7\.time_conv\.weight is missing"),
-        ("no width", "not a complete Wan 2.1 VAE"),
-        ("wrong shape", r"proj\.weight is of shape \[7, 5\], expected \[32, 32, 1, 1\]"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "message"), [
+    ("transformer", r"not a Wan 2\.1 VAE \(it holds blocks\.0.*\): use wan_2\.1_vae\.safetensors"),
+    ("image VAE", r"not a Wan 2\.1 VAE \(it holds decoder\.conv_in\.weight\)"),
+    ("Wan 2.2 VAE", r"not a complete Wan 2\.2 VAE: .*use wan2\.2_vae"), ("text", "text or web page"),
+    ("truncated", "damaged or cut short"), ("empty", "empty"), ("absent", "not found"),
+    ("incomplete", r"not a complete Wan 2\.1 VAE: decoder\.upsamples\.7\.time_conv\.weight is missing"),
+    ("no width", "not a complete Wan 2.1 VAE"),
+    ("wrong shape", r"proj\.weight is of shape \[7, 5\], expected \[32, 32, 1, 1\]"),
+])  # fmt: skip
 def test_a_wrong_file_is_named_in_one_sentence(vae_path, tmp_path, kind, message):
     path = write_wrong_file(kind, vae_path, tmp_path)
     with pytest.raises(HeadForcingError, match=message) as caught:
@@ -364,3 +281,55 @@ def test_latents_of_another_shape_are_refused(vae_path, shape):
     decoder = load_streaming_decoder(vae_path, torch.float32)
     with pytest.raises(HeadForcingError, match=r"\[frames, 16, h, w\]"):
         decoder.decode(torch.zeros(shape))
+
+
+def test_without_diffusers_a_video_is_decoded_and_a_frame_encoded(vae_path, latents, monkeypatch):
+    monkeypatch.setitem(sys.modules, "diffusers", None)
+    codec = load_codec(vae_path, "cpu", torch.float32)
+    assert codec.reencode(latents[:2]).shape == (1, 16, HEIGHT, WIDTH)
+
+
+def test_bfloat16_is_close_to_float32(vae_path, latents, one_shot):
+    video_frames = stream(vae_path, latents.bfloat16(), [1, 9], torch.bfloat16)
+    assert video_frames.dtype == torch.float32
+    assert (video_frames - one_shot).abs().mean() < 0.02
+
+
+def test_every_order_of_the_weights_in_memory_gives_the_same(vae_path, latents, one_shot, monkeypatch):
+    """Those of a CPU, those of a GPU, and a file's own, which a host that loaded the weights keeps."""
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+    conv = decoder._network.decoder["conv1"]
+    conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last_3d)
+    torch.testing.assert_close(decoder.decode(latents), one_shot, atol=1e-5, rtol=0)
+    monkeypatch.setattr(wan_decoder.CausalConv, "_in_planes", wan_decoder.CausalConv._in_volumes)
+    torch.testing.assert_close(stream(vae_path, latents, [10]), one_shot, atol=1e-5, rtol=0)
+
+
+def test_on_a_cpu_nothing_is_parked(vae_path, latents):
+    decoder = load_codec(vae_path, "cpu", torch.float32, encodes=False, park=True).decoder()
+    decoder.decode(latents[:2])
+    assert decoder.features.held_bytes > 0
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_video(vae_path, latents):
+    decoder = load_streaming_decoder(vae_path, torch.float32)
+
+    def held_bytes() -> int:
+        gc.collect()
+        tensors = [
+            thing for thing in gc.get_objects() if type(thing) in (Tensor, Parameter) and thing.device.type == "cpu"
+        ]
+        return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}.values())
+
+    sizes = []
+    for _ in range(4):
+        decoder.decode(latents[:3])
+        sizes.append(held_bytes())
+    assert len(set(sizes)) == 1
+
+
+@pytest.mark.parametrize("dim", [4, 12])
+def test_the_base_width_comes_from_the_tensors(vae_path, tmp_path, latents, dim):
+    """96 as released; pruned VAEs in the same layout have less."""
+    assert stream(wan_vae(tmp_path / vae_path.name, dim=dim), latents[:3], [1, 2]).shape[0] == 9

@@ -1,12 +1,14 @@
 """The keys of stored blocks, pinned. A render reuses a stored block only under the key that it was stored with."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy, method_schedule
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.block_keys import setup_hash, video_keys
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
@@ -41,20 +43,10 @@ def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text
 
 def last_key(method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile") -> str:
     policy = method_policy(method)
-    plan = RenderPlan.make(
-        CONFIG,
-        policy,
-        method_schedule(policy, "self_forcing"),
-        parse_timeline(text),
-        96,
-        64,
-        9.0,
-        profile,
-        start_frames=start_frames,
-        roles=roles,
-        seed=3,
-    )
+    made = CONFIG, policy, method_schedule(policy, "self_forcing"), parse_timeline(text), 96, 64, 9.0, profile
+    plan = RenderPlan.make(*made, start_frames=start_frames, roles=roles, seed=3)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
-    setup = setup_hash(plan, "0123456789abcdef", 0, torch.bfloat16, start)
-    return video_keys(plan, setup, plan.script(embeds), "an autoencoder")[-1][:16]
+    codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")
+    job = RenderJob(plan, embeds, "0123456789abcdef", torch.bfloat16, start_latents=start, codec=codec)
+    return job.keys[-1][:16]

@@ -43,9 +43,6 @@ def test_a_profile_agrees_with_itself_and_an_empty_role_counts_as_agreement():
     found = compare_profiles(only_anchors, only_anchors)
     assert found.agreement == 1
     assert [overlap.jaccard for overlap in found.overlaps.values()] == [1, 1, 1]
-
-
-def test_a_role_that_only_one_side_has_overlaps_by_nothing():
     assert compare_profiles(profile("x", "AA"), profile("y", "MM")).overlaps["anchor"].jaccard == 0
 
 
@@ -61,18 +58,6 @@ def test_rank_correlation_of_a_hand_computed_example_with_a_tie():
     found = compare_profiles(a, b)
     assert found.sink_correlation == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
     assert found.current_correlation == pytest.approx(-1)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [B, with_shares("flat", ["LLA", "AMM"], [0.25] * 6, [0.25] * 6)],
-    ids=["without shares", "all shares equal"],
-)
-def test_correlations_are_not_known_without_varying_shares_on_both_sides(other):
-    a = with_shares("a", ["LLA", "AMM"], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.1] * 6)
-    found = compare_profiles(a, other)
-    assert found.sink_correlation is None and found.current_correlation is None
-    assert "first frame not available" in found.text()
 
 
 def test_the_text_holds_every_number_and_the_dictionary_is_json():
@@ -103,13 +88,29 @@ def test_anchors_below_even_attention_are_counted_and_the_weakest_is_named():
     assert found[0].startswith("1 of 2 anchors") and "(10.0%)" in found[0] and "layer 0, head 1 with 5.0%" in found[0]
 
 
-@pytest.mark.parametrize("window", [None, "10", 0, True, -3])
-def test_an_unusable_window_leaves_the_anchors_without_a_remark(window):
-    p = with_shares("p", ["AL"], [0.01, 0.0], [0.5, 0.9], measured={"window_frames": window})
-    assert sanity_checks(p) == []
-
-
 def test_local_heads_that_look_elsewhere_are_remarked_on():
     found = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
     assert len(found) == 1
     assert found[0].startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in found[0]
+
+
+def test_a_role_that_only_one_side_has_overlaps_by_nothing():
+    assert compare_profiles(profile("x", "AA"), profile("y", "MM")).overlaps["anchor"].jaccard == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [B, with_shares("flat", ["LLA", "AMM"], [0.25] * 6, [0.25] * 6)],
+    ids=["without shares", "all shares equal"],
+)
+def test_correlations_are_not_known_without_varying_shares_on_both_sides(other):
+    a = with_shares("a", ["LLA", "AMM"], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.1] * 6)
+    found = compare_profiles(a, other)
+    assert found.sink_correlation is None and found.current_correlation is None
+    assert "first frame not available" in found.text()
+
+
+@pytest.mark.parametrize("window", [None, "10", 0, True, -3])
+def test_an_unusable_window_leaves_the_anchors_without_a_remark(window):
+    p = with_shares("p", ["AL"], [0.01, 0.0], [0.5, 0.9], measured={"window_frames": window})
+    assert sanity_checks(p) == []

@@ -47,24 +47,11 @@ def test_similarities_hold_no_matrix_product_that_a_gpu_may_round_to_10_bits():
         similarities([torch.randn(3, 8) for _ in range(4)], center=True)
 
 
-def test_centred_keys_forget_what_all_frames_share():
-    common = torch.tensor([[100.0, 0.0]])
-    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
-    assert similarities(frames).min() > 0.9
-    assert similarities(frames, center=True)[0, 1] < 0
-
-
-@pytest.mark.parametrize(
-    ("degrees", "first", "pair"),
-    [([0, 50, 90, 94, 140], 0, (2, 3)), ([0, 1, 90, 99, 150], 0, (0, 1)), ([0, 1, 90, 99, 150], 1, (2, 3))],
-)
+@pytest.mark.parametrize(("degrees", "first", "pair"), [
+    ([0, 50, 90, 94, 140], 0, (2, 3)), ([0, 1, 90, 99, 150], 0, (0, 1)), ([0, 1, 90, 99, 150], 1, (2, 3)),
+])  # fmt: skip
 def test_the_most_similar_pair_may_lie_anywhere_behind_a_pinned_entry(degrees, first, pair):
     assert most_similar_pair(similarities([unit(d) for d in degrees]), first) == pair
-
-
-def test_the_earliest_pair_wins_a_tie():
-    assert most_similar_pair(torch.ones(4, 4)) == (0, 1)
-    assert most_redundant_entry(torch.ones(4, 4)) == 1
 
 
 def test_redundancy_is_the_mean_similarity_to_the_neighbours_in_stored_order():
@@ -149,15 +136,27 @@ def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
     assert calls[6:] == [("merge", 0, 2), ("arrange", [0, 1]), ("admit", 12)]
 
 
-def test_a_rejected_candidate_merges_nothing():
-    memory, events, calls = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
-    assert not events[-1].admitted and events[-1].merged is None
-    assert calls == [("admit", 0), ("admit", 3), ("admit", 6)]
-
-
 def test_after_a_recall_no_entry_is_a_summary_and_the_closest_pair_is_merged():
     memory, _, _ = remember([0, 40, 45, 90], EpisodicPolicy(2.0))
     assert memory.has_summary
     memory.replace([MemoryEntry([frame], unit(degrees)) for frame, degrees in ((30, 0), (33, 80), (36, 85))])
     event = memory.consider(13, 39, PromptKV([], 1), [], OneKeyPerFrame({39: 170}, unit(180)))
     assert event.merged == [[33], [36]]
+
+
+def test_centred_keys_forget_what_all_frames_share():
+    common = torch.tensor([[100.0, 0.0]])
+    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
+    assert similarities(frames).min() > 0.9
+    assert similarities(frames, center=True)[0, 1] < 0
+
+
+def test_the_earliest_pair_wins_a_tie():
+    assert most_similar_pair(torch.ones(4, 4)) == (0, 1)
+    assert most_redundant_entry(torch.ones(4, 4)) == 1
+
+
+def test_a_rejected_candidate_merges_nothing():
+    memory, events, calls = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
+    assert not events[-1].admitted and events[-1].merged is None
+    assert calls == [("admit", 0), ("admit", 3), ("admit", 6)]

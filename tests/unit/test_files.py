@@ -17,7 +17,6 @@ from headforcing.headforcing_core.files import (
     check_writable,
     claimed,
     claimed_first,
-    claimed_folder,
     lock,
     replacing,
     unlock,
@@ -72,8 +71,8 @@ def test_a_claim_holds_against_another_one_of_the_same_process_and_leaves_nothin
                 pass
         with claimed(tmp_path / "w.mp4"):
             pass
-    with claimed(path), pytest.raises(RuntimeError), claimed_folder(tmp_path / "new"):
-        with pytest.raises(TargetInUse), claimed_folder(tmp_path / "new"):
+    with claimed(path), pytest.raises(RuntimeError), files.claimed_folder(tmp_path / "new"):
+        with pytest.raises(TargetInUse), files.claimed_folder(tmp_path / "new"):
             pass
         raise RuntimeError
     assert names(tmp_path) == ["new"] and names(tmp_path / "new") == []
@@ -100,14 +99,7 @@ def test_of_many_that_number_their_files_at_once_each_gets_a_number_of_its_own(t
 
 def test_a_claim_removes_what_dead_writers_of_the_same_file_left_and_nothing_else(tmp_path):
     ours = [".v.0123abcd.mp4"]
-    others = [
-        ".v.0123abcd.png",
-        ".w.0123abcd.mp4",
-        ".v.notes.mp4",
-        ".v.0123abcd.mp4.txt",
-        "v.0123abcd.mp4",
-        "v.part.mp4",
-    ]
+    others = ".v.0123abcd.png .w.0123abcd.mp4 .v.notes.mp4 .v.0123abcd.mp4.txt v.0123abcd.mp4 v.part.mp4".split()
     for name in (*ours, *others):
         (tmp_path / name).write_text("x")
     check_writable(tmp_path / "v.mp4")
@@ -124,17 +116,6 @@ def test_a_temporary_file_that_nobody_wrote_to_for_an_hour_is_removed_by_the_nex
     with replacing(tmp_path / "v.png") as temporary:
         temporary.write_text("x")
     assert names(tmp_path) == [young.name, "v.png"]
-
-
-def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path):
-    one, other = (tmp_path / f"{'長' * 70}{number}.mp4" for number in (1, 2))
-    left = files.temporary_path(one)
-    left.write_text("x")
-    with claimed(other), replacing(other) as temporary:
-        temporary.write_text("x")
-        assert left.exists()
-    with claimed(one):
-        assert not left.exists()
 
 
 def test_a_lock_that_is_let_go_in_time_is_taken_over(tmp_path):
@@ -161,6 +142,17 @@ def test_what_the_file_system_refuses_is_one_sentence_that_names_the_file(tmp_pa
             if point == "the block":
                 refuse()
     assert names(tmp_path) == []
+
+
+def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path):
+    one, other = (tmp_path / f"{'長' * 70}{number}.mp4" for number in (1, 2))
+    left = files.temporary_path(one)
+    left.write_text("x")
+    with claimed(other), replacing(other) as temporary:
+        temporary.write_text("x")
+        assert left.exists()
+    with claimed(one):
+        assert not left.exists()
 
 
 def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):

@@ -84,16 +84,9 @@ def test_quantised_weights_have_names_of_their_own(kind: str):
     merged[20_000:] += 1  # a LoRA that reaches only some rows
     found = {fingerprint(model(KINDS[kind](x))) for x in (data, other, merged, data[:30_000])}
     assert len(found) == 4
-
-
-def test_the_type_and_the_scale_of_quantised_weights_count():
-    data = numbers()
+    assert fingerprint(model(None)) == fingerprint(model(torch.empty(4, device="meta"))), "not there: passed over"
     weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), *(QuantizedTensor(data, torch.tensor(s)) for s in (1.0, 2.0))]
     assert len({fingerprint(model(weight)) for weight in [*weights, nn.Parameter(data.float())]}) == 5
-
-
-def test_a_weight_that_is_not_there_is_passed_over():
-    assert fingerprint(model(None)) == fingerprint(model(torch.empty(4, device="meta")))
 
 
 def layers(count=4, size=6):
@@ -157,9 +150,6 @@ def test_every_value_of_a_patch_and_its_strength_count():
     assert len(set(named)) == len(named) and patched(lora.clone()) == patched(lora)
 
 
-# ------------------------------------------------------------------------------------------- what is not run
-
-
 def patcher(**transformer_options):
     net = nn.Module()
     net.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
@@ -167,12 +157,6 @@ def patcher(**transformer_options):
     return SimpleNamespace(
         model=SimpleNamespace(diffusion_model=net), model_options=model_options, wrappers={}, object_patches={}
     )
-
-
-def test_nothing_is_said_of_a_model_that_runs_as_it_is():
-    model = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
-    model.model.diffusion_model.blocks[0].weight.data = torch.ones(2, 2)  # as a LoRA changes it
-    assert loaded_model.ignored(model, "ours") == []
 
 
 def test_every_kind_of_patch_that_is_not_run_is_named():
@@ -186,12 +170,14 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
     told = "\n".join(loaded_model.ignored(model, "ours"))
-    for named in (
-        "attn2_patch, dit",
-        "(TeaCache)",
-        "torch.compile",
-        "diffusion_model.forward_orig",
-        "hooks on 2 blocks",
-    ):
-        assert named in told
+    parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks"
+    assert all(named in told for named in parts.split("|"))
+    plain = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
+    assert loaded_model.ignored(plain, "ours") == []
     assert len(told.splitlines()) == 5 and "model_sampling" not in told
+
+
+def test_the_type_and_the_scale_of_quantised_weights_count():
+    data = numbers()
+    weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), *(QuantizedTensor(data, torch.tensor(s)) for s in (1.0, 2.0))]
+    assert len({fingerprint(model(weight)) for weight in [*weights, nn.Parameter(data.float())]}) == 5

@@ -5,11 +5,10 @@ import json
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.report.hues import color_drift, hue, hue_distance, hue_histogram
-from headforcing.headforcing_core.report.learned import motion_drift
+from headforcing.headforcing_core.report.learned import flow
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo
-from headforcing.headforcing_core.report.learned.motion_drift import MotionDriftMeasurement, motion, sampled
-from headforcing.headforcing_core.report.meter import DriftMeter
+from headforcing.headforcing_core.report.learned.flow import MotionDriftMeasurement, motion, sampled
+from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
 from headforcing.headforcing_core.report.metrics import numbers_of
 from safetensors.numpy import load_file
 
@@ -77,7 +76,7 @@ def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
     expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
     assert numbers_of(meter)["color_drift"] == pytest.approx(expected) and expected < 60
     assert numbers_of(meter, seconds=2)["color_drift"] > 60
-    monkeypatch.setattr(motion_drift, "LEAST_SIDE", 8)
+    monkeypatch.setattr(flow, "LEAST_SIDE", 8)
     measurement = MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0))
     for part in torch.from_numpy(frames).split(7):
         measurement.add(part)

@@ -19,13 +19,10 @@ MAY_IMPORT = {
     "runs": "files timeline cache report",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
     "demo": "model timeline weights", "recorded": "files model timeline weights rollout cache head_profiles methods",
-    "distributed": "files model timeline cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
+    "distributed": "files model cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
 }  # fmt: skip
 
-ENTRY = {
-    "headforcing_core/__init__.py",
-    "headforcing_core/__main__.py",
-}  # the public face and the way in see everything
+ENTRY = {f"headforcing_core/{name}.py" for name in ("__init__", "__main__")}  # the public face and the way in
 FILES = sorted(
     path.relative_to(ROOT).as_posix()
     for top in ("headforcing_core", "kernels", "nodes")
@@ -50,12 +47,8 @@ def imports(file: str) -> frozenset[str]:
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             for name in node.names:
-                candidates = (
-                    "/".join([*base, name.name]) + ".py",
-                    "/".join(base) + ".py",
-                    "/".join([*base, "__init__.py"]),
-                )
-                found |= {next((c for c in candidates if c in FILES), file)}
+                paths = ("/".join(parts) + ".py" for parts in ([*base, name.name], base, [*base, "__init__"]))
+                found |= {next((path for path in paths if path in FILES), file)}
     return frozenset(found - {file})
 
 
@@ -88,6 +81,7 @@ def floors_below(folder: str) -> int:
 
 def test_few_floors_lie_between_the_command_line_and_the_leaves():
     assert floors_below("commands") <= MOST_FLOORS
+    assert len([file for file in FILES if place(file) == "files"]) <= MOST_ROOT_FILES
 
 
 def test_no_file_imports_itself_through_others():
@@ -103,8 +97,3 @@ def test_nothing_imports_research():
             if isinstance(node, ast.ImportFrom) and node.level == depth:
                 names = (node.module or " ".join(name.name for name in node.names)).split(".")[0].split()
                 assert "research" not in names, file
-
-
-def test_few_files_lie_beside_the_folders():
-    beside = [file for file in FILES if place(file) == "files"]
-    assert len(beside) <= MOST_ROOT_FILES, beside

@@ -14,7 +14,7 @@ from typing import Any
 import checkpoint_files as files
 import pytest
 import torch
-from headforcing.headforcing_core.commands import arguments, cli
+from headforcing.headforcing_core.commands import cli, parser, values
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import load_latents
@@ -79,9 +79,6 @@ def by_header(path: Path, header: Any, body: bytes = b"") -> Path:
     return path
 
 
-# ---- messages -------------------------------------------------------------------------------------------------------
-
-
 def test_a_message_stays_one_line_whatever_it_quotes() -> None:
     message = str(HeadForcingError("no file 'a\nerror: forged\x1b[2J\r\u2028b' here"))
     assert message == r"no file 'a\nerror: forged\x1b[2J\r\u2028b' here"
@@ -111,20 +108,12 @@ def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(about: 
     assert code == 2 and "does not say what its latents are of" in err
 
 
-@pytest.mark.parametrize(
-    "argv",
-    [
-        ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"),
-        ("profiles", "compare", "x" * 100_000, "y"),
-        ("demo", "--method", "x\nerror: forged" * 10_000),
-        ("demo", "--seed", "9" * 100_000),
-        ("inspect", "x" * 100_000),
-        ("report", "x" * 100_000),
-        ("demo", "--prompts", "@" + "x" * 100_000),
-        ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
-        ("x\n" * 100_000,),
-    ],
-)
+@pytest.mark.parametrize("argv", [
+    ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"), ("profiles", "compare", "x" * 100_000, "y"),
+    ("demo", "--method", "x\nerror: forged" * 10_000), ("demo", "--seed", "9" * 100_000), ("inspect", "x" * 100_000),
+    ("report", "x" * 100_000), ("demo", "--prompts", "@" + "x" * 100_000), ("x\n" * 100_000,),
+    ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
+])  # fmt: skip
 def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
     code, err = run(*argv)
     assert code == 2
@@ -132,8 +121,6 @@ def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> No
     assert len(last) == 1 and last[0] == err.splitlines()[-1] and len(last[0]) < MAX_MESSAGE + 100
     assert "\x1b" not in err
 
-
-# ---- model files ----------------------------------------------------------------------------------------------------
 
 HEADERS: dict[str, Any] = {
     "infinite offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}',
@@ -153,25 +140,14 @@ HEADERS: dict[str, Any] = {
     "tensors on top of each other": {
         f"a.{i}": {"dtype": "F32", "shape": [20_000], "data_offsets": [0, 80_000]} for i in range(1000)
     },
-}
+}  # fmt: skip
 
 
-SLOW = ("100,000 names", "20,000 long names")
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case in SLOW else case for case in HEADERS]
-)
+@pytest.mark.parametrize("case", HEADERS)
 def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
     path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
     for use in (inspect_checkpoint, load_embeddings, load_latents):
         assert "x.safetensors" in refusal(lambda use=use: use(path))
-
-
-@pytest.mark.slow
-def test_a_header_of_many_objects_is_refused(tmp_path: Path) -> None:
-    path = by_header(tmp_path / "x.safetensors", b'{"a":[' + b"[]," * 2_700_000 + b"0]}")
-    assert "damaged" in refusal(lambda: inspect_checkpoint(path))
 
 
 def layers_of_an_encoder(count: int) -> dict[str, torch.Tensor]:
@@ -179,29 +155,20 @@ def layers_of_an_encoder(count: int) -> dict[str, torch.Tensor]:
     return {f"encoder.block.{i}.layer.0.{name}": torch.ones(1, 1) for i in range(count) for name in names}
 
 
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        layers_of_an_encoder(9_000),
-        layers_of_an_encoder(1),
-        layers_of_an_encoder(1) | {"shared.weight": torch.ones(3)},
-        layers_of_an_encoder(1)
-        | {
-            "shared.weight": torch.ones(3, 3),
-            "encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3),
-            "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": torch.ones(32, 0),
-        },
-    ],
-)
-def test_the_sizes_of_an_encoder_are_checked(tensors: dict[str, torch.Tensor], tmp_path: Path) -> None:
-    assert "not a umT5 encoder" in refusal(lambda: sizes_of(tensors, tmp_path / "x.safetensors"))
+ONE_LAYER = layers_of_an_encoder(1)
+SIZES = {
+    "many layers": layers_of_an_encoder(9_000), "no table": ONE_LAYER,
+    "a row as table": ONE_LAYER | {"shared.weight": torch.ones(3)},
+    "no heads": ONE_LAYER | {
+        "shared.weight": torch.ones(3, 3), "encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3),
+        "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight": torch.ones(32, 0),
+    },
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])
-def test_a_stated_number_of_heads_is_a_small_number_or_not_stated(heads: str, tmp_path: Path) -> None:
-    path = saved(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
-    with bounded():
-        assert inspect_checkpoint(path).config.num_heads == 1
+@pytest.mark.parametrize("case", SIZES)
+def test_the_sizes_of_an_encoder_are_checked(case: str, tmp_path: Path) -> None:
+    assert "not a umT5 encoder" in refusal(lambda: sizes_of(SIZES[case], tmp_path / "x.safetensors"))
 
 
 @pytest.mark.parametrize("stated", [10**15, 10**400, -1, 1.5, "x", [], None, True])
@@ -212,14 +179,6 @@ def test_stated_sizes_that_no_model_has_are_not_used(stated: Any, tmp_path: Path
     with bounded():
         info = inspect_checkpoint(path)
     assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (1, 512, None)
-
-
-def test_ten_thousand_unknown_names_cost_little(tmp_path: Path) -> None:
-    extra = {f"extra.{i}.x": torch.zeros(1) for i in range(10_000)}
-    path = saved(tmp_path / "x.safetensors", {**WEIGHTS, **extra})
-    seconds = time.process_time()
-    assert inspect_checkpoint(path).parameters == sum(tensor.numel() for tensor in WEIGHTS.values())
-    assert time.process_time() - seconds < 2
 
 
 @pytest.mark.parametrize("name", ["patch_embedding.weight", "head.modulation", "blocks.0.ffn.0.weight"])
@@ -269,27 +228,16 @@ LORAS: dict[str, tuple[str, Callable[[], Any]]] = {
     ),
     "many names": ("x.safetensors", lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(5_000)}),
     "suffixes": ("x.safetensors", lambda: {".lora_A" * 30 + f"\n{i}": torch.ones(1) for i in range(5_000)}),
-}
+}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, marks=pytest.mark.slow) if case == "suffixes" else case for case in LORAS]
-)
+@pytest.mark.parametrize("case", LORAS)
 def test_a_hostile_lora_is_refused(case: str, tmp_path: Path) -> None:
     model = saved(tmp_path / "model.safetensors", WEIGHTS)
     name, make = LORAS[case]
     lora = saved(tmp_path / name, make())
     assert name in refusal(lambda: load_state_dict(model, lora=lora))
 
-
-def test_a_lora_of_the_largest_useful_rank_is_merged(tmp_path: Path) -> None:
-    model = saved(tmp_path / "model.safetensors", WEIGHTS)
-    lora = saved(tmp_path / "lora.safetensors", factors(torch.eye(128), torch.eye(128)))
-    merged, _ = load_state_dict(model, lora=lora)
-    assert torch.equal(merged[f"{TARGET}.weight"], WEIGHTS[f"{TARGET}.weight"] + torch.eye(128))
-
-
-# ---- embeddings and latents -----------------------------------------------------------------------------------------
 
 ROWS = torch.ones(3, 8)
 EMBEDDINGS: dict[str, tuple[str, Any]] = {
@@ -307,14 +255,6 @@ def test_a_file_of_other_embeddings_is_refused(case: str, tmp_path: Path) -> Non
     prompts, rows = EMBEDDINGS[case]
     path = saved(tmp_path / "x.safetensors", {"prompt_0": rows}, {"prompts": prompts})
     assert "not a prompt embeddings file" in refusal(lambda: load_embeddings(path))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_embeddings_and_latents_of_every_written_type_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
-    save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
-    assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
-    latents = torch.rand(3, 16, 2, 2).to(dtype)
-    assert torch.equal(load_latents(saved(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)
 
 
 LATENTS = {
@@ -372,7 +312,7 @@ def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
     return bytes(bad)
 
 
-def test_damage_anywhere_in_embeddings_latents_loras_and_vaes_is_one_sentence_or_harmless(
+def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     save_embeddings(tmp_path / "e.safetensors", {"a red ball": ROWS, "b": ROWS})
@@ -391,6 +331,9 @@ def test_damage_anywhere_in_embeddings_latents_loras_and_vaes_is_one_sentence_or
         "vae": (wan_vae(tmp_path / "v.safetensors"), lambda path: load_codec(path, torch.device("cpu"), torch.float32)),
     }
     rng, refused, tried = random.Random(5), 0, 0
+    small = files.wan_weights(dim=2, ffn=2, layers=1, text=2, freq=2)
+    for name in ("m.safetensors", "m.pt"):
+        good[name] = saved(tmp_path / name, small), lambda path: inspect_checkpoint(path, num_heads=1)
     for path, use in good.values():
         for number in range(60):
             bad = tmp_path / "bad"
@@ -402,10 +345,16 @@ def test_damage_anywhere_in_embeddings_latents_loras_and_vaes_is_one_sentence_or
                 except HeadForcingError:
                     refused += 1
     record_property("malformed files and texts tried", tried)
-    assert tried == 300 and refused > 100
+    assert tried == 420 and refused > 150
 
 
-# ---- videos ---------------------------------------------------------------------------------------------------------
+BLACK = torch.zeros(8, 48, 64, 3).byte()
+
+
+def video(path: Path, pictures: torch.Tensor = BLACK, **tags: str) -> Path:
+    with VideoWriter(path, 64, 48, 16, metadata=tags) as writer:
+        writer.write(pictures)
+    return path
 
 
 @pytest.mark.slow
@@ -413,10 +362,8 @@ def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:
     own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
-    tags = {"head_forcing": own, "title": "x" * 99}
-    with VideoWriter(tmp_path / "good.mp4", 64, 48, 16, metadata=tags) as writer:
-        writer.write(torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte())
-    good = (tmp_path / "good.mp4").read_bytes()
+    pictures = torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
+    good = video(tmp_path / "good.mp4", pictures, head_forcing=own, title="x" * 99).read_bytes()
     rng, codes = random.Random(7), []
     for number in range(150):
         (tmp_path / "bad.mp4").write_bytes(damaged(good, rng, number))
@@ -428,49 +375,31 @@ def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
     assert codes.count(0) > 10 and codes.count(2) > 10
 
 
-def test_tags_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
-    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"title": "tuvwxyz"}) as writer:
-        writer.write(torch.zeros(8, 48, 64, 3).byte())
-    data = (tmp_path / "x.mp4").read_bytes()
-    assert data.count(b"tuvwxyz") == 1
-    (tmp_path / "x.mp4").write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
-    assert run("report", str(tmp_path / "x.mp4"), "--json") == (0, "")
-
-
 @pytest.mark.parametrize("own", ['{"prompts": ["a\\u001b[2J\\nb"], "method": "x\\ny"}', "[" * 100_000])
 def test_a_reports_lines_cannot_be_forged_by_a_videos_tags(own: str, tmp_path: Path) -> None:
-    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"head_forcing": own}) as writer:
-        writer.write(torch.zeros(8, 48, 64, 3).byte())
     out = io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
-        assert cli.main(["report", str(tmp_path / "x.mp4")]) == 0
+        assert cli.main(["report", str(video(tmp_path / "x.mp4", head_forcing=own))]) == 0
     assert "\x1b" not in out.getvalue() and "\ny" not in out.getvalue()
 
 
-# ---- prompts --------------------------------------------------------------------------------------------------------
-
-
 def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured = 0
-    real = sheets.font
+    measured, real = [], sheets.font
 
     class Counting:
         def __init__(self, size: int):
             self.real = real(size)
 
         def getlength(self, text: str) -> float:
-            nonlocal measured
-            measured += len(text)
+            measured.append(len(text))
             return self.real.getlength(text)
 
     monkeypatch.setattr(sheets, "font", Counting)
     text = sheets.fit_text("a quick brown fox " * 280, 14, 300)
-    assert text.endswith("...") and measured < 5000
-    assert real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
-    assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
-    measured = 0
+    assert text.endswith("...") and real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
     sheets.fit_text("\u0301" * 1_000_000, 14, 300)
-    assert measured < 5000
+    assert sum(measured) < 10_000
+    assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
 
 
 CONTENTS = {
@@ -486,15 +415,15 @@ def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(case: str, tmp_path: P
     path = tmp_path / "prompts.txt"
     path.write_text(CONTENTS[case])
     with bounded(), contextlib.suppress(HeadForcingError):
-        parse_timeline(arguments.read_text(f"@{path}"))
+        parse_timeline(values.read_text(f"@{path}"))
 
 
 def test_a_prompt_file_over_1_mb_or_of_other_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     path.write_bytes(b"a" * (MAX_TEXT_BYTES + 1))
-    assert "1 MB" in refusal(lambda: arguments.read_text(f"@{path}"))
+    assert "1 MB" in refusal(lambda: values.read_text(f"@{path}"))
     path.write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in refusal(lambda: arguments.read_text(f"@{path}"))
+    assert "UTF-8" in refusal(lambda: values.read_text(f"@{path}"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pipes and devices in its file system")
@@ -506,14 +435,11 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
     if kind == "folder":
         path.mkdir()
     path = Path("/dev/zero") if kind == "device" else path
-    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, arguments.find_profile)
-    for use in (*uses, lambda path: arguments.read_text(f"@{path}")):
+    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, values.find_profile)
+    for use in (*uses, lambda path: values.read_text(f"@{path}")):
         assert path.name in refusal(lambda use=use: use(str(path)))
     for argv in (["report", str(path)], ["inspect", str(path)], ["generate", "--weights", str(path), "--prompts", "a"]):
         assert run(*argv, *(["--latents", str(tmp_path / "out")] if argv[0] == "generate" else []))[0] == 2
-
-
-# ---- numbers and folders --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [str(2**64), str(2**70), "-1", "1.5", "", "٣", "nan", "1_0"])
@@ -521,16 +447,7 @@ def test_a_seed_that_no_generator_takes_is_refused(seed: str) -> None:
     for command in (["demo"], ["profile", "x.json", "--demo"]):
         code, err = run(*command, f"--seed={seed}")
         assert code == 2 and "0 to 2^64 - 1" in err
-
-
-def test_the_largest_seed_is_taken() -> None:
-    assert arguments.seed_number(str(2**64 - 1)) == 2**64 - 1
-
-
-@pytest.mark.parametrize("size", ["1e308", "-1"])
-def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
-    code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
-    assert code == 2 and "--keep-gb" in err and err.count("\n") == 1
+    assert parser.seed_number(str(2**64 - 1)) == 2**64 - 1
 
 
 def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -539,9 +456,60 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    assert arguments.found_profiles_folder(None) is None
-    assert arguments.found_profiles_folder(Path("x")) == Path("x")
+    assert values.found_profiles_folder(None) is None
+    assert values.found_profiles_folder(Path("x")) == Path("x")
     assert run("budget", "--seconds", "60")[0] == 0
+
+
+@pytest.mark.slow
+def test_a_header_of_many_objects_is_refused(tmp_path: Path) -> None:
+    path = by_header(tmp_path / "x.safetensors", b'{"a":[' + b"[]," * 2_700_000 + b"0]}")
+    assert "damaged" in refusal(lambda: inspect_checkpoint(path))
+
+
+@pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])
+def test_a_stated_number_of_heads_is_a_small_number_or_not_stated(heads: str, tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
+    with bounded():
+        assert inspect_checkpoint(path).config.num_heads == 1
+
+
+def test_ten_thousand_unknown_names_cost_little(tmp_path: Path) -> None:
+    extra = {f"extra.{i}.x": torch.zeros(1) for i in range(10_000)}
+    path = saved(tmp_path / "x.safetensors", {**WEIGHTS, **extra})
+    seconds = time.process_time()
+    assert inspect_checkpoint(path).parameters == sum(tensor.numel() for tensor in WEIGHTS.values())
+    assert time.process_time() - seconds < 2
+
+
+def test_a_lora_of_the_largest_useful_rank_is_merged(tmp_path: Path) -> None:
+    model = saved(tmp_path / "model.safetensors", WEIGHTS)
+    lora = saved(tmp_path / "lora.safetensors", factors(torch.eye(128), torch.eye(128)))
+    merged, _ = load_state_dict(model, lora=lora)
+    assert torch.equal(merged[f"{TARGET}.weight"], WEIGHTS[f"{TARGET}.weight"] + torch.eye(128))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_embeddings_and_latents_of_every_written_type_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
+    save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
+    assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
+    latents = torch.rand(3, 16, 2, 2).to(dtype)
+    assert torch.equal(load_latents(saved(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)
+
+
+def test_tags_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"title": "tuvwxyz"}) as writer:
+        writer.write(torch.zeros(8, 48, 64, 3).byte())
+    data = (tmp_path / "x.mp4").read_bytes()
+    assert data.count(b"tuvwxyz") == 1
+    (tmp_path / "x.mp4").write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
+    assert run("report", str(tmp_path / "x.mp4"), "--json") == (0, "")
+
+
+@pytest.mark.parametrize("size", ["1e308", "-1"])
+def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
+    code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
+    assert code == 2 and "--keep-gb" in err and err.count("\n") == 1
 
 
 def test_an_unwritable_folder_for_found_profiles_is_refused_before_the_render(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.longlive import LongLive
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.block_keys import setup_hash
+from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
@@ -28,7 +28,7 @@ def setup_of(method: str, options: str = "", **more) -> str:
     plan = RenderOptions(method=method, width=96, height=64, method_options=options, **more).plan(
         CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE
     )
-    return setup_hash(plan, "0123456789abcdef", 3, 0, torch.bfloat16, None)
+    return RenderJob(plan, {}, "0123456789abcdef", torch.bfloat16).setup
 
 
 @pytest.mark.parametrize("name", method_names())
@@ -60,16 +60,14 @@ def test_every_option_is_part_of_the_identity_of_the_settings(name):
 
 
 def test_a_render_with_other_options_makes_blocks_of_its_own():
-    assert (
-        len({setup_of("longlive"), setup_of("longlive", "window_frames=9"), setup_of("longlive", "sink_frames=1")}) == 3
-    )
+    names = {setup_of("longlive", words) for words in ("", "window_frames=9", "sink_frames=1")}
+    assert len(names) == 3
+    assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
+    policy = with_options(PRESETS["head_forcing"], "memory.sink_frames=2, memory.episodic_frames=0", "head_forcing")
+    assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3), "each alone may not fit"
     assert setup_of("longlive", " window_frames = 12;sink_frames=3\n") == setup_of("longlive")
     assert setup_of("head_forcing", "memory.episodic_frames=4") == setup_of("head_forcing", episodic_frames=4)
     assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
-
-
-def test_methods_with_equal_options_are_told_apart():
-    assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
 
 
 @pytest.mark.parametrize("name", ALIASES)
@@ -79,11 +77,6 @@ def test_an_alias_is_a_method_with_options(name):
     assert setup_of(name) == setup_of(method, options)
     about, told = describe_method(name, "window_frames=12")
     assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
-
-
-def test_options_are_replaced_together_because_each_alone_may_not_fit():
-    policy = with_options(PRESETS["head_forcing"], "memory.sink_frames=2, memory.episodic_frames=0", "head_forcing")
-    assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3)
 
 
 def test_a_new_option_is_a_field_of_the_method():

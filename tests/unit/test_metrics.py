@@ -13,10 +13,9 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.report.drift import report_frames, report_video
 from headforcing.headforcing_core.report.learned import models as files
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel, PanelMeasurement
-from headforcing.headforcing_core.report.learned.consistency import ConsistencyMeasurement
 from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, magnitudes
-from headforcing.headforcing_core.report.learned.frame_scores import TextMeasurement
-from headforcing.headforcing_core.report.learned.images import CLIP, IMAGENET, ImageEncoder
+from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement, TextMeasurement
+from headforcing.headforcing_core.report.learned.models import CLIP, IMAGENET, ImageEncoder
 from headforcing.headforcing_core.report.learned.registry import COLUMNS, METRICS, found_metrics, load_panel, stamps
 from headforcing.headforcing_core.video.writer import VideoWriter
 from metric_models import tiny_models
@@ -74,9 +73,6 @@ def panel(folder: Path) -> Panel:
     return load_panel(folder)
 
 
-# --- consistency ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("count", [2, 8, 9, 16, 21])
 def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
     video, encoder = frames(count), plain_encoder()
@@ -97,13 +93,7 @@ def test_a_still_video_is_consistent_and_another_scene_lowers_it():
     cut = np.concatenate([still[:6], 255 - still[:6]])
     found = [consistency(video, 16)[0] for video in (still, cut)]
     assert found[0] == pytest.approx(1.0, abs=1e-6) and found[1] < 0.97
-
-
-def test_one_frame_has_no_consistency():
     assert consistency(frames(1), 16)[0] is None
-
-
-# --- flow -------------------------------------------------------------------------------------------------------------
 
 
 def flow_of(lengths):
@@ -163,19 +153,6 @@ def test_a_long_video_that_moves_in_one_clip_of_four_says_so_and_what_is_held_do
     assert len(measurement._last) == 15
 
 
-def test_large_frames_are_halved_before_raft_and_their_flow_counts_the_same():
-    seen = []
-
-    def flow(before, after):
-        seen.append(before.shape[-2:])
-        return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
-
-    found = flows(flow, np.zeros((2, 2160, 3840, 3), np.uint8), 8)
-    assert seen == [(544, 960)] and found["mean_flow"] == pytest.approx(5.0 * 256 / 540)
-    flows(flow, np.zeros((2, 130, 8200, 3), np.uint8), 8)
-    assert seen[1] == (136, 8200), "RAFT takes no frame below 128"
-
-
 def test_the_largest_flow_is_the_mean_of_five_per_cent_of_the_pixels():
     flow = torch.randn(1, 2, 24, 40, generator=torch.manual_seed(0))
     lengths = np.sort(np.sqrt(np.square(flow[0].numpy()).sum(axis=0)).ravel())[::-1]
@@ -184,15 +161,18 @@ def test_the_largest_flow_is_the_mean_of_five_per_cent_of_the_pixels():
     assert mean == pytest.approx(lengths.mean(), abs=1e-6)
 
 
-def test_frames_are_padded_for_raft_and_frames_that_are_too_small_have_no_flow():
+def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow():
     seen = []
 
     def flow(before, after):
         seen.append(before.shape[-2:])
-        return torch.zeros(1, 2, *before.shape[-2:])
+        return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
 
-    found = flows(flow, frames(5, size=(129, 140)), 16)
-    assert seen == [(136, 144)] * 2 and found["mean_flow"] == found["dynamic_degree"] == 0.0
+    flows(flow, frames(5, size=(129, 140)), 16)
+    found = flows(flow, np.zeros((2, 2160, 3840, 3), np.uint8), 8)
+    assert found["mean_flow"] == pytest.approx(5.0 * 256 / 540), "counts the same as at full size"
+    flows(flow, np.zeros((2, 130, 8200, 3), np.uint8), 8)
+    assert seen == [(136, 144)] * 2 + [(544, 960), (136, 8200)], "RAFT takes no frame below 128"
     assert set(flows(flow, frames(3), 16).values()) == {None}
 
 
@@ -207,9 +187,6 @@ def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_
     with torch.inference_mode():
         expected = raft(image / 255 * 2 - 1, image / 255 * 2 - 1, num_flow_updates=20)[-1]
         assert torch.allclose(flow(image, image), expected, atol=1e-4)
-
-
-# --- with models ------------------------------------------------------------------------------------------------------
 
 
 def numbers_of(panel: Panel, video: np.ndarray, prompts=()) -> dict[str, float | None]:
@@ -274,37 +251,9 @@ def test_background_aesthetics_and_text_are_those_of_clip(folder, panel):
     assert found["text_score_2"] == pytest.approx(np.mean(by_frame[6:]), abs=1e-4)
     assert found["text_score"] == pytest.approx(np.mean(by_frame), abs=1e-4)
     assert found["text_score_3"] is None
-
-
-@pytest.mark.slow
-def test_a_long_prompt_is_cut_and_a_video_without_prompts_has_no_text_score(panel):
-    found = numbers_of(panel, frames(2), [(0.0, "owl " * 200)])
-    assert found["text_score"] is not None and "text_score_1" not in found
+    long = numbers_of(panel, frames(2), [(0.0, "owl " * 200)])
+    assert long["text_score"] is not None and "text_score_1" not in long, "a long prompt is cut"
     assert numbers_of(panel, frames(2))["text_score"] is None
-
-
-def test_two_metrics_with_one_encoder_run_it_once_for_a_batch():
-    runs = []
-    encoder = ImageEncoder(lambda x: runs.append(len(x)) or x, lambda x: x.float().reshape(len(x), -1)[:, :96], "cpu")
-    measurement = PanelMeasurement(
-        {METRICS[name]: ConsistencyMeasurement(encoder, MeasuredVideo(4)) for name in ("subject", "background")}
-    )
-    measurement.add(frames(20))
-    measurement.numbers()
-    assert runs == [8, 8, 4]
-
-
-def test_a_measurement_holds_no_more_for_a_longer_video():
-    def held(count: int) -> int:
-        measurement = ConsistencyMeasurement(plain_encoder(), MeasuredVideo(2))
-        for frame in frames(count):
-            measurement.add(torch.from_numpy(frame[None]))
-        return sum(isinstance(value, torch.Tensor) for value in measurement._last) + len(vars(measurement))
-
-    assert held(9) == held(90)
-
-
-# --- reports ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -338,9 +287,6 @@ def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
     assert "flow: raft_large_C_T_V1-22a6c225.pth is not in" in capsys.readouterr().err
 
 
-# --- files ------------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
     with pytest.raises(HeadForcingError, match=r"no metric has its files in .*dino-vitb16/config.json is not in .*hug"):
@@ -352,35 +298,10 @@ def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_head_may_lie_elsewhere(folder, tmp_path):
-    moved = tmp_path / "head.pth"
-    moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
-    panel = load_panel(folder, ["aesthetic"], aesthetic_head=moved)
-    assert numbers_of(panel, frames(2))["aesthetic_quality"] is not None
-    with pytest.raises(HeadForcingError, match="none.pth was not found"):
-        load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
-
-
-@pytest.mark.slow
-def test_weights_may_be_a_pytorch_file_as_some_are_published(folder, panel, tmp_path):
-    from safetensors.torch import load_file
-
-    place = tmp_path / "dino-vitb16"
-    place.mkdir()
-    (place / "config.json").write_bytes((folder / "dino-vitb16" / "config.json").read_bytes())
-    torch.save(load_file(folder / "dino-vitb16" / "model.safetensors"), place / "pytorch_model.bin")
-    video = frames(3)
-    found = numbers_of(load_panel(tmp_path), video)
-    assert found["subject_consistency"] == numbers_of(panel, video)["subject_consistency"]
-
-
-@pytest.mark.slow
 def test_damaged_and_wrong_files_are_named(folder, tmp_path):
     pytest.importorskip("transformers")
     place = tmp_path / "dino-vitb16"
-    place.mkdir()
-    for name in ("config.json", "model.safetensors"):
-        (place / name).write_bytes((folder / "dino-vitb16" / name).read_bytes())
+    shutil.copytree(folder / "dino-vitb16", place)
     weights = (place / "model.safetensors").read_bytes()
     (place / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(HeadForcingError, match="dino-vitb16 cannot be read"):
@@ -393,9 +314,10 @@ def test_damaged_and_wrong_files_are_named(folder, tmp_path):
     torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, tmp_path / "head.pth")
     with pytest.raises(HeadForcingError, match="takes 5 features, and the CLIP model has 24"):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "head.pth")
-    torch.save([1, 2], tmp_path / "head.pth")
-    with pytest.raises(HeadForcingError, match="holds no weights"):
-        load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "head.pth")
+    torch.save([1, 2], tmp_path / "bad.pth")
+    for head, why in (("bad.pth", "holds no weights"), ("none.pth", "none.pth was not found")):
+        with pytest.raises(HeadForcingError, match=why):
+            load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / head)
 
 
 @pytest.mark.slow
@@ -426,6 +348,34 @@ def test_a_metric_is_stamped_with_its_files(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_missing_package_is_named(folder, monkeypatch):
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
+        load_panel(folder, ["subject"])
+
+
+def test_two_metrics_with_one_encoder_run_it_once_for_a_batch():
+    runs = []
+    encoder = ImageEncoder(lambda x: runs.append(len(x)) or x, lambda x: x.float().reshape(len(x), -1)[:, :96], "cpu")
+    measurement = PanelMeasurement(
+        {METRICS[name]: ConsistencyMeasurement(encoder, MeasuredVideo(4)) for name in ("subject", "background")}
+    )
+    measurement.add(frames(20))
+    measurement.numbers()
+    assert runs == [8, 8, 4]
+
+
+def test_a_measurement_holds_no_more_for_a_longer_video():
+    def held(count: int) -> int:
+        measurement = ConsistencyMeasurement(plain_encoder(), MeasuredVideo(2))
+        for frame in frames(count):
+            measurement.add(torch.from_numpy(frame[None]))
+        return sum(isinstance(value, torch.Tensor) for value in measurement._last) + len(vars(measurement))
+
+    assert held(9) == held(90)
+
+
+@pytest.mark.slow
 def test_nothing_is_asked_of_the_network(folder, monkeypatch):
     import socket
 
@@ -434,13 +384,6 @@ def test_nothing_is_asked_of_the_network(folder, monkeypatch):
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     numbers_of(load_panel(folder), frames(2), [(0.0, "a red ball")])
-
-
-@pytest.mark.slow
-def test_a_missing_package_is_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
-        load_panel(folder, ["subject"])
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

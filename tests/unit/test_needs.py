@@ -30,19 +30,10 @@ WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_000)
 
 
-def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing", profile=None):
-    timeline = parse_timeline("a minute", seconds)
-    config = config or WanConfig()
-    return RenderPlan.make(
-        config,
-        method_policy(method),
-        schedule("self_forcing"),
-        timeline,
-        width,
-        height,
-        profile=profile,
-        family="self_forcing",
-    )
+def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"):
+    noise, timeline = schedule("self_forcing"), parse_timeline("a minute", seconds)
+    policy = method_policy(method)
+    return RenderPlan.make(config or WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
 
 
 @pytest.mark.slow
@@ -70,6 +61,155 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
             wan.forward_block(model, latents, torch.tensor([1000.0] * 3), prompt, cache)
     expected = needs_of(render, dtype, 0).activations
     assert 0.95 * memory.peak < expected < 1.02 * memory.peak, (memory.peak, expected)
+
+
+def test_the_parts_of_a_minute_at_full_size():
+    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, kept=True, state=True, writes_video=True)
+    assert needs.cache == plan().shape.bytes(torch.bfloat16)
+    assert needs.prompt == 2 * 30 * 512 * 1536 * 2
+    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4
+    assert needs.state == needs.cache and 0 < needs.video < 50e6
+    assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
+    memory, disk = needs.describe().splitlines()
+    parts = ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB", "VAE features 2.00 GB")
+    assert all(part in memory for part in parts)
+    less = needs_of(plan(), torch.bfloat16, WEIGHTS)  # nothing is counted that is not done
+    assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
+    assert "disk" not in less.describe() and "decoding" not in less.describe()
+    assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
+
+
+def test_memory_is_the_same_for_a_minute_and_an_hour_but_disk_is_not():
+    minute, hour = (
+        needs_of(plan(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for seconds in (60, 3600)
+    )
+    assert minute.memory == hour.memory and hour.disk > 50 * minute.disk
+
+
+def test_sampling_and_decoding_take_turns():
+    """The larger of the two counts; parked features take part in decoding only."""
+    kept, parked, none = (
+        needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=decoder)
+        for decoder in (DECODER, DecoderMemory(DECODER.weights, 0, DECODER.peak), DecoderMemory())
+    )
+    assert kept.memory == parked.memory == none.memory + DECODER.weights + DECODER.peak - none.activations
+    long_pass = replace(kept, activations=30 * kept.activations)
+    assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
+    graph = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
+    assert graph.memory - kept.memory == graph.graph == kept.activations, "reserved while decoding, too"
+    assert "CUDA graph" in graph.describe() and "CUDA graph" not in kept.describe()
+    encoder = needs_of(plan(), torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
+    assert encoder.memory == 20_000_000_000 > encoder.rendering
+    assert "the text encoder 20.00 GB" in encoder.describe()
+
+
+def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:
+    with pytest.raises(HeadForcingError) as error:
+        check_memory(needs, render, torch.bfloat16, int(room), host)
+    return str(error.value)
+
+
+def offered(*arguments) -> list[str]:
+    """The changes that the error names."""
+    return re.split(r"; ", refused(*arguments).partition("cheapest first: ")[2])
+
+
+def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedies():
+    render = plan()
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
+    check_memory(needs, render, torch.bfloat16, needs.besides_weights, COMFYUI)
+    text = refused(needs, needs.besides_weights - 1, render)
+    assert f"832x480 needs {format_bytes(needs.besides_weights)} besides the weights" in text
+    assert "besides" not in refused(needs, needs.besides_weights, render, COMMAND_LINE), "which streams no weights"
+    check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
+    with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
+        check_decoder(DECODER, "832x480", 6_000_000_000)
+    afterwards, fewer, smaller = offered(needs, needs.besides_weights - 1, render)
+    without = needs_of(render, torch.bfloat16, WEIGHTS).besides_weights
+    assert afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
+    assert fewer.startswith("episodic_frames 2 (") and smaller.startswith("episodic_frames 2, recent_frames 0 (")
+
+
+def needs_with(text: str, decoder: DecoderMemory) -> Needs:
+    """The needs of a minute with the changes of a remedy, from a plan made with them."""
+    if "decode afterwards" in text:
+        decoder = DecoderMemory()
+    if "--park-features" in text:
+        decoder = DecoderMemory(decoder.weights, 0, decoder.peak)
+    size, method, seconds = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)", r"([\d.]+) s "))
+    width, height = map(int, size.groups()) if size else (832, 480)
+    policy = method_policy(method[1] if method else "head_forcing")
+    if "episodic_frames" in text:
+        policy = policy.with_memory(2, 0 if "recent_frames 0" in text else 3, 0.95, 3)
+    timeline = parse_timeline("a minute", float(seconds[1]) if seconds else 60.0)
+    noise = schedule("self_forcing")
+    made = RenderPlan.make(WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
+    area = width * height / (832 * 480)
+    scaled = DecoderMemory(decoder.weights, int(area * decoder.held), int(area * decoder.peak))
+    return needs_of(made, torch.bfloat16, WEIGHTS, decoder=scaled)
+
+
+@pytest.mark.parametrize("host", [COMFYUI, COMMAND_LINE])
+@pytest.mark.parametrize("room", [9e9, 6e9, 4e9, 2.5e9])
+def test_every_remedy_fits_and_takes_what_it_says(host, room):
+    """Held against plans that are made anew with the changes."""
+    render = plan()
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
+    if room > (needs.besides_weights if host is COMFYUI else needs.rendering):
+        return
+    if host is COMMAND_LINE and room < WEIGHTS:
+        assert "No setting of this video fits" in refused(needs, room, render, host)
+        return
+    found = offered(needs, room, render, host)
+    assert 1 <= len(found) <= 3
+    for text in found:
+        changed = needs_with(text, DECODER)
+        takes = changed.besides_weights if host is COMFYUI else changed.rendering
+        assert takes <= room and text.endswith(f"({format_bytes(takes)})"), text
+
+
+@pytest.mark.parametrize(("method", "room"), [("self_forcing", 5e9), ("longlive", 2.6e9), ("self_forcing_sink", 4e9)])
+def test_other_methods_smaller_and_shorter_videos_fit(method, room):
+    render = plan(method=method)
+    needs = needs_of(render, torch.bfloat16, WEIGHTS)
+    found = offered(needs, room, render)
+    assert any(text.startswith("method ") for text in found)
+    assert len(found) >= 2
+    if method == "self_forcing":
+        seconds = float(found[0].split()[0])
+        shorter = plan(method=method, seconds=seconds)
+        fitting = needs_of(shorter, torch.bfloat16, WEIGHTS)
+        check_memory(fitting, shorter, torch.bfloat16, int(room), COMFYUI)
+        longer = plan(method=method, seconds=seconds + 0.75)
+        refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
+
+
+def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, monkeypatch):
+    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
+    free = needs.run_folder + needs.video
+    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
+    check_disk(needs, tmp_path, tmp_path)
+    free -= 1
+    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first") as error:
+        check_disk(needs, tmp_path, tmp_path)
+    remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
+    assert len(remedies) == 3 and "leave out --runs" in remedies[2]
+    assert f"(saves {format_bytes(needs.run_folder)})" in remedies[2]
+    check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
+
+
+def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
+    short, long = (
+        RenderPlan.make(
+            WanConfig(), method_policy("causvid"), schedule("self_forcing"), parse_timeline("x", s), 832, 480
+        )
+        for s in (5.0, 60.0)
+    )
+    takes = [needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER) for render in (short, long)]
+    assert [needs.decode for needs in takes] == [DECODER.peak, DECODER.peak + DECODER.held]
+    assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
+    assert "decode afterwards" in refused(takes[0], takes[0].working, short)
+    assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
 
 
 @pytest.mark.slow
@@ -111,115 +251,6 @@ def test_the_estimate_is_near_what_a_render_really_takes():
     assert 0.7 < measured / expected < 1.3, (measured, expected)
 
 
-def test_the_parts_of_a_minute_at_full_size():
-    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, kept=True, state=True, writes_video=True)
-    assert needs.cache == plan().shape.bytes(torch.bfloat16)
-    assert needs.prompt == 2 * 30 * 512 * 1536 * 2
-    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4
-    assert needs.state == needs.cache and 0 < needs.video < 50e6
-    assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
-    memory, disk = needs.describe().splitlines()
-    for part in (
-        "weights 2.84 GB",
-        f"KV cache {format_bytes(needs.cache)}",
-        "decoding 6.00 GB",
-        "VAE features 2.00 GB",
-    ):
-        assert part in memory
-    assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
-
-
-def test_memory_is_the_same_for_a_minute_and_an_hour_but_disk_is_not():
-    minute, hour = (
-        needs_of(plan(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for seconds in (60, 3600)
-    )
-    assert minute.memory == hour.memory and hour.disk > 50 * minute.disk
-
-
-def test_nothing_is_counted_that_is_not_done():
-    needs = needs_of(plan(), torch.bfloat16, WEIGHTS)
-    assert (needs.decode, needs.run_folder, needs.state, needs.video) == (0, 0, 0, 0)
-    assert "disk" not in needs.describe() and "decoding" not in needs.describe()
-
-
-def test_sampling_and_decoding_take_turns():
-    """The larger of the two counts; parked features take part in decoding only."""
-    kept, parked, none = (
-        needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=decoder)
-        for decoder in (DECODER, DecoderMemory(DECODER.weights, 0, DECODER.peak), DecoderMemory())
-    )
-    assert kept.memory == parked.memory == none.memory + DECODER.weights + DECODER.peak - none.activations
-    long_pass = replace(kept, activations=30 * kept.activations)
-    assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
-    graph = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
-    assert graph.memory - kept.memory == graph.graph == kept.activations, "reserved while decoding, too"
-    assert "CUDA graph" in graph.describe() and "CUDA graph" not in kept.describe()
-    encoder = needs_of(plan(), torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
-    assert encoder.memory == 20_000_000_000 > encoder.rendering
-    assert "the text encoder 20.00 GB" in encoder.describe()
-
-
-def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:
-    with pytest.raises(HeadForcingError) as error:
-        check_memory(needs, render, torch.bfloat16, int(room), host)
-    return str(error.value)
-
-
-def offered(*arguments) -> list[str]:
-    """The changes that the error names."""
-    return re.split(r"; ", refused(*arguments).partition("cheapest first: ")[2])
-
-
-def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedies():
-    render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    check_memory(needs, render, torch.bfloat16, needs.besides_weights, COMFYUI)
-    text = refused(needs, needs.besides_weights - 1, render)
-    assert f"832x480 needs {format_bytes(needs.besides_weights)} besides the weights" in text
-    afterwards, fewer, smaller = offered(needs, needs.besides_weights - 1, render)
-    without = needs_of(render, torch.bfloat16, WEIGHTS).besides_weights
-    assert afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
-    assert fewer.startswith("episodic_frames 2 (") and smaller.startswith("episodic_frames 2, recent_frames 0 (")
-
-
-def needs_with(text: str, decoder: DecoderMemory) -> Needs:
-    """The needs of a minute with the changes of a remedy, from a plan made with them."""
-    if "decode afterwards" in text:
-        decoder = DecoderMemory()
-    if "--park-features" in text:
-        decoder = DecoderMemory(decoder.weights, 0, decoder.peak)
-    size, method, seconds = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)", r"([\d.]+) s "))
-    width, height = map(int, size.groups()) if size else (832, 480)
-    policy = method_policy(method[1] if method else "head_forcing")
-    if "episodic_frames" in text:
-        policy = policy.with_memory(2, 0 if "recent_frames 0" in text else 3, 0.95, 3)
-    timeline = parse_timeline("a minute", float(seconds[1]) if seconds else 60.0)
-    noise = schedule("self_forcing")
-    made = RenderPlan.make(WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
-    area = width * height / (832 * 480)
-    scaled = DecoderMemory(decoder.weights, int(area * decoder.held), int(area * decoder.peak))
-    return needs_of(made, torch.bfloat16, WEIGHTS, decoder=scaled)
-
-
-@pytest.mark.parametrize("host", [COMFYUI, COMMAND_LINE])
-@pytest.mark.parametrize("room", [9e9, 7e9, 6e9, 5e9, 4e9, 2.5e9])
-def test_every_remedy_fits_and_takes_what_it_says(host, room):
-    """Held against plans that are made anew with the changes."""
-    render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    if room > (needs.besides_weights if host is COMFYUI else needs.rendering):
-        return
-    if host is COMMAND_LINE and room < WEIGHTS:
-        assert "No setting of this video fits" in refused(needs, room, render, host)
-        return
-    found = offered(needs, room, render, host)
-    assert 1 <= len(found) <= 3
-    for text in found:
-        changed = needs_with(text, DECODER)
-        takes = changed.besides_weights if host is COMFYUI else changed.rendering
-        assert takes <= room and text.endswith(f"({format_bytes(takes)})"), text
-
-
 def test_features_are_parked_where_that_is_enough():
     """A long pass beside the features is more than decoding: after a prompt switch that writes many frames again."""
     render = plan()
@@ -232,56 +263,12 @@ def test_features_are_parked_where_that_is_enough():
     assert not any("--park-features" in text for text in offered(needs, parked - WEIGHTS, render, COMFYUI))
 
 
-@pytest.mark.parametrize(("method", "room"), [("self_forcing", 5e9), ("longlive", 2.6e9), ("self_forcing_sink", 4e9)])
-def test_other_methods_smaller_and_shorter_videos_fit(method, room):
-    render = plan(method=method)
-    needs = needs_of(render, torch.bfloat16, WEIGHTS)
-    found = offered(needs, room, render)
-    assert any(text.startswith("method ") for text in found)
-    assert len(found) >= 2
-    if method == "self_forcing":
-        seconds = float(found[0].split()[0])
-        shorter = plan(method=method, seconds=seconds)
-        fitting = needs_of(shorter, torch.bfloat16, WEIGHTS)
-        check_memory(fitting, shorter, torch.bfloat16, int(room), COMFYUI)
-        longer = plan(method=method, seconds=seconds + 0.75)
-        refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
-
-
-def test_a_decoder_on_a_device_of_its_own_is_held_against_that_device():
-    check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
-    with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
-        check_decoder(DECODER, "832x480", 6_000_000_000)
-
-
-def test_weights_count_where_the_host_cannot_stream_them():
-    render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS)
-    room = needs.besides_weights + WEIGHTS // 2
-    check_memory(needs, render, torch.bfloat16, room, COMFYUI)
-    assert "besides" not in refused(needs, room, render, COMMAND_LINE)
-
-
 def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
     tiny = WanConfig(dim=36, num_layers=2, num_heads=6)
     render = plan(tiny)
     needs = needs_of(render, torch.bfloat16, 0)
     assert needs.cache > render.shape.bytes(torch.bfloat16)
     assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)
-
-
-def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, monkeypatch):
-    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
-    free = needs.run_folder + needs.video
-    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
-    check_disk(needs, tmp_path, tmp_path)
-    free -= 1
-    with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first") as error:
-        check_disk(needs, tmp_path, tmp_path)
-    remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
-    assert len(remedies) == 3 and "leave out --runs" in remedies[2]
-    assert f"(saves {format_bytes(needs.run_folder)})" in remedies[2]
-    check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
 
 
 def test_several_renders_in_turn_take_the_disk_of_all_and_the_memory_of_one(tmp_path, monkeypatch):
@@ -294,20 +281,6 @@ def test_several_renders_in_turn_take_the_disk_of_all_and_the_memory_of_one(tmp_
         check_disk(needs, tmp_path, tmp_path)
     with pytest.raises(HeadForcingError, match="not enough disk"):
         check_disk(both, tmp_path, tmp_path)
-
-
-def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
-    short, long = (
-        RenderPlan.make(
-            WanConfig(), method_policy("causvid"), schedule("self_forcing"), parse_timeline("x", s), 832, 480
-        )
-        for s in (5.0, 60.0)
-    )
-    takes = [needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER) for render in (short, long)]
-    assert [needs.decode for needs in takes] == [DECODER.peak, DECODER.peak + DECODER.held]
-    assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
-    assert "decode afterwards" in refused(takes[0], takes[0].working, short)
-    assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
 
 
 def test_disk_is_counted_for_all_videos_and_not_for_blocks_that_are_there():

@@ -33,17 +33,13 @@ FILES = {
     "generate": f"--weights {MODEL} --num-heads 4 --prompts a --embeddings texts.safetensors --size 64x64 --dtype fp32"
     " --latents out.safetensors --device cpu --seconds 0.5 --found-profiles found --roles shuffled",
     "encode": "out.safetensors --text-encoder none --prompts a",
-    "decode": "latents.safetensors out.mp4 --demo --device cpu",
-    "batch": "jobs.jsonl --out out",
-    "inspect": str(MODEL),
-    "convert": f"{MODEL} out.safetensors --num-heads 4",
+    "decode": "latents.safetensors out.mp4 --demo --device cpu", "batch": "jobs.jsonl --out out",
+    "inspect": str(MODEL), "convert": f"{MODEL} out.safetensors --num-heads 4",
     "profile": f"out.json --weights {MODEL} --num-heads 4 --prompts a --embeddings texts.safetensors --device cpu",
-    "profiles plot": "toy_world out.png",
-    "report": "video.mp4 --metric-models models",
+    "profiles plot": "toy_world out.png", "report": "video.mp4 --metric-models models",
     "compare": "--demo --seconds 0.5 --device cpu --methods head_forcing --out out --found-profiles found",
-    "runs prune": "runs",
-    "replay": "case --run x --out out.safetensors",
-}
+    "runs prune": "runs", "replay": "case --run x --out out.safetensors",
+}  # fmt: skip
 
 
 def research() -> argparse.ArgumentParser:

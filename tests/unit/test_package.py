@@ -11,8 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core import names
+from headforcing.headforcing_core.commands import cli, values
+from headforcing.headforcing_core.head_profiles.bundled import bundled_profiles
+from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.model import attention_backends
+from headforcing.headforcing_core.render import cards
+from headforcing.headforcing_core.report.learned import registry
+from headforcing.headforcing_core.video import tiny_decoder
+from packed import packed_files
+from path_arguments import commands
 from PIL import Image
 
 if sys.version_info >= (3, 11):
@@ -74,23 +82,29 @@ def test_importing_the_command_line_imports_no_torch_and_the_core_no_optional_pa
     assert "torch" in found and not found & (OPTIONAL | {"comfy"})
 
 
-@pytest.mark.parametrize("words", [["--help"], ["nonsense"], []], ids=lambda words: " ".join(words) or "nothing")
-def test_help_and_a_command_that_does_not_exist_import_no_torch(tmp_path, words):
+def test_help_of_every_command_and_a_mistake_import_no_torch(tmp_path):
     """It takes seconds."""
+    lines = [[name, *more] for name in cli.COMMANDS for more in (["--help"], ["--bogus"])]
+    lines += [[], ["--help"], ["nonsense"], ["runs", "list", "--help"], ["generate", "--decoder", "none"]]
     use = "import contextlib, io; from headforcing.headforcing_core.commands.cli import main\n"
-    use += f"with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): main({words})"
-    assert "torch" not in modules_after(use, tmp_path)
+    use += f"for words in {lines}:\n with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): "
+    assert not modules_after(use + "main(words); raise AssertionError(words)", tmp_path) & {"torch", "numpy", "av"}
 
 
-def test_the_overview_and_the_commands_say_the_same():
-    whole, known = cli._parser().format_help(), cli._overview().format_help()
-    assert whole == known and all(text in " ".join(known.split()) for _, text in cli.COMMANDS.values())
+def test_the_overview_has_a_line_for_every_command():
+    known = " ".join(cli._parser().format_help().split())
+    assert all(text in known for text in cli.COMMANDS.values())
+    functions = {parser.get_default("run") for _, parser in commands(cli._parser())}
+    assert functions and all(callable(cli._function(run)) for run in functions)
 
 
-def test_the_repository_root_is_not_importable_in_tests():
-    roots = {Path(entry).resolve() for entry in sys.path if entry} | ({Path.cwd()} if "" in sys.path else set())
-    assert ROOT not in roots
-    assert "headforcing_core" not in sys.modules and "kernels" not in sys.modules
+def test_the_names_on_the_command_line_are_those_of_the_tables():
+    assert list(attention_backends.BACKENDS) == list(names.BACKENDS)
+    assert method_names() == names.METHODS
+    assert list(registry.METRICS) == list(names.METRICS)
+    assert names.DECODERS == ("auto", "wan", *tiny_decoder.NORMALISED)
+    assert list(cards.MODELS) == list(names.LISTED_FAMILIES)
+    assert list(values.DTYPES) == list(names.DTYPES)
 
 
 def test_every_source_imports_only_what_it_may():
@@ -111,69 +125,24 @@ def absolute_imports_of(node: ast.AST) -> Iterator[str]:
         yield from absolute_imports(ast.Module(body=[node], type_ignores=[]))
 
 
-def test_the_import_checks_see_what_they_forbid():
-    tree = ast.parse(
-        "try:\n    import triton.language\nexcept ImportError:\n    pass\ndef f():\n    from comfy import x"
-    )
-    assert set(absolute_imports(tree)) == {"triton", "comfy"}
-    assert {name for node in runs_at_import(tree) for name in absolute_imports_of(node)} == {"triton"}
-
-
-def test_requirements_never_make_pip_replace_torch_or_triton():
-    text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
-    names = {re.split(r"[^A-Za-z0-9_.-]", line.strip())[0].lower() for line in lines}
-    assert names
-    assert not names & {"torch", "torchvision", "torchaudio", "triton", "triton-windows", "xformers", "flash-attn"}
-    assert not any(line.lstrip().startswith("-") for line in lines), "an option such as --extra-index-url"
-
-
-def test_everything_in_requirements_is_a_dependency_of_the_package_and_the_other_way_round():
+def test_requirements_are_the_dependencies_of_the_package_without_torch():
     text = (ROOT / "requirements.txt").read_text(encoding="utf-8")
     listed = {line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")}
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {name for name in project["dependencies"] if not name.startswith("torch")} == listed
+    assert {name for name in project()["project"]["dependencies"] if not name.startswith("torch")} == listed
+    names = {re.split(r"[^A-Za-z0-9_.-]", line)[0].lower() for line in listed}
+    assert not names & {"torch", "torchvision", "torchaudio", "triton", "triton-windows", "xformers", "flash-attn"}
+    assert not any(line.startswith("-") for line in listed), "an option such as --extra-index-url"
 
 
 def test_the_package_list_is_what_is_on_disk():
-    tool = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]
     folders = [ROOT, *(path.parent for package in PACKAGES for path in (ROOT / package).rglob("__init__.py"))]
     on_disk = {".".join(("headforcing", *folder.relative_to(ROOT).parts)) for folder in folders}
-    assert set(tool["packages"]) == on_disk
-    assert tool["package-dir"] == {"headforcing": "."}
-
-
-@pytest.mark.parametrize("name", bundled_profiles())
-def test_every_shipped_profile_loads_and_says_where_it_comes_from(name):
-    profile = load_profile(bundled_profiles()[name])
-    assert profile.name == name
-    assert {"source", "licence"} <= set(profile.provenance)
-    assert profile.counts()["memory"] > 0
-
-
-def test_profiles_are_shipped_for_the_model_and_the_demo():
-    assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
+    assert set(project()["tool"]["setuptools"]["packages"]) == on_disk
+    assert project()["tool"]["setuptools"]["package-dir"] == {"headforcing": "."}
 
 
 def project() -> dict[str, Any]:
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
-
-
-def test_icon_and_banner_are_in_the_repository_at_their_addresses():
-    repository, tool = project()["project"]["urls"]["Repository"], project()["tool"]["comfy"]
-    for key, size in (("Icon", (400, 400)), ("Banner", (1260, 540))):
-        start = f"{repository.replace('github.com', 'raw.githubusercontent.com')}/main/"
-        assert tool[key].startswith(start)
-        with Image.open(ROOT / tool[key].removeprefix(start)) as picture:
-            assert picture.size == size
-
-
-def test_the_registry_takes_name_version_and_tags():
-    about, tool = project()["project"], project()["tool"]["comfy"]
-    assert re.fullmatch(r"[a-z][a-z0-9-]*", about["name"]) and "comfyui" not in about["name"]
-    assert re.fullmatch(r"\d+\.\d+\.\d+", about["version"])
-    assert re.fullmatch(r">=\d+\.\d+\.\d+", tool["requires-comfyui"])
-    assert about["description"] and about["keywords"] and tool["DisplayName"] and tool["includes"] == []
 
 
 def test_the_address_of_the_repository_stands_in_one_file():
@@ -192,8 +161,8 @@ def tracked() -> list[str]:
 def test_comfyui_finds_workflows_subgraphs_and_locales_at_the_top():
     for folder, pattern in (("workflows", "*.json"), ("subgraphs", "*.json"), ("locales", "*/nodeDefs.json")):
         assert list((ROOT / folder).glob(pattern)), folder
-    packed = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"]["package-data"]
-    assert {"workflows/*", "subgraphs/*", "locales/**/*"} <= set(packed["headforcing"])
+    packed = project()["tool"]["setuptools"]["package-data"]["headforcing"]
+    assert {"workflows/*", "subgraphs/*", "locales/**/*"} <= set(packed)
 
 
 def test_help_pages_show_small_pictures_that_are_there():
@@ -206,8 +175,29 @@ def test_help_pages_show_small_pictures_that_are_there():
 
 def test_what_comfy_node_pack_packs_is_small():
     """The registry takes no large packs; tests and pages stay out of it (.comfyignore)."""
-    left_out = tuple((ROOT / ".comfyignore").read_text(encoding="utf-8").split())
-    packed = [name for name in tracked() if not name.startswith(left_out)]
+    packed = packed_files()
     assert {"__init__.py", "pyproject.toml", "requirements.txt", "README.md", "LICENSE"} <= set(packed)
+    assert {name for name in tracked() if name.startswith("nodes/")} <= set(packed), "help pages, too"
     assert not any(name.startswith(("tests/", "research/", "docs/", ".ci/", ".github/")) for name in packed)
     assert sum(len(zlib.compress((ROOT / name).read_bytes(), 1)) for name in packed) < 15e6
+
+
+def test_profiles_are_shipped_for_the_model_and_the_demo():
+    assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
+
+
+def test_icon_and_banner_are_in_the_repository_at_their_addresses():
+    repository, tool = project()["project"]["urls"]["Repository"], project()["tool"]["comfy"]
+    for key, size in (("Icon", (400, 400)), ("Banner", (1260, 540))):
+        start = f"{repository.replace('github.com', 'raw.githubusercontent.com')}/main/"
+        assert tool[key].startswith(start)
+        with Image.open(ROOT / tool[key].removeprefix(start)) as picture:
+            assert picture.size == size
+
+
+def test_the_registry_takes_name_version_and_tags():
+    about, tool = project()["project"], project()["tool"]["comfy"]
+    assert re.fullmatch(r"[a-z][a-z0-9-]*", about["name"]) and "comfyui" not in about["name"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", about["version"])
+    assert re.fullmatch(r">=\d+\.\d+\.\d+", tool["requires-comfyui"])
+    assert about["description"] and about["keywords"] and tool["DisplayName"] and tool["includes"] == []

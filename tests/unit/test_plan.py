@@ -7,7 +7,8 @@ import re
 import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.policy import CachePolicy, preset
+from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -22,12 +23,8 @@ TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
 
 
 def plan(text=TWO_PROMPTS, config=None, method="head_forcing", family="self_forcing", width=832, height=480, **options):
-    config = config or WanConfig()
-    timeline = parse_timeline(text)
-    return RenderPlan.make(config, preset(method), schedule(family), timeline, width, height, family=family, **options)
-
-
-# ------------------------------------------------------------------------------------------------------ length
+    made = (config or WanConfig()), preset(method), schedule(family), parse_timeline(text)
+    return RenderPlan.make(*made, width, height, family=family, **options)
 
 
 def prompts_of(made: RenderPlan) -> list[int]:
@@ -40,7 +37,7 @@ def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
     minute = plan("0:00 a story", seconds=60)
     assert (minute.blocks, minute.new_blocks, minute.frames, minute.video_frames) == (81, 81, 243, 960)
     assert minute.steps == 4 * 81
-    assert minute.block_shape == (3, 16, 60, 104)
+    assert minute.block_shape == (3, 16, 60, 104) and (minute.shape.rows, minute.shape.columns) == (30, 52)
 
 
 @pytest.mark.parametrize("family", ["self_forcing", "causal_forcing_framewise"])
@@ -54,32 +51,22 @@ def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seco
         assert 4 * (made.frames - f - 1) + 1 < made.video_frames
 
 
-def test_zero_seconds_is_the_timelines_own_length():
-    assert plan(seconds=0).video_frames == plan(seconds=20).video_frames == 320
-    assert plan("one prompt").video_frames == 160
-
-
 @pytest.mark.parametrize("seconds", [-1, -0.0001, math.nan, math.inf, 36_001])
 def test_an_impossible_length_is_refused(seconds):
     with pytest.raises(HeadForcingError, match=r"seconds must be above 0 and at most 36000, got"):
         plan(seconds=seconds)
 
 
-def test_a_shorter_length_cuts_the_timeline():
+def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prompt():
+    held, whole = plan(seconds=40), plan(seconds=20)
+    assert held.rows[: whole.blocks] == whole.rows and set(prompts_of(held)[whole.blocks :]) == {1}
+    assert plan(seconds=0).video_frames == whole.video_frames == 320 and plan("one prompt").video_frames == 160
     cut = plan(seconds=8)
     assert prompts_of(cut) == [0] * cut.blocks
     assert cut.blocks == 11  # 129 pictures for 128
     both = plan(seconds=12)
     assert prompts_of(both) == [0] * 14 + [1] * 3
     assert both.rows == plan(seconds=20).rows[:17]
-
-
-def test_a_longer_length_holds_the_last_prompt():
-    held = plan(seconds=40)
-    whole = plan(seconds=20)
-    assert held.rows[: whole.blocks] == whole.rows
-    assert set(prompts_of(held)[whole.blocks :]) == {1}
-    assert held.blocks == 54
 
 
 def test_a_framewise_model_gets_the_prompt_change_at_its_own_nearest_block():
@@ -89,13 +76,6 @@ def test_a_framewise_model_gets_the_prompt_change_at_its_own_nearest_block():
     assert (framewise.frames, framewise.timeline.clock.frames_per_block) == (81, 1)
     assert framewise.block_shape[0] == 1
     assert [segment.text for segment in framewise.timeline.segments] == ["a cat wakes up", "the cat jumps"]
-
-
-def test_steps_count_a_longer_first_block():
-    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1
-
-
-# ------------------------------------------------------------------------------------------------ start frames
 
 
 @pytest.mark.parametrize(("seconds", "new_blocks"), [(10, 14), (0.75, 1), (0.76, 2), (0, 27)])
@@ -116,9 +96,6 @@ def test_start_frames_in_the_middle_of_a_block_are_refused(frames):
     assert plan(family="causal_forcing_framewise", start_frames=frames).start_frames == frames
 
 
-# -------------------------------------------------------------------------------------------- sizes and roles
-
-
 @pytest.mark.parametrize("side", ["width", "height"])
 @pytest.mark.parametrize("value", [0, -16, 8, 24, 100, 831, 4112, 10**9])
 def test_a_size_that_is_no_multiple_of_16_or_out_of_range_is_refused(side, value):
@@ -126,19 +103,8 @@ def test_a_size_that_is_no_multiple_of_16_or_out_of_range_is_refused(side, value
         plan(**{side: value})
 
 
-def test_the_cache_has_the_rows_and_columns_of_the_picture():
-    shape = plan(width=832, height=480).shape
-    assert (shape.rows, shape.columns) == (30, 52)
-    assert (plan(width=480, height=832).shape.rows, plan(width=16, height=32).shape.columns) == (52, 1)
-
-
 def profile(roles, name="mine") -> HeadProfile:
     return HeadProfile(name, len(roles), len(roles[0]), tuple(map(tuple, roles)))
-
-
-def test_a_profile_of_another_model_is_refused_with_both_shapes():
-    with pytest.raises(HeadForcingError, match="'mine' is for 1x2 heads, the model has 30x12"):
-        plan(profile=profile([["local", "memory"]]))
 
 
 def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_the_roles_are_found():
@@ -148,12 +114,10 @@ def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_the_roles_are_f
     found = plan(config=TINY)
     assert found.auto is not None and found.profile_name == "to be found in the first seconds"
     assert found.cache_bytes(torch.float32) > found.shape.bytes(torch.float32)
-
-
-def test_a_method_with_one_cache_for_every_head_needs_no_profile():
-    made = plan(config=TINY, method="self_forcing_window_21", seconds=60)
-    assert made.profile_name == "one cache for every head"
-    assert made.shape.frame_slots == 12 * 21
+    one = plan(config=TINY, method="self_forcing_window_21", seconds=60)
+    assert (one.profile_name, one.shape.frame_slots) == ("one cache for every head", 12 * 21)
+    with pytest.raises(HeadForcingError, match="'mine' is for 1x2 heads, the model has 30x12"):
+        plan(profile=profile([["local", "memory"]]))
 
 
 def test_roles_can_be_merged_or_shuffled():
@@ -171,16 +135,6 @@ def test_roles_can_be_merged_or_shuffled():
     assert slots("shuffled")[2] == "profile 'mine', roles shuffled (0)"
     with pytest.raises(HeadForcingError, match="roles must be one of .*'upside_down'"):
         slots("upside_down")
-
-
-def test_memory_that_does_not_fit_the_block_size_is_refused():
-    policy = CachePolicy(memory=RolePolicy(recent_frames=4, episodic_frames=5))
-    timeline = parse_timeline("a")
-    with pytest.raises(HeadForcingError, match="whole blocks of 3, got 4"):
-        RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), timeline, 64, 64)
-
-
-# ------------------------------------------------------------------------------------------ what a user is told
 
 
 def test_the_description_says_length_roles_slots_and_bytes():
@@ -203,15 +157,9 @@ def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_
     )
 
 
-def test_a_cache_that_keeps_everything_is_not_called_small():
-    text = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)
-    assert re.search(r"KV cache: 15,120 frame-slots = 12\.08 GB$", text.splitlines()[2])
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB")],
-)
+@pytest.mark.parametrize(("count", "text"), [
+    (0, "0 bytes"), (999, "999 bytes"), (1530, "1.53 kB"), (2.5e6, "2.5 MB"), (2_472_837_120, "2.47 GB"),
+])  # fmt: skip
 def test_sizes_are_written_for_people(count, text):
     assert format_bytes(count) == text
 
@@ -231,3 +179,19 @@ def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_res
         "2 of 5 candidates were not novel enough (similarity 0.964 to 0.981)",
     ]
     assert describe_events([]) == ""
+
+
+def test_steps_count_a_longer_first_block():
+    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1
+
+
+def test_memory_that_does_not_fit_the_block_size_is_refused():
+    policy = CachePolicy(memory=RolePolicy(recent_frames=4, episodic_frames=5))
+    timeline = parse_timeline("a")
+    with pytest.raises(HeadForcingError, match="whole blocks of 3, got 4"):
+        RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), timeline, 64, 64)
+
+
+def test_a_cache_that_keeps_everything_is_not_called_small():
+    text = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)
+    assert re.search(r"KV cache: 15,120 frame-slots = 12\.08 GB$", text.splitlines()[2])

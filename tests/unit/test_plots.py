@@ -8,16 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.head_profiles.profile import (
-    ROLES,
-    HeadProfile,
-    classify,
-)
+from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report import profile_plot as head_profile
-from headforcing.headforcing_core.report.shares_plot import stability_panel
+from headforcing.headforcing_core.report.profile_plot import stability_panel
 
 
 def a_profile(layers=6, heads=4, seed=0, name="measured"):
@@ -58,30 +54,20 @@ def rgb(text):
     return tuple(int(text[i : i + 2], 16) for i in (1, 3, 5))
 
 
-def share_scatter(profile, theme="dark"):
-    return page.draw_page([head_profile._scatter_panel(profile)], theme)
+def stability(shares):
+    return stability_panel(shares.setup, shares.stability())
 
 
-def role_map(profile, theme="dark"):
-    return page.draw_page([head_profile._map_panel(profile)], theme)
-
-
-def role_counts(profile, theme="dark"):
-    return page.draw_page([head_profile._counts_panel(profile)], theme)
-
-
-def stability_bars(shares, theme="dark"):
-    return page.draw_page([stability_panel(shares.setup, shares.stability())], theme)
+def panel(make, profile, theme="dark"):
+    return page.draw_page([make(profile)], theme)
 
 
 PICTURES = {
-    "scatter": lambda theme: share_scatter(a_profile(), theme),
-    "map": lambda theme: role_map(a_profile(), theme),
-    "counts": lambda theme: role_counts(a_profile(), theme),
-    "stability": lambda theme: stability_bars(some_shares(), theme),
-    "profile of nothing measured": lambda theme: head_profile.profile_picture(
-        a_profile(), some_shares(measured=0), theme
-    ),
+    "scatter": lambda theme: panel(head_profile._scatter_panel, a_profile(), theme),
+    "map": lambda theme: panel(head_profile._map_panel, a_profile(), theme),
+    "counts": lambda theme: panel(head_profile._counts_panel, a_profile(), theme),
+    "stability": lambda theme: page.draw_page([stability(some_shares())], theme),
+    "nothing measured": lambda theme: head_profile.profile_picture(a_profile(), some_shares(measured=0), theme),
     "comparison": lambda theme: head_profile.comparison_map(a_profile(), a_profile(seed=1), theme),
     "profile": lambda theme: head_profile.profile_picture(a_profile(), some_shares(), theme),
     "profile of roles only": lambda theme: head_profile.profile_picture(replace(a_profile(), shares=None), None, theme),
@@ -102,20 +88,14 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(dr
         assert len(colours(picture)) > 20, name
         edges, background = np.asarray(picture), rgb(page.THEMES[theme].background)
         assert picture.getpixel((0, 0)) == background, name
-        assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all(), (
-            f"{name} runs out of the picture"
-        )
+        assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all(), name
+    assert PICTURES["profile"]("dark").tobytes() == drawn["profile", "dark"].tobytes(), "the same each time"
 
 
-@pytest.mark.parametrize("name", ["profile", "comparison"])
-def test_the_same_input_gives_the_same_picture(name, drawn):
-    assert PICTURES[name]("dark").tobytes() == drawn[name, "dark"].tobytes()
-
-
-@pytest.mark.parametrize(("draw", "size"), [(role_map, (30, 12)), (role_counts, (40, 40))])
+@pytest.mark.parametrize(("draw", "size"), [("_map_panel", (30, 12)), ("_counts_panel", (40, 40))])
 def test_the_area_of_a_role_follows_its_count(draw, size):
     profile = a_profile(*size)
-    found = colours(draw(profile))
+    found = colours(panel(getattr(head_profile, draw), profile))
     areas = {role: found[rgb(page.THEMES["dark"].roles[role])] for role in ROLES}
     for role in ROLES:
         share = profile.counts()[role] / (size[0] * size[1])
@@ -123,21 +103,41 @@ def test_the_area_of_a_role_follows_its_count(draw, size):
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 40), (40, 1)])
-def test_profiles_of_any_shape_can_be_drawn(size):
-    profile = a_profile(*size)
+def test_profiles_of_any_shape_and_name_can_be_drawn(size):
+    profile = a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30)
     assert head_profile.profile_picture(profile).width == 900
     assert head_profile.comparison_map(profile, a_profile(*size, seed=3)).width == 900
+
+
+def test_agreement_is_faded_and_disagreement_is_not():
+    a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
+    b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])
+    strong = [rgb(page.THEMES["dark"].roles[role]) for role in ("memory", "anchor")]
+    same, different = colours(head_profile.comparison_map(a, a)), colours(head_profile.comparison_map(a, b))
+    for colour in strong:  # in both, the legend's squares have it, too
+        assert different[colour] > same[colour] + 5000
+
+
+def test_drawing_touches_neither_pyplot_nor_global_settings():
+    import matplotlib
+
+    names = set(matplotlib.rcParams) - {"backend"}  # to ask for the backend imports pyplot
+    before = {name: matplotlib.rcParams[name] for name in names}
+    panel(head_profile._map_panel, a_profile())
+    assert {name: matplotlib.rcParams[name] for name in names} == before
+    assert not any(
+        re.search(r"import.*pyplot", path.read_text("utf-8")) for path in Path(page.__file__).parent.glob("*.py")
+    )
+
+
+def share_scatter(profile, theme="dark"):
+    return page.draw_page([head_profile._scatter_panel(profile)], theme)
 
 
 @pytest.mark.filterwarnings("error")
 def test_extreme_shares_and_a_hand_edited_profile_can_be_drawn():
     share_scatter(HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]))
     share_scatter(HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]]))
-
-
-def test_a_name_is_drawn_as_it_is_however_odd():
-    profile = a_profile(name="$\\frac{1$ _x_ " + "very long " * 30)
-    assert head_profile.comparison_map(profile, profile).width == 900
 
 
 def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
@@ -154,28 +154,7 @@ def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
     assert np.array_equal(everywhere, head_profile.comparison_map(plain, plain))
 
 
-def test_agreement_is_faded_and_disagreement_is_not():
-    a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
-    b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])
-    strong = [rgb(page.THEMES["dark"].roles[role]) for role in ("memory", "anchor")]
-    same, different = colours(head_profile.comparison_map(a, a)), colours(head_profile.comparison_map(a, b))
-    for colour in strong:  # in both, the legend's squares have it, too
-        assert different[colour] > same[colour] + 5000
-
-
 def test_the_stability_picture_says_when_the_published_values_are_another_models():
     shares = some_shares(layers=2, heads=3), some_shares(layers=30, heads=12, blocks=4)
     panels = [stability_panel(each.setup, each.stability()) for each in shares]
     assert ["another model" in panel.subtitle for panel in panels] == [True, False]
-
-
-def test_drawing_touches_neither_pyplot_nor_global_settings():
-    import matplotlib
-
-    names = set(matplotlib.rcParams) - {"backend"}  # to ask for the backend imports pyplot
-    before = {name: matplotlib.rcParams[name] for name in names}
-    role_map(a_profile())
-    assert {name: matplotlib.rcParams[name] for name in names} == before
-    assert not any(
-        re.search(r"import.*pyplot", path.read_text("utf-8")) for path in Path(page.__file__).parent.glob("*.py")
-    )

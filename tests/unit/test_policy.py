@@ -1,7 +1,7 @@
 """Roles, policies and presets: what each keeps, and errors that name the field and the value."""
 
 from collections import Counter
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -51,24 +51,9 @@ def test_the_preset_table_holds_the_paper_its_ablations_and_the_baselines():
         assert sinks + recent + 3 == 21
 
 
-def test_no_episodic_memory_holds_a_window_of_the_same_size():
-    with_memory, without = preset("head_forcing").memory, preset("no_episodic_memory").memory
-    assert with_memory.capacity(3, 999) == without.capacity(3, 999) == 11
-
-
-def test_only_methods_that_treat_roles_differently_need_a_profile():
-    need = {name for name, policy in PRESETS.items() if policy.needs_profile}
-    assert need == {name for name in PRESETS if not name.startswith(("self_forcing", "uniform_memory"))}
-
-
-def test_policies_cannot_be_changed_after_they_were_checked():
-    with pytest.raises(FrozenInstanceError):
-        PRESETS["head_forcing"].rope = "absolute"
-
-
-@pytest.mark.parametrize("sinks", [0, 1, 3, 7])
-@pytest.mark.parametrize("recent", [0, 1, 4, None])
-@pytest.mark.parametrize("seen", [0, 1, 2, 5, 29])
+@pytest.mark.parametrize("sinks", [0, 1, 7])
+@pytest.mark.parametrize("recent", [0, 4, None])
+@pytest.mark.parametrize("seen", [0, 1, 5, 29])
 def test_history_is_sinks_then_recents_without_repetition(sinks, recent, seen):
     kept = RolePolicy(sinks, recent).history(seen)
     expected = {n for n in range(seen) if n < sinks or recent is None or n >= seen - recent}
@@ -76,21 +61,6 @@ def test_history_is_sinks_then_recents_without_repetition(sinks, recent, seen):
     for f in (1, 3):
         if seen + f <= 32:
             assert len(kept) + f <= RolePolicy(sinks, recent).capacity(f, 32)
-
-
-def test_a_short_video_needs_no_more_slots_than_it_has_frames():
-    assert RolePolicy(0, 3, 5).capacity(3, 9) == 9
-    assert RolePolicy(0, None).capacity(3, 243) == 243
-    assert RolePolicy(3, 1).capacity(3, 243) == 7
-
-
-def test_memory_numbers_replace_only_those_of_memory_heads():
-    changed = preset("fifo_eviction").with_memory(4, 6, 0.8, 2)
-    assert changed.memory == RolePolicy(0, 6, 4)
-    assert changed.episodic == EpisodicPolicy(0.8, 2, eviction="fifo")
-    assert (changed.local, changed.anchor) == (CachePolicy().local, CachePolicy().anchor)
-    for name in ("self_forcing", "no_episodic_memory"):
-        assert preset(name).with_memory(4, 6, 0.8, 2) == preset(name)
 
 
 def test_merging_a_role_into_memory_touches_no_other_role():
@@ -120,3 +90,28 @@ def test_the_groups_of_a_large_cache_are_computed_once(monkeypatch):
     roles = [[list(HeadRole)[(layer + head) % 3] for head in range(12)] for layer in range(30)]
     HeadCache(CacheShape(roles, CachePolicy(), 1, 2, 8, 3, 60), torch.float32)
     assert len(calls) <= 2 * len(HeadRole)
+
+
+def test_no_episodic_memory_holds_a_window_of_the_same_size():
+    with_memory, without = preset("head_forcing").memory, preset("no_episodic_memory").memory
+    assert with_memory.capacity(3, 999) == without.capacity(3, 999) == 11
+
+
+def test_only_methods_that_treat_roles_differently_need_a_profile():
+    need = {name for name, policy in PRESETS.items() if policy.needs_profile}
+    assert need == {name for name in PRESETS if not name.startswith(("self_forcing", "uniform_memory"))}
+
+
+def test_a_short_video_needs_no_more_slots_than_it_has_frames():
+    assert RolePolicy(0, 3, 5).capacity(3, 9) == 9
+    assert RolePolicy(0, None).capacity(3, 243) == 243
+    assert RolePolicy(3, 1).capacity(3, 243) == 7
+
+
+def test_memory_numbers_replace_only_those_of_memory_heads():
+    changed = preset("fifo_eviction").with_memory(4, 6, 0.8, 2)
+    assert changed.memory == RolePolicy(0, 6, 4)
+    assert changed.episodic == EpisodicPolicy(0.8, 2, eviction="fifo")
+    assert (changed.local, changed.anchor) == (CachePolicy().local, CachePolicy().anchor)
+    for name in ("self_forcing", "no_episodic_memory"):
+        assert preset(name).with_memory(4, 6, 0.8, 2) == preset(name)

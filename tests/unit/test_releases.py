@@ -9,7 +9,8 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.names import NOT_BUILT
 from headforcing.headforcing_core.render.comparison import entries_of
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.weights.checkpoint import convert_lora, inspect_checkpoint, load_state_dict
@@ -89,7 +90,7 @@ EXAMPLES: dict[str, Callable[[Path], Path]] = {
         "wan2.2_i2v_high_noise_14B.safetensors", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}
     ),
     "scaled fp8 and NVFP4 of the family": _with_scales,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("row", REFUSED, ids=name_of)
@@ -97,13 +98,35 @@ def test_weights_in_the_table_are_refused_in_its_words(row: Release, tmp_path: P
     path = EXAMPLES[row.name](tmp_path)
     assert main(["inspect", str(path)]) == 2
     told = capsys.readouterr().err
-    assert (
-        told.startswith((f"error: {path.name} is ", f"error: {path.name} holds "))
-        and row.refused in told
-        and told.count("\n") == 1
-    )
+    assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and row.refused in told
+    assert told.count("\n") == 1
     with pytest.raises(HeadForcingError):
         load_state_dict(path)
+
+
+def test_the_table_names_methods_and_families_that_exist_and_every_trained_method_has_weights():
+    for row in RELEASES:
+        assert all(method_policy(method) for method in row.methods)
+        assert row.family in SCHEDULES or (row.refused and not row.family) or "fp8" in row.name
+    meant = {method for row in LOADED for method in row.methods}
+    variants = {"memflow_sma"}  # of memflow, the same weights
+    assert {name for name, row in METHODS.items() if row.trained} <= meant | variants
+
+
+def test_the_page_has_the_tables_of_the_code(repo_root: Path):
+    page = (repo_root / "docs" / "weights.md").read_text("utf-8")
+    assert release_table() in page and refusal_table() in page
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_a_method_that_is_known_and_not_built_is_refused_by_name(name: str, capsys):
+    with pytest.raises(HeadForcingError, match=f"{name} .*not built here; with .* choose head_forcing or"):
+        method_policy(name)
+    with pytest.raises(HeadForcingError, match="not built here"):
+        entries_of(f"head_forcing, {name}")
+    with pytest.raises(SystemExit):
+        main(["demo", "--method", name])
+    assert NOT_BUILT[name] in " ".join(capsys.readouterr().err.split())
 
 
 def test_every_test_that_the_table_claims_is_there(repo_root: Path):
@@ -135,28 +158,3 @@ def test_a_real_size_14b_file_of_the_family_is_described_and_an_expert_is_not(tm
     assert inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path / "transformer")).family
     (tmp_path / "model_index.json").write_text("[" * 9999)
     assert inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path / "transformer")).family
-
-
-def test_the_table_names_methods_and_families_that_exist_and_every_trained_method_has_weights():
-    for row in RELEASES:
-        assert all(method_policy(method) for method in row.methods)
-        assert row.family in SCHEDULES or (row.refused and not row.family) or "fp8" in row.name
-    meant = {method for row in LOADED for method in row.methods}
-    variants = {"memflow_sma"}  # of memflow, the same weights
-    assert {name for name, row in METHODS.items() if row.trained} <= meant | variants
-
-
-def test_the_page_has_the_tables_of_the_code(repo_root: Path):
-    page = (repo_root / "docs" / "weights.md").read_text("utf-8")
-    assert release_table() in page and refusal_table() in page
-
-
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_a_method_that_is_known_and_not_built_is_refused_by_name(name: str, capsys):
-    with pytest.raises(HeadForcingError, match=f"{name} .*not built here; with .* choose head_forcing or"):
-        method_policy(name)
-    with pytest.raises(HeadForcingError, match="not built here"):
-        entries_of(f"head_forcing, {name}")
-    with pytest.raises(SystemExit):
-        main(["demo", "--method", name])
-    assert NOT_BUILT[name] in " ".join(capsys.readouterr().err.split())

@@ -5,13 +5,12 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.cache.policy import PRESETS, preset
-from headforcing.headforcing_core.commands.arguments import render_options
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, preset
 from headforcing.headforcing_core.commands.cli import _parser
-from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 FIELDS = {field.name for field in fields(RenderOptions)}
 CALLED_OTHERWISE = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_seconds"}
@@ -33,12 +32,8 @@ def test_every_argument_that_sets_something_is_passed_on():
     same = {name for name in FIELDS if getattr(options, name) == getattr(DEFAULTS, name)}
     assert same == {"profile", "policy"}
     assert options.method_options == "episodic.pin_first=true, local.sink_frames=1"
-    assert (options.width, options.height, options.update_interval, str(options.switch)) == (
-        96,
-        64,
-        2,
-        "flush, re-anchor, blend 2",
-    )
+    assert (options.width, options.height, options.update_interval) == (96, 64, 2)
+    assert str(options.switch) == "flush, re-anchor, blend 2"
 
 
 def widgets(path: Path) -> dict[str, str]:
@@ -74,9 +69,9 @@ def test_defaults_are_those_of_the_policy_and_leave_every_preset_as_it_is():
         assert RenderOptions(method=name).cache_policy == policy, name
 
 
-def test_a_plan_is_what_was_asked_for():
-    options = RenderOptions(width=64, height=96, seconds=3.0, episodic_frames=2, method="uniform_admission")
-    plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 10.0), start_frames=3)
-    assert (plan.width, plan.height, plan.start_frames) == (64, 96, 3)
-    assert plan.shape.policy == options.cache_policy and plan.shape.policy.memory.episodic_frames == 2
-    assert plan.video_frames == 9 + 48
+def test_defaults_that_are_written_without_the_engine_are_the_engines():
+    policy = CachePolicy()
+    engine = (policy.memory.episodic_frames, policy.memory.recent_frames or 0)
+    engine += (policy.episodic.novelty_threshold, policy.episodic.update_interval)
+    told = RenderSettings()
+    assert (told.episodic_frames, told.recent_frames, told.novelty_threshold, told.update_interval) == engine

@@ -55,9 +55,6 @@ def measured(story: Path) -> DriftReport:
     return report_video(story)
 
 
-# --- what a report says ----------------------------------------------------------------------------------------------
-
-
 def test_a_file_tells_its_length_size_method_and_prompts(measured: DriftReport):
     assert (measured.video_frames, measured.fps, measured.size, measured.seconds) == (240, 16.0, (WIDTH, HEIGHT), 15.0)
     assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == ("fifo_eviction", 7, 3)
@@ -77,6 +74,10 @@ def test_the_text_has_every_number_beside_that_of_the_first_5_seconds(measured: 
             assert [whole, first] == ["-" if value is None else row.form(value) for value in values]
     assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
     assert max(map(len, lines)) < 200
+    found = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
+    assert found["note"] == NOTE and found["whole"]["flicker"] == measured.whole["flicker"]
+    assert {len(values) for values in found["series"].values()} == {15} and len(found["switches"]) == 2
+    assert found["prompts"][1] == {"seconds": 81 / 16, "text": "a yellow ring"}
 
 
 def test_the_beginning_is_measured_as_if_the_video_ended_there(measured: DriftReport, tmp_path: Path):
@@ -84,24 +85,6 @@ def test_the_beginning_is_measured_as_if_the_video_ended_there(measured: DriftRe
     assert alone.first_seconds == 5.0 and alone.whole == alone.first
     for key in ("flicker", "motion", "edge_ratio", "frozen_share"):
         assert measured.first[key] == pytest.approx(alone.whole[key], rel=0.02), key
-
-
-def test_the_dict_is_json_without_surprises(measured: DriftReport):
-    found = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
-    assert found["note"] == NOTE and found["whole"]["flicker"] == measured.whole["flicker"]
-    assert {len(values) for values in found["series"].values()} == {15}
-    assert found["first"]["seconds"] == 5 and len(found["switches"]) == 2
-    assert found["prompts"][1] == {"seconds": 81 / 16, "text": "a yellow ring"}
-
-
-def test_a_round_of_4_seconds_is_seen_in_the_file(tmp_path: Path):
-    found = report_video(write(tmp_path / "loop.mp4", 81))
-    assert found.whole["repetition_lag_seconds"] is None  # 5 s show one round only, the lag is 3/4 at most
-    loop = report_frames((scene(i % 64)[None] for i in range(300)), 16.0)
-    assert loop.whole["repetition_lag_seconds"] == pytest.approx(4.0, abs=0.1)
-
-
-# --- prompts and blocks ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -150,13 +133,6 @@ def test_a_workflow_that_is_not_clear_is_not_guessed_at():
     assert read_tags({"head_forcing": json.dumps(bad)}, 16) == VideoTags(texts=("a", "b"))
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_in_memory_gives_the_same_numbers(story: Path, measured: DriftReport):
-    assert report_video(io.BytesIO(story.read_bytes())).whole == measured.whole
-
-
 def test_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
     part = report_video(story, start_seconds=4.0, duration_seconds=8.0)
     assert part.video_frames == 128
@@ -165,9 +141,10 @@ def test_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
     assert late.video_frames == 144 and late.prompts[0] == (0.0, "a yellow ring")
 
 
-def test_progress_is_told_and_may_stop_the_reading(story: Path):
+def test_progress_is_told_and_may_stop_the_reading(story: Path, measured: DriftReport):
     seen: list[tuple[int, int]] = []
-    report_video(story, on_progress=lambda *so_far: seen.append(so_far))
+    in_memory = report_video(io.BytesIO(story.read_bytes()), on_progress=lambda *so_far: seen.append(so_far))
+    assert in_memory.whole == measured.whole
     assert seen == [(i, 240) for i in range(1, 241)]
 
     def stop(done: int, expected: int) -> None:
@@ -178,37 +155,25 @@ def test_progress_is_told_and_may_stop_the_reading(story: Path):
         report_video(story, on_progress=stop)
 
 
-def sound_only(path: Path) -> Path:
-    with av.open(str(path), "w") as container:
+def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
+    (tmp_path / "text.mp4").write_text("no video")
+    with av.open(str(tmp_path / "sound.m4a"), "w") as container:
         stream = container.add_stream("aac", rate=8000)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
         frame.sample_rate = 8000
         container.mux(stream.encode(frame))
         container.mux(stream.encode(None))
-    return path
-
-
-def test_what_is_no_video_is_refused_in_one_sentence(tmp_path: Path):
-    (tmp_path / "text.mp4").write_text("no video")
-    with pytest.raises(HeadForcingError, match="there is no video file .*nothing.mp4"):
-        report_video(tmp_path / "nothing.mp4")
-    with pytest.raises(HeadForcingError, match="there is no video file"):
-        report_video(tmp_path)
-    with pytest.raises(HeadForcingError, match="text.mp4 cannot be read as a video"):
-        report_video(tmp_path / "text.mp4")
-    with pytest.raises(HeadForcingError, match="sound.m4a has no video track"):
-        report_video(sound_only(tmp_path / "sound.m4a"))
-    with pytest.raises(HeadForcingError, match="one.mp4 has 1 frame: .* 2 or more"):
-        report_video(write(tmp_path / "one.mp4", 1))
-    with pytest.raises(HeadForcingError, match="has 0 frames"):
-        report_video(write(tmp_path / "some.mp4", 10), start_seconds=60.0)
-    with pytest.raises(HeadForcingError, match="frames_per_block must be"):
-        report_video(tmp_path / "some.mp4", frames_per_block=-1)
+    write(tmp_path / "one.mp4", 1), write(tmp_path / "some.mp4", 10)
+    for name, options, why in (
+        ("nothing.mp4", {}, "there is no video file .*nothing.mp4"), (".", {}, "there is no video file"),
+        ("text.mp4", {}, "text.mp4 cannot be read as a video"), ("sound.m4a", {}, "sound.m4a has no video track"),
+        ("one.mp4", {}, "one.mp4 has 1 frame: .* 2 or more"), ("some.mp4", {"start_seconds": 60.0}, "has 0 frames"),
+        ("some.mp4", {"frames_per_block": -1}, "frames_per_block must be"),
+    ):  # fmt: skip
+        with pytest.raises(HeadForcingError, match=why):
+            report_video(tmp_path / name, **options)
     with pytest.raises(HeadForcingError, match="0.5 frames per second"):
         report_frames([], fps=0.5)
-
-
-# --- the picture -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -221,6 +186,33 @@ def test_the_picture_is_900_wide_and_nothing_runs_out_of_it(measured: DriftRepor
     assert (pixels[:, -4:] == pixels[0, 0]).all() and (pixels[-4:] == pixels[0, 0]).all()
     assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 100
     assert drift_picture(measured, "light").tobytes() == picture.tobytes()
+
+
+@pytest.mark.slow
+def test_the_command_prints_the_text_and_draws(story: Path, tmp_path: Path, capsys):
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "made" / "drift.png"
+    assert cli.main(["report", str(story), "--plot", str(picture), "--theme", "dark"]) == 0
+    out = capsys.readouterr()
+    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
+    assert picture.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("arguments", "complaint"), [
+    (["nothing.mp4"], "there is no video file"), (["--plot", "picture.jpg"], "must end in .png"),
+    (["--frames-per-block", "0"], "must be 1 or more"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
+])  # fmt: skip
+def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
+    given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
+    assert cli.main(["report", *given]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_a_round_of_4_seconds_is_seen_in_the_file(tmp_path: Path):
+    found = report_video(write(tmp_path / "loop.mp4", 81))
+    assert found.whole["repetition_lag_seconds"] is None  # 5 s show one round only, the lag is 3/4 at most
+    loop = report_frames((scene(i % 64)[None] for i in range(300)), 16.0)
+    assert loop.whole["repetition_lag_seconds"] == pytest.approx(4.0, abs=0.1)
 
 
 @pytest.mark.filterwarnings("error")
@@ -242,19 +234,6 @@ def test_a_still_black_video_can_be_measured_and_drawn():
     assert drift_picture(found, "light").width == 900 and "first 4.17 s" in found.text()
 
 
-# --- the command -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_command_prints_the_text_and_draws(story: Path, tmp_path: Path, capsys):
-    pytest.importorskip("matplotlib")
-    picture = tmp_path / "made" / "drift.png"
-    assert cli.main(["report", str(story), "--plot", str(picture), "--theme", "dark"]) == 0
-    out = capsys.readouterr()
-    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
-    assert picture.stat().st_size > 10_000
-
-
 def test_the_command_reads_prompts_from_a_file_and_prints_one_json_object(story: Path, tmp_path: Path, capsys):
     prompts = tmp_path / "prompts.txt"
     prompts.write_text("0:00 one\n0:07 two")
@@ -264,13 +243,3 @@ def test_the_command_reads_prompts_from_a_file_and_prints_one_json_object(story:
     found = json.loads(out.out)
     assert out.err == "" and found["frames_per_block"] == 1
     assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 113 / 16, "text": "two"}]
-
-
-@pytest.mark.parametrize(("arguments", "complaint"), [
-    (["nothing.mp4"], "there is no video file"), (["--plot", "picture.jpg"], "must end in .png"),
-    (["--frames-per-block", "0"], "must be 1 or more"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
-])  # fmt: skip
-def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
-    given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
-    assert cli.main(["report", *given]) == 2
-    assert complaint in capsys.readouterr().err

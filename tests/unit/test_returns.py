@@ -59,41 +59,19 @@ def test_a_prompt_that_only_resembles_another_is_a_new_scene(prompts):
     assert scenes_of(prompts) == list(range(1, len(prompts) + 1))
 
 
-def assert_no_false_recalls(lines) -> None:
-    stories = [json.loads(line)["prompts"] for line in lines]
+def test_no_prompt_of_a_hundred_stories_is_mistaken_for_a_return():
+    stories = [json.loads(line)["prompts"] for line in lzma.open(STORIES, "rt", encoding="utf-8")]
     assert len(stories) == 100
     assert not [story for story in stories if scenes_of(story) != [1, 2, 3, 4, 5, 6]]
     assert all(scenes_of([*story, story[1]])[-1] == 2 for story in stories), "and what does return is found"
 
 
-def test_no_prompt_of_a_hundred_stories_is_mistaken_for_a_return():
-    assert_no_false_recalls(lzma.open(STORIES, "rt", encoding="utf-8"))
-
-
-def test_nor_of_those_that_are_shared(shared_dir):
-    if shared_dir is None:
-        pytest.skip("the recorded cases and prompts are not beside the repository")
-    path = shared_dir / "prompts" / "memflow_interactive_benchmark.jsonl"
-    assert_no_false_recalls(path.read_text(encoding="utf-8").splitlines())
-
-
 def test_tags_overrule_what_words_say():
-    switches = [
-        segment.switch
-        for segment in told(
-            ["a", "b", "[new scene] a", "[recall 2] a", "[flush] a", "[re-anchor] a", "[recall] b"]
-        ).segments
-    ]
-    assert [str(switch) for switch in switches] == [
-        "reset",
-        "reset",
-        "new scene",
-        "recall 2",
-        "flush, recall 3",  # the one that was visited last
-        "re-anchor",  # a cut within a scene begins another
-        "recall",
-    ]
-    assert not any(switch.continues for switch in switches)
+    prompts = ["a", "b", "[new scene] a", "[recall 2] a", "[flush] a", "[re-anchor] a", "[recall] b"]
+    switches = [segment.switch for segment in told(prompts).segments]
+    # `flush` recalls the scene that was visited last; a cut within a scene, `re-anchor`, begins another
+    expected = ["reset", "reset", "new scene", "recall 2", "flush, recall 3", "re-anchor", "recall"]
+    assert list(map(str, switches)) == expected and not any(switch.continues for switch in switches)
 
 
 def test_a_scene_that_was_left_too_long_ago_is_a_new_one():

@@ -1,5 +1,7 @@
 """Roles by quota and by function, and the heads that a rule misnames."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from headforcing.headforcing_core.demo import assets
@@ -7,6 +9,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.agreement import sanity_checks
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.head_profiles.rules import (
     anchor_floor,
     classify_by_function,
@@ -62,21 +65,26 @@ def test_the_embedded_models_retrieving_head_is_a_memory_head_by_function():
     assert toy.roles[4][3] == "anchor" and misnamed_heads(toy)[0] == (4, 3)
     assert with_rule(toy, "auto").roles[4][3] == "memory"
     timeline, size = parse_timeline("a red ball in the navy room", 2.0), (64, 64)
+    about = assets.TOY_CONFIG, method_policy("head_forcing"), schedule("self_forcing"), timeline, *size
     told = [
-        describe(
-            RenderPlan.make(
-                assets.TOY_CONFIG,
-                method_policy("head_forcing"),
-                schedule("self_forcing"),
-                timeline,
-                *size,
-                profile=used,
-            ),
-            torch.float32,
-        )
-        for used in (toy, with_rule(toy, "function"))
+        describe(RenderPlan.make(*about, profile=used), torch.float32) for used in (toy, with_rule(toy, "function"))
     ]
     assert "layer 4, head 3" in told[0] and "layer 4, head 3" not in told[1]
+
+
+@pytest.mark.parametrize(("frames", "prompts", "visited", "measured"), [
+    (3, (0, 1, 1, 2, 2, 1, 1), range(3, 9), range(5, 7)),
+    (1, (0,) * 3 + (1,) * 6 + (2,) * 6 + (1,) * 6, range(3, 9), range(15, 21)),
+    (5, (0, 1, 2, 1), range(5, 10), range(3, 4)),
+])  # fmt: skip
+def test_a_return_story_fills_the_window_and_returns_behind_another_scene(frames, prompts, visited, measured):
+    setup = ProfileSetup("x", 2, 4, ("a", "b", "c"), 30, (1.0,), frames, 64, 64)
+    story = ReturnStory.of(setup, 0)
+    assert (story.prompts, story.visited, story.measured) == (prompts, visited, measured)
+    assert ReturnStory.of(setup, 2).prompts[:2] == ((2, 0) if frames != 1 else (2, 2))
+    assert 0.2 < story.even_share(frames) < 0.4
+    with pytest.raises(HeadForcingError, match="at least four blocks"):
+        ReturnStory.of(replace(setup, frames_per_block=8), 0)
 
 
 def test_a_rule_needs_shares_and_a_name():

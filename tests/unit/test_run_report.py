@@ -68,13 +68,6 @@ def test_likeness_to_the_first_frame_is_one_zero_and_minus_one():
     assert "1.00 in the first block, -1.00 in the last, lowest -1.00 in block 2" in found.text()
 
 
-def test_what_cannot_be_measured_is_refused():
-    with pytest.raises(HeadForcingError, match="at least one finished block"):
-        RunMeter().report()
-    with pytest.raises(HeadForcingError, match=r"\[frames, channels, h, w\]"):
-        RunMeter().add(torch.zeros(16, 8, 8))
-
-
 def test_the_novelty_trace_follows_what_memory_did():
     found = novelty_trace(EVENTS)
     assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
@@ -82,35 +75,10 @@ def test_the_novelty_trace_follows_what_memory_did():
     assert found["admissions"] == 3 and found["entries"] == [1, 2, 2, 2]
     assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["entries"] == [1, 1]
     assert novelty_trace([])["mean_similarity"] is None
+    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
+    assert novelty_trace(flushed)["entries"] == [1, 2, 1, 2], "a flush empties memory"
     text = metered(wandering()).report(EVENTS).text()
     assert "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
-
-
-def test_a_flush_empties_what_is_counted_as_remembered():
-    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
-    assert novelty_trace(flushed)["entries"] == [1, 2, 1, 2]
-
-
-def test_blocks_may_lie_on_another_device_than_the_first():
-    meter = metered(wandering())
-    moved: list[str] = []
-
-    class Elsewhere(torch.Tensor):
-        def cpu(self):
-            moved.append("cpu")
-            return super().cpu()
-
-    meter.add(torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere))
-    assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
-
-
-@pytest.mark.slow
-def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
-    report = metered(wandering()).report(EVENTS)
-    first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
-    assert first.size[0] == 900 and first.tobytes() == again.tobytes()
-    without = run_picture(metered(wandering()).report(), "dark")
-    assert without.size[1] < first.size[1]
 
 
 def demo(tmp_path, capsys, *more: str):
@@ -161,6 +129,35 @@ def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
     assert len(told.events) > 5 and told.events[0].after_block == 1
     assert video.report().events == told.events
     assert torch.equal(video.report().cosine, told.cosine)
+
+
+def test_what_cannot_be_measured_is_refused():
+    with pytest.raises(HeadForcingError, match="at least one finished block"):
+        RunMeter().report()
+    with pytest.raises(HeadForcingError, match=r"\[frames, channels, h, w\]"):
+        RunMeter().add(torch.zeros(16, 8, 8))
+
+
+def test_blocks_may_lie_on_another_device_than_the_first():
+    meter = metered(wandering())
+    moved: list[str] = []
+
+    class Elsewhere(torch.Tensor):
+        def cpu(self):
+            moved.append("cpu")
+            return super().cpu()
+
+    meter.add(torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere))
+    assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
+
+
+@pytest.mark.slow
+def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
+    report = metered(wandering()).report(EVENTS)
+    first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
+    assert first.size[0] == 900 and first.tobytes() == again.tobytes()
+    without = run_picture(metered(wandering()).report(), "dark")
+    assert without.size[1] < first.size[1]
 
 
 def test_a_run_that_is_not_there_is_named(tmp_path, capsys):

@@ -12,9 +12,6 @@ from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, 
 SHAPE = (3, 16, 4, 6)
 
 
-# ---------------------------------------------------------------------------------------------------- schedule
-
-
 def test_self_forcing_passes_through_its_four_published_noise_levels():
     sigmas = SCHEDULES["self_forcing"].sigmas
     assert sigmas == pytest.approx((1, 0.9375, 5 / 6, 0.625), abs=1e-7)
@@ -45,16 +42,10 @@ def test_framewise_families_take_fewer_steps_after_the_first_block():
     assert schedule("causal_forcing_chunkwise").for_block(0) == schedule("causal_forcing_chunkwise").for_block(9)
 
 
-@pytest.mark.parametrize(
-    ("text", "sigmas"),
-    [
-        ("1, 0.9375, 0.8333, 0.625", (1.0, 0.9375, 0.8333, 0.625)),
-        ("1 0.5 0", (1.0, 0.5)),
-        ("\t1,0.5,\n0.25,0.0 ", (1.0, 0.5, 0.25)),
-        ("0.3", (0.3,)),
-        ("1e-3", (0.001,)),
-    ],
-)
+@pytest.mark.parametrize(("text", "sigmas"), [
+    ("1, 0.9375, 0.8333, 0.625", (1.0, 0.9375, 0.8333, 0.625)), ("1 0.5 0", (1.0, 0.5)),
+    ("\t1,0.5,\n0.25,0.0 ", (1.0, 0.5, 0.25)), ("0.3", (0.3,)), ("1e-3", (0.001,)),
+])  # fmt: skip
 def test_noise_levels_are_read_as_a_person_types_them(text, sigmas):
     assert Schedule.parse(text).sigmas == sigmas
     assert schedule("causal_forcing_framewise", text).sigmas == sigmas
@@ -73,11 +64,6 @@ def test_steps_of_equal_distance_can_be_given_by_their_number():
         schedule("longlive2", "1, 0.5")
 
 
-@pytest.mark.parametrize("blank", ["", "  ", "\n"])
-def test_no_noise_levels_means_the_familys_own(blank):
-    assert schedule("longlive", blank) is SCHEDULES["longlive"]
-
-
 @pytest.mark.parametrize("text", [
     "one, two", "1; 0.5", "__import__('os')", "0.5, 1", "1, 1", "1.5", "-1", "1, -0.5", "0", ",", "1 0 0", "nan",
     "1, nan", "inf", "1e999", "1, 0.5\x00", "1, 0x1", "1," * 5000, "9" * 100_000,
@@ -91,20 +77,14 @@ def test_noise_levels_that_cannot_be_used_are_refused_in_one_short_line(text):
     assert len(str(error.value)) < 2500
 
 
-def test_the_longest_allowed_schedule_is_a_hundred_steps():
-    text = " ".join(str(1 - i / 200) for i in range(MAX_STEPS)) + " 0"
-    assert len(Schedule.parse(text).sigmas) == MAX_STEPS == 100
-
-
-# ------------------------------------------------------------------------------------------------------- noise
-
-
 def test_noise_is_a_pure_function_of_seed_block_and_step():
     one, other = SeededNoise(SHAPE), SeededNoise(SHAPE)
     torch.manual_seed(1)
     forwards = [one.initial(b, 5) for b in range(4)] + [one.renoise(b, 5, s) for b in range(4) for s in range(3)]
-    torch.manual_seed(2)
-    torch.randn(7)
+    expected = torch.randn(3)
+    torch.manual_seed(1)
+    one.initial(0, 2**64)
+    assert torch.equal(torch.randn(3), expected), "torch's own generator is left alone"
     backwards = [other.renoise(b, 5, s) for b in reversed(range(4)) for s in reversed(range(3))][::-1]
     backwards = [other.initial(b, 5) for b in reversed(range(4))][::-1] + backwards
     assert all(torch.equal(a, b) for a, b in zip(forwards, backwards, strict=True))
@@ -118,14 +98,6 @@ def test_noise_that_was_drawn_ahead_is_the_same():
     assert torch.equal(one.initial(2, 6), other.initial(2, 6)), "another seed has noise of its own"
 
 
-def test_drawing_noise_leaves_torchs_own_generator_alone():
-    torch.manual_seed(3)
-    expected = torch.randn(3)
-    torch.manual_seed(3)
-    SeededNoise(SHAPE).initial(0, 0)
-    assert torch.equal(torch.randn(3), expected)
-
-
 def test_no_two_seeds_videos_blocks_or_steps_share_noise():
     drawn = []
     for seed in (0, 1, 2, 1000, 2**40, -1):
@@ -135,6 +107,31 @@ def test_no_two_seeds_videos_blocks_or_steps_share_noise():
                 drawn.append(noise.initial(block, seed))
                 drawn += [noise.renoise(block, seed, step) for step in range(3)]
     assert len({tuple(x.flatten().tolist()) for x in drawn}) == len(drawn) == 6 * 2 * 4 * 4
+
+
+def test_seed_numbers_of_a_released_version_stay_as_they_are():
+    """Workflows reproduce by seed: these numbers must never change."""
+    noise = SeededNoise((1, 1, 4, 4))
+    assert noise.initial(0, 42).flatten()[:3].tolist() == pytest.approx([-0.047152, -1.048696, 0.949249], abs=1e-6)
+    assert noise.renoise(7, 42, 2).flatten()[:3].tolist() == pytest.approx([-0.173082, 0.902312, 0.676551], abs=1e-6)
+
+
+def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
+    recorded, fresh = torch.randn(9, 16, 4, 6), torch.randn(3, 2, 3, 16, 4, 6)
+    noise = RecordedNoise(recorded, fresh, first_block=4)
+    assert torch.equal(noise.initial(4, 0), recorded[:3])
+    assert torch.equal(noise.initial(6, 0), recorded[6:])
+    assert torch.equal(noise.renoise(5, 0, 1), fresh[1, 1])
+
+
+@pytest.mark.parametrize("blank", ["", "  ", "\n"])
+def test_no_noise_levels_means_the_familys_own(blank):
+    assert schedule("longlive", blank) is SCHEDULES["longlive"]
+
+
+def test_the_longest_allowed_schedule_is_a_hundred_steps():
+    text = " ".join(str(1 - i / 200) for i in range(MAX_STEPS)) + " 0"
+    assert len(Schedule.parse(text).sigmas) == MAX_STEPS == 100
 
 
 def test_noise_is_standard_normal_and_independent_between_blocks():
@@ -151,18 +148,3 @@ def test_noise_is_standard_normal_and_independent_between_blocks():
 def test_any_seed_a_widget_can_send_is_accepted(seed):
     x = SeededNoise(SHAPE).initial(0, seed)
     assert x.shape == SHAPE and math.isfinite(float(x.sum()))
-
-
-def test_seed_numbers_of_a_released_version_stay_as_they_are():
-    """Workflows reproduce by seed: these numbers must never change."""
-    noise = SeededNoise((1, 1, 4, 4))
-    assert noise.initial(0, 42).flatten()[:3].tolist() == pytest.approx([-0.047152, -1.048696, 0.949249], abs=1e-6)
-    assert noise.renoise(7, 42, 2).flatten()[:3].tolist() == pytest.approx([-0.173082, 0.902312, 0.676551], abs=1e-6)
-
-
-def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
-    recorded, fresh = torch.randn(9, 16, 4, 6), torch.randn(3, 2, 3, 16, 4, 6)
-    noise = RecordedNoise(recorded, fresh, first_block=4)
-    assert torch.equal(noise.initial(4, 0), recorded[:3])
-    assert torch.equal(noise.initial(6, 0), recorded[6:])
-    assert torch.equal(noise.renoise(5, 0, 1), fresh[1, 1])

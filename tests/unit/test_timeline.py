@@ -7,7 +7,6 @@ import math
 import pickle
 import random
 import time
-from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -16,7 +15,6 @@ from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineE
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-PROMPTS = Path(__file__).parents[3] / "shared" / "prompts" / "memflow_interactive_benchmark.jsonl"
 FRAMEWISE = BlockClock(frames_per_block=1)
 
 
@@ -30,9 +28,6 @@ def asked(text: str, seconds: float | None = None, **options) -> list[tuple[floa
     return [(*span, segment.text) for span, segment in zip(timeline.requested, timeline.segments, strict=True)]
 
 
-# ---------------------------------------------------------------------------------------------------------- block clock
-
-
 def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     clock = BlockClock()
     assert [clock.video_frames(blocks) for blocks in range(5)] == [0, 9, 21, 33, 45]
@@ -41,10 +36,9 @@ def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     assert [FRAMEWISE.video_frames(blocks) for blocks in range(4)] == [0, 1, 5, 9]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "blocks"),
-    [(0, 1), (0.01, 1), (0.5625, 1), (0.563, 2), (1.3125, 2), (5, 7), (30, 41), (30.5625, 41), (30.57, 42), (60, 81)],
-)
+@pytest.mark.parametrize(("seconds", "blocks"), [
+    (0, 1), (0.01, 1), (0.5625, 1), (0.563, 2), (1.3125, 2), (5, 7), (30, 41), (30.5625, 41), (30.57, 42), (60, 81),
+])  # fmt: skip
 def test_a_duration_rounds_up_to_whole_blocks(seconds, blocks):
     assert BlockClock().blocks_for(seconds) == blocks
 
@@ -56,10 +50,6 @@ def test_the_length_of_n_blocks_needs_exactly_n_blocks(blocks, frames, fps):
     assert clock.blocks_for(seconds) == blocks
     assert clock.blocks_for(seconds + 0.01 / fps) == blocks + 1
     assert clock.block_at(clock.start_seconds(blocks)) == blocks
-
-
-def test_of_two_blocks_that_begin_equally_near_the_earlier_one_is_taken():
-    assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [0, 1, 1]
 
 
 @given(st.floats(0, 36_000), st.integers(1, 5))
@@ -79,31 +69,21 @@ def test_a_clock_refuses_impossible_times(seconds):
             method(seconds)
 
 
-# ------------------------------------------------------------------------------------------------------------- grammars
-
-
 def switches(*frames: object) -> str:
     return json.dumps({"prompts": list("abcd")[: len(frames) + 1], "switch_frame_indices": frames})
 
 
 READS = {
     "one prompt": ("a cat", None, [(0, 10, "a cat")]),
-    "one prompt, given length": ("a cat", 30, [(0, 30, "a cat")]),
     "lines of one prompt fold": ("a cat\n  on a\tmat\r\n\r\nat dusk", 5, [(0, 5, "a cat on a mat at dusk")]),
     "byte order mark": ("\ufeff0:00 a\n0:10 b", 20, [(0, 10, "a"), (10, 20, "b")]),
     "m:ss": ("0:00 a\n0:10 b", 30, [(0, 10, "a"), (10, 30, "b")]),
-    "m:ss without a length": ("0:00 a\n0:12 b", None, [(0, 12, "a"), (12, 22, "b")]),
-    "mm:ss": ("00:00 a\n01:05 b", 90, [(0, 65, "a"), (65, 90, "b")]),
     "h:mm:ss": ("0:00:00 a\n1:00:05 b", 3700, [(0, 3605, "a"), (3605, 3700, "b")]),
-    "fractions": ("0:00 a\n1:02.5 b", 90, [(0, 62.5, "a"), (62.5, 90, "b")]),
     "decimal comma": ("0:00 a\n0:02,25 b", 9, [(0, 2.25, "a"), (2.25, 9, "b")]),
     "cut to the millisecond": ("0:00 a\n0:02.0009 b", 9, [(0, 2, "a"), (2, 9, "b")]),
     "dash": ("0:00 - a\n0:10 — b\n0:20: c\n0:25 -d", 30, [(0, 10, "a"), (10, 20, "b"), (20, 25, "c"), (25, 30, "d")]),
-    "one separator only": ("0:00 - - a", 3, [(0, 3, "- a")]),
     "ranges": ("[00:00-00:10] a\n[00:10-00:20] b", None, [(0, 10, "a"), (10, 20, "b")]),
-    "ranges with spaces": ("[ 0:00 - 0:10 ] a\n[0:10 – 0:20]b", None, [(0, 10, "a"), (10, 20, "b")]),
     "ranges without brackets": ("0:00-0:10 a\n0:10 - 0:20 b", None, [(0, 10, "a"), (10, 20, "b")]),
-    "bracketed times": ("[0:00] a\n[0:10] b", 15, [(0, 10, "a"), (10, 15, "b")]),
     "bracketed seconds": ("[0-10s] a\n[10-20] b\n[20.5s] c", 30, [(0, 10, "a"), (10, 20, "b"), (20.5, 30, "c")]),
     "plain seconds": ("0s a\n12.5s b\n20s c", 30, [(0, 12.5, "a"), (12.5, 20, "b"), (20, 30, "c")]),
     "a lone late time": ("12.5s text", None, [(12.5, 22.5, "text")]),
@@ -111,21 +91,16 @@ READS = {
     "a gap continues": ("[0:00-0:05] a\n[0:10-0:15] b", None, [(0, 5, "a"), (10, 15, "b")]),
     "starts late": ("0:05 a\n0:10 b", 15, [(5, 10, "a"), (10, 15, "b")]),
     "continuation lines": ("0:00 a\ngoes on\n\nand on\n0:10\nb\n", 20, [(0, 10, "a goes on and on"), (10, 20, "b")]),
-    "blank first lines": ("\n \n0:00 a\n0:10 b", 20, [(0, 10, "a"), (10, 20, "b")]),
     "indented": ("  0:00 a\n\t0:10 b\n\u00a00:15 c", 20, [(0, 10, "a"), (10, 15, "b"), (15, 20, "c")]),
     "a pipe between times": ("0:00 a | b\n0:10 c", 20, [(0, 10, "a | b"), (10, 20, "c")]),
-    "prose colon": ("A cat: the movie", 5, [(0, 5, "A cat: the movie")]),
     "time in prose": ("at 10:30 in the morning a man", 5, [(0, 5, "at 10:30 in the morning a man")]),
     "time on a later line": ("a man\n0:10 walks", 5, [(0, 5, "a man 0:10 walks")]),
     "time within a prompt": ("0:00 it is\nalmost 10:30 now", 5, [(0, 5, "it is almost 10:30 now")]),
     "time of day": ("6:00 pm, a market", 5, [(0, 5, "6:00 pm, a market")]),
     "aspect ratio": ("16:9 film still | b", 20, [(0, 10, "16:9 film still"), (10, 20, "b")]),
-    "a decade": ("80s disco", 5, [(0, 5, "80s disco")]),
-    "a decade goes on": ("0:00 neon\n1980s disco\n0:05 b", 9, [(0, 5, "neon 1980s disco"), (5, 9, "b")]),
-    "glued to text": ("0:00text", 5, [(0, 5, "0:00text")]),
+    "a decade": ("80s disco", 5, [(0, 5, "80s disco")]), "glued to text": ("0:00text", 5, [(0, 5, "0:00text")]),
     "other digits": ("\u0660:\u0660\u0660 a", 5, [(0, 5, "\u0660:\u0660\u0660 a")]),
     "pipes": ("a | b | c", 30, [(0, 10, "a"), (10, 20, "b"), (20, 30, "c")]),
-    "pipes without a length": ("a|b", None, [(0, 10, "a"), (10, 20, "b")]),
     "pipes over lines": ("a\n| b\nc", 10, [(0, 5, "a"), (5, 10, "b c")]),
     "uneven shares": ("a|b|c", 10, [(0, 3.333, "a"), (3.333, 6.666, "b"), (6.666, 10, "c")]),
     "scenes": ("Scene 1: a\nScene 2:\nb\nc", 20, [(0, 10, "a"), (10, 20, "b c")]),
@@ -136,18 +111,28 @@ READS = {
     "scene in prose": ("Scene 1 is dark", 5, [(0, 5, "Scene 1 is dark")]),
     "json": ('{"prompts": ["a", "b"]}', None, [(0, 10, "a"), (10, 20, "b")]),
     "json shares": ('{"prompts": ["a", "b"], "id": 7}\n', 30, [(0, 15, "a"), (15, 30, "b")]),
-    "json list": ('["a", "b"]', None, [(0, 10, "a"), (10, 20, "b")]),
     "json over lines": ('[\n  "a | c",\n  "0:10 b"\n]', None, [(0, 10, "a | c"), (10, 20, "0:10 b")]),
-    "json without switches": ('{"prompts": ["a"], "switch_frame_indices": null}', None, [(0, 10, "a")]),
     "switches": (switches(39), 20, [(0, 9.562, "a"), (9.562, 20, "b")]),
     "switch snaps up": (switches(40), 20, [(0, 10.312, "a"), (10.312, 20, "b")]),
-    "braces in prose": ("{a cat} on [a mat]", 5, [(0, 5, "{a cat} on [a mat]")]),
     "brackets in prose": ("[close-up] a cat", 5, [(0, 5, "[close-up] a cat")]),
-    "prompt with NUL": ("a\0b", 5, [(0, 5, "a b")]),
     "bidi and emoji": ("0:00 \u202eabc\u202c\n0:04 👩‍🚀", 8, [(0, 4, "\u202eabc\u202c"), (4, 8, "👩‍🚀")]),
-    "lone surrogate": ('["\\ud800 a"]', 5, [(0, 5, "? a")]),
+    "lone surrogate": ('["\\ud800 a"]', 5, [(0, 5, "? a")]), "the longest video": ("a", 36_000, [(0, 36_000, "a")]),
+    "one prompt, given length": ("a cat", 30, [(0, 30, "a cat")]),
+    "m:ss without a length": ("0:00 a\n0:12 b", None, [(0, 12, "a"), (12, 22, "b")]),
+    "mm:ss": ("00:00 a\n01:05 b", 90, [(0, 65, "a"), (65, 90, "b")]),
+    "fractions": ("0:00 a\n1:02.5 b", 90, [(0, 62.5, "a"), (62.5, 90, "b")]),
+    "one separator only": ("0:00 - - a", 3, [(0, 3, "- a")]),
+    "ranges with spaces": ("[ 0:00 - 0:10 ] a\n[0:10 – 0:20]b", None, [(0, 10, "a"), (10, 20, "b")]),
+    "bracketed times": ("[0:00] a\n[0:10] b", 15, [(0, 10, "a"), (10, 15, "b")]),
+    "blank first lines": ("\n \n0:00 a\n0:10 b", 20, [(0, 10, "a"), (10, 20, "b")]),
+    "prose colon": ("A cat: the movie", 5, [(0, 5, "A cat: the movie")]),
+    "a decade goes on": ("0:00 neon\n1980s disco\n0:05 b", 9, [(0, 5, "neon 1980s disco"), (5, 9, "b")]),
+    "pipes without a length": ("a|b", None, [(0, 10, "a"), (10, 20, "b")]),
+    "json list": ('["a", "b"]', None, [(0, 10, "a"), (10, 20, "b")]),
+    "json without switches": ('{"prompts": ["a"], "switch_frame_indices": null}', None, [(0, 10, "a")]),
+    "braces in prose": ("{a cat} on [a mat]", 5, [(0, 5, "{a cat} on [a mat]")]),
+    "prompt with NUL": ("a\0b", 5, [(0, 5, "a b")]),
     "the shortest video": ("a", 0.001, [(0, 0.001, "a")]),
-    "the longest video": ("a", 36_000, [(0, 36_000, "a")]),
 }  # fmt: skip
 
 
@@ -159,46 +144,61 @@ def test_text_is_read_as_a_person_expects(case):
     assert parse_timeline(format_timeline(timeline)) == timeline
 
 
-@pytest.mark.parametrize(
-    ("shared", "prompt"),
-    [("", "a cat"), ("noir", "noir, a cat"), ("Noir.", "Noir. a cat"), (" film\n noir, ", "film noir, a cat")],
-)
+@pytest.mark.parametrize(("shared", "prompt"), [
+    ("", "a cat"), ("noir", "noir, a cat"), ("Noir.", "Noir. a cat"), (" film\n noir, ", "film noir, a cat"),
+])  # fmt: skip
 def test_the_shared_prompt_goes_in_front_of_every_prompt(shared, prompt):
     texts = [text for _, _, text in asked("a cat | a cat", 20, shared_prompt=shared)]
     assert texts == [prompt, prompt]
 
 
 RECACHE, CUT, BLEND = Switch("recache"), Switch("flush", re_anchor=True), Switch(blend_blocks=3)
-TAGS = {
-    "times": "0:00 a\n0:10 [recache] b\n0:20 - [flush, re-anchor] c\n0:30: [blend 3] d",
-    "brackets": "[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd",
-    "seconds": "0s a\n10s [RECACHE] b\n20s [ Re-Anchor flush ] c\n30s [blend 03] d",
-    "pipes": "a | [recache] b | [flush re-anchor] c|[blend 3]d",
-    "scenes": "Scene 1: a\nScene 2: [recache] b\nScene 3: [flush,re-anchor] c\nScene 4:\n[blend 3] d",
-    "timed scenes": "Scene 1 [0:00] a\nScene 2 [0:10] [recache] b\nScene 3 [0:20]: [flush, re-anchor] c\n"
-    "Scene 4 [0:30] [blend 3] d",
-    "json": json.dumps({"prompts": ["a", "[recache] b", " [flush, re-anchor] c", "[blend 3, reset] d"]}),
-    "json list": json.dumps(["[reset] a", "[recache]\nb", "[re-anchor, flush] c", "[blend 3] d"]),
-}
+TAGS = {  # a text, and the seeds of its prompts
+    "times": (
+        "0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d", "077"
+    ),
+    "pipes": ("[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d", "077"),
+    "scenes": (
+        "Scene 1: [seed 00] a\nScene 2: [recache] [seed 7] b\nScene 3: [flush, seed 7, re-anchor] c\n"
+        "Scene 4:\n[blend 3] d", "077"
+    ),
+    "json": (
+        json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]), "077"
+    ),
+    "brackets": ("[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd", ""),
+    "seconds": ("0s a\n10s [RECACHE] b\n20s [ Re-Anchor flush ] c\n30s [blend 03] d", ""),
+    "timed scenes": (
+        "Scene 1 [0:00] a\nScene 2 [0:10] [recache] b\nScene 3 [0:20]: [flush, re-anchor] c\n"
+        "Scene 4 [0:30] [blend 3] d", ""
+    ),
+    "json object": (
+        json.dumps({"prompts": ["[reset] a", "[recache]\nb", "[re-anchor, flush] c", "[blend 3, reset] d"]}), ""
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TAGS)
-def test_a_tag_in_front_of_a_prompt_is_its_switch_in_every_grammar(case):
-    timeline = parse_timeline(TAGS[case], 40)
+def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(case):
+    text, seeds = TAGS[case]
+    timeline = parse_timeline(text, 40)
     assert [segment.text for segment in timeline.segments] == list("abcd")
     assert [segment.switch for segment in timeline.segments] == [RESET, RECACHE, CUT, BLEND]
+    assert [segment.seed for segment in timeline.segments] == [*map(int, seeds), *[None] * (4 - len(seeds))]
     assert parse_timeline(format_timeline(timeline)) == timeline
 
 
 PROSE = ("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b",
-         "[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b",
-         "[flash] b", "[blond woman] b", "[preset] b", "[reset the clock] b", "b [flsh]", "[flsh")  # fmt: skip
+         "[] b", "[flush",
+         "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b",
+         "[flash] b", "[blond woman] b", "[preset] b", "[reset the clock] b", "b [flsh]", "[flsh",
+         "[seed of doubt] b", "[speed 2] b", "[seed 3 of 5 seeds] b",
+         "b [seed 7]", "[seed 7", "(seed 7) b")  # fmt: skip
 
 
 @pytest.mark.parametrize("text", PROSE)
 def test_a_bracket_with_other_words_belongs_to_the_prompt(text):
     first, second = parse_timeline(f"{text} | {text}").segments
-    assert (first.text, second.text, second.switch) == (text, text, RESET)
+    assert (first.text, second.text, second.switch, first.seed) == (text, text, RESET, None)
 
 
 MISSPELT = {
@@ -217,47 +217,13 @@ def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
     assert kept.segments[1].text == f"{tag} b" and parse_timeline(format_timeline(kept)) == kept
 
 
-SEEDS = {
-    "times": "0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d",
-    "pipes": "[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d",
-    "scenes": "Scene 1: [seed 00] a\nScene 2: [recache] [seed 7] b\nScene 3: [flush, seed 7, re-anchor] c\n"
-    "Scene 4:\n[blend 3] d",
-    "json": json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]),
-}
-
-
-@pytest.mark.parametrize("case", SEEDS)
-def test_a_seed_in_the_tag_of_a_prompt_is_that_of_its_noise_in_every_grammar(case):
-    timeline = parse_timeline(SEEDS[case], 40)
-    assert [segment.text for segment in timeline.segments] == list("abcd")
-    assert [segment.switch for segment in timeline.segments] == [RESET, RECACHE, CUT, BLEND]
-    assert [segment.seed for segment in timeline.segments] == [0, 7, 7, None]
-    assert parse_timeline(format_timeline(timeline)) == timeline
-
-
-def test_a_seed_alone_keeps_the_switch_that_was_chosen_for_all_prompts():
+def test_what_stands_after_a_whole_tag_is_text_even_if_it_names_a_seed():
+    for tags in ("[reset] [seed 7]", "[reset, seed 7] [flush]", "[flush, seed 7] [seed 8]", "[seed 7] [seed 8]"):
+        timeline = parse_timeline(f"a | {tags} b", switch=RECACHE)
+        assert timeline.segments[1].text == f"{tags} b".partition("] ")[2]
+        assert parse_timeline(format_timeline(timeline)) == timeline
     segments = parse_timeline("a | [seed 7] b | [reset, seed 18446744073709551615] c", switch=CUT).segments
     assert [(segment.switch, segment.seed) for segment in segments] == [(RESET, None), (CUT, 7), (RESET, 2**64 - 1)]
-
-
-def test_what_stands_after_a_whole_tag_is_text_even_if_it_names_a_seed():
-    for text in (
-        "[reset] [seed 7] b",
-        "[reset, seed 7] [flush] b",
-        "[flush, seed 7] [seed 8] b",
-        "[seed 7] [seed 8] b",
-    ):
-        timeline = parse_timeline(f"a | {text}", switch=RECACHE)
-        assert timeline.segments[1].text == text.partition("] ")[2]
-        assert parse_timeline(format_timeline(timeline)) == timeline
-
-
-SEED_LIKE = ("[seed of doubt] b", "[speed 2] b", "[seed 3 of 5 seeds] b", "b [seed 7]", "[seed 7", "(seed 7) b")
-
-
-@pytest.mark.parametrize("text", SEED_LIKE)
-def test_a_bracket_with_more_than_a_seed_belongs_to_the_prompt(text):
-    assert [(part.text, part.seed) for part in parse_timeline(f"{text} | {text}").segments] == [(text, None)] * 2
 
 
 NO_SEEDS = {
@@ -278,16 +244,6 @@ def test_a_seed_that_cannot_be_is_refused(tag):
     assert str(error.value).startswith("line 2: ") and NO_SEEDS[tag] in str(error.value)
 
 
-def test_a_seed_in_the_shared_prompt_is_refused():
-    with pytest.raises(TimelineError, match="in front of one prompt"):
-        parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
-
-
-def test_prompts_without_a_tag_take_over_as_chosen_for_all_of_them():
-    segments = parse_timeline("a | b | [reset] c | [blend 3] d", switch=CUT).segments
-    assert [segment.switch for segment in segments] == [RESET, CUT, RESET, BLEND]
-
-
 def test_a_text_that_would_be_read_as_a_tag_is_written_so_that_it_is_not():
     for text, shared in (("a | [reset] [flush] b", ""), ("a | [flush] [blend 99] b", ""), ("[reset] [flush] a | b", ""),
                          ("a | b", "[flush] noir"), ("] a | 4] b", "[blend 3")):  # fmt: skip
@@ -305,128 +261,106 @@ def test_prompts_snap_to_the_nearest_block():
             timeline.prompt_index(block)
 
 
-def test_framewise_models_switch_on_single_latent_frames():
-    timeline = parse_timeline("0:00 a\n0:00.4 b", 1, FRAMEWISE)
-    assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [(0, 2), (2, 5)]
-
-
 def test_the_longlive_switches_fall_on_the_blocks_longlive_uses():
     text = json.dumps({"prompts": list("abcdef"), "switch_frame_indices": [40, 80, 120, 160, 200]})
     timeline = parse_timeline(text, 60)
     assert [segment.start_block for segment in timeline.segments] == [0, 14, 27, 40, 54, 67]
 
 
-def test_the_table_shows_asked_and_real_times():
-    lines = parse_timeline("0:00 a cat\n0:10 a dog", 30).table().splitlines()
-    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "prompt"]
-    assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "a", "dog"]
-    assert lines[1].index("a cat") == lines[2].index("a dog")
-    assert lines[3] == "Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."
-    assert len(lines) == 4
+def test_the_table_shows_asked_and_real_times_and_seeds():
+    lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
+    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "seed", "prompt"]
+    assert lines[1].split()[4:] == ["0", "a", "cat"] and lines[1].index("a cat") == lines[2].index("a dog")
+    assert lines[2].split() == ["2", "0:10.000", "0:10.312", "165", "14", "7", "a", "dog"]
+    assert lines[3:] == ["Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."]
+    assert "asked for at 0:05 and starts at 0:00" in parse_timeline("0:05 a", 9).table()
 
 
 def test_the_table_shows_switches_where_there_are_some_and_when_a_blend_is_over():
-    lines = (
-        parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
-        .table(video_frames_before=9)
-        .splitlines()
-    )
+    timeline = parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
+    lines = timeline.table(video_frames_before=9).splitlines()
     assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "switch", "prompt"]
-    assert lines[1].split()[3:] == ["9", "0", "-", "a", "cat"]
-    assert lines[2].split()[3:] == ["174", "14", "flush,", "blend", "2", "a", "dog"]
-    assert lines[3].split()[3:] == ["330", "27", "reset", "a", "fox"]
+    rows = ["9 0 - a cat", "174 14 flush, blend 2 a dog", "330 27 reset a fox"]
+    assert [" ".join(line.split()[3:]) for line in lines[1:4]] == rows
     assert lines[4] == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
     assert len(lines) == 6
 
 
-def test_the_table_shows_seeds_where_there_are_some():
-    lines = parse_timeline("0:00 a cat\n0:10 [seed 7] a dog", 30).table().splitlines()
-    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "seed", "prompt"]
-    assert lines[1].split()[4:] == ["0", "a", "cat"]
-    assert lines[2].split()[4:] == ["14", "7", "a", "dog"]
-
-
-def test_the_table_says_when_the_first_prompt_was_moved_to_the_start():
-    assert "asked for at 0:05 and starts at 0:00" in parse_timeline("0:05 a", 9).table()
-
-
-# --------------------------------------------------------------------------------------------------------------- errors
-
 ERRORS = {
     "empty": ("", None, None, "timeline is empty"),
     "only white space": (" \n\t\r\n\u3000", None, None, "timeline is empty"),
-    "only a byte order mark": ("\ufeff", None, None, "timeline is empty"),
     "only NUL": ("\0", None, None, "prompt 1 is empty"),
     "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
-    "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
     "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
-    "range after the end": ("[0:00-0:35] a", 30, 1, r"line 1: 0:35 is after the end of the video \(30.0 s\)"),
-    "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
     "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
     "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
     "overlapping": ("[0:00-0:10] a\n[0:09.5-0:20] b", None, 2, "line 2: 0:09.5 does not come after 0:10"),
-    "twice the same": ("0:00 a\n0:00 b", 30, 2, "line 2: 0:00 does not come after 0:00"),
-    "the same late time": ("0:10 a\n0:10 b", 30, 2, "line 2: 0:10 does not come after 0:10"),
     "one block": ("0:00 a\n0:10 b\n0:10.2 c", 30, 3, "line 3: 0:10.2 falls on the same block.*blocks last 0.75 s"),
     "first error first": ("0:00 a\n[0:09-0:08] b\n0:05 c", 30, 2, "ends before it starts"),
     "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
-    "empty last prompt": ("0:00 a\n[0:10]", None, 2, "prompt 2 is empty"),
     "61 seconds": ("0:00 a\n0:61 b", None, 2, "line 2: '0:61' is not a time.*00 to 59"),
-    "61 minutes": ("0:00 a\n1:61:00 b", None, 2, "'1:61:00' is not a time"),
     "typo in a range": ("0:00 a\n[0:10-0:2O] b", None, 2, r"line 2: '\[0:10-0:2O\]' is not a time"),
-    "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
     "ten hours and more": ("0:00 a\n999999:00 b", None, 2, "after the end of the longest video"),
     "pushed over ten hours": ("600:00 a", None, None, "at most 36000 seconds"),
-    "empty pipe": ("a |\n| c", 30, 1, "line 1: prompt 2 is empty"),
     "empty pipe on line 3": ("a |\nb\n| ", 30, 3, "line 3: prompt 3 is empty"),
-    "only a pipe": ("|", 30, 1, "prompt 1 is empty"),
     "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
     "empty scene": ("Scene 1: a\nScene 2:\nScene 3: c", None, 2, "line 2: prompt 2 is empty"),
     "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
     "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
     "comma in JSON": ('{"prompts": [\n"a",\n"b",\n]}', None, 4, "line 4: not valid JSON"),
-    "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
     "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
-    "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
     "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
-    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
     "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
     "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
     "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON prompts as text": ('{"prompts": "a"}', None, None, "a JSON timeline is"),
-    "JSON with a number": ('{"prompts": ["a", 1]}', None, None, "a JSON timeline is"),
-    "JSON numbers": ("[1, 2]", None, None, "a JSON timeline is"),
     "JSON without any": ('{"prompts": []}', None, None, "timeline is empty"),
-    "JSON, none but switches": ('{"prompts": [], "switch_frame_indices": []}', None, None, "timeline is empty"),
     "JSON empty prompt": ('["a", " "]', None, None, "prompt 2 is empty"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
-    "JSON bomb in prompts": ('{"prompts": ' + "[" * 100_000, None, None, "nested too deeply"),
     "JSON object bomb": ('{"a":' * 100_000, None, None, "nested too deeply"),
     "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
     "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
     "switches as text": ('{"prompts": ["a", "b"], "switch_frame_indices": "4"}', None, None, "must be a list of 1"),
     "switch as text": (switches("4"), None, None, "latent frames in 0-"),
-    "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "switch as fraction": (switches(4.5), None, None, "latent frames in 0-"),
-    "negative switch": (switches(-4), None, None, "latent frames in 0-"),
     "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
-    "switches out of order": (switches(40, 9), None, None, "does not come after"),
     "switches in one block": (switches(4, 5), None, None, "does not come after"),
     "switch after the end": (switches(240), 30, None, "after the end"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
-    "infinite seconds": ("a", math.inf, None, "got inf"),
-    "no seconds": ("a", 0, None, "above 0"),
-    "negative seconds": ("a", -1, None, "above 0"),
     "too many seconds": ("a", 36_000.1, None, "at most 36000 seconds"),
     "seconds as text": ("a", "30", None, "got '30'"),
     "seconds of 400 digits": ("a", 10**400, None, "at most 36000 seconds"),
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
+    "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
+    "only a byte order mark": ("\ufeff", None, None, "timeline is empty"),
+    "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
+    "range after the end": ("[0:00-0:35] a", 30, 1, r"line 1: 0:35 is after the end of the video \(30.0 s\)"),
+    "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
+    "twice the same": ("0:00 a\n0:00 b", 30, 2, "line 2: 0:00 does not come after 0:00"),
+    "the same late time": ("0:10 a\n0:10 b", 30, 2, "line 2: 0:10 does not come after 0:10"),
+    "empty last prompt": ("0:00 a\n[0:10]", None, 2, "prompt 2 is empty"),
+    "61 minutes": ("0:00 a\n1:61:00 b", None, 2, "'1:61:00' is not a time"),
+    "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
+    "empty pipe": ("a |\n| c", 30, 1, "line 1: prompt 2 is empty"),
+    "only a pipe": ("|", 30, 1, "prompt 1 is empty"),
+    "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
+    "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
+    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
+    "JSON with a number": ('{"prompts": ["a", 1]}', None, None, "a JSON timeline is"),
+    "JSON numbers": ("[1, 2]", None, None, "a JSON timeline is"),
+    "JSON, none but switches": ('{"prompts": [], "switch_frame_indices": []}', None, None, "timeline is empty"),
+    "JSON bomb in prompts": ('{"prompts": ' + "[" * 100_000, None, None, "nested too deeply"),
+    "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
+    "negative switch": (switches(-4), None, None, "latent frames in 0-"),
+    "switches out of order": (switches(40, 9), None, None, "does not come after"),
+    "infinite seconds": ("a", math.inf, None, "got inf"),
+    "no seconds": ("a", 0, None, "above 0"),
+    "negative seconds": ("a", -1, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
     "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
-    "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
 }  # fmt: skip
 
 
@@ -443,14 +377,14 @@ def test_a_mistake_gives_one_sentence_with_its_line(case):
 def test_a_huge_shared_prompt_is_refused_because_it_is_repeated():
     with pytest.raises(TimelineError, match="at most 4000 characters"):
         parse_timeline("a", shared_prompt="b" * 4001)
+    with pytest.raises(TimelineError, match="in front of one prompt"):
+        parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
 
 
 def test_an_error_survives_a_process_border():
     error = pickle.loads(pickle.dumps(TimelineError("wrong", 3)))
     assert (str(error), error.line) == ("line 3: wrong", 3)
 
-
-# ----------------------------------------------------------------------------------------------- properties and fuzzing
 
 FRAGMENTS = (
     *("0:00", "0:10", "[0:10-0:20]", "[0:20 - 0:10]", "1:02.5", "[10-20s]", "12.5s", "0s", "80s", "99:99", "[", "]"),
@@ -474,32 +408,8 @@ def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
     return True
 
 
-@pytest.mark.slow
-def test_20_000_random_texts_parse_or_give_a_timeline_error_at_once():
-    draw, parsed, clocks = random.Random(0), 0, (BlockClock(), FRAMEWISE)
-    for _ in range(20_000):
-        text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
-        seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
-        start = time.process_time()
-        parsed += survives(text, seconds, clock)
-        if time.process_time() - start > 0.05:  # the machine may have paused: measure the parser alone, again
-            times = []
-            for _ in range(3):
-                start = time.process_time()
-                survives(text, seconds, clock)
-                times.append(time.process_time() - start)
-            assert min(times) < 0.05, text
-    assert 2_000 < parsed < 18_000  # the fragments reach both sides
-
-
-@given(st.text(max_size=200), st.sampled_from(SECONDS))
-@settings(max_examples=200, deadline=None)
-def test_any_text_parses_or_gives_a_timeline_error(text, seconds):
-    survives(text, seconds, BlockClock())
-
-
-@given(st.lists(st.sampled_from(FRAGMENTS), max_size=15).map("".join), st.sampled_from(SECONDS))
-@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join), st.sampled_from(SECONDS))
+@settings(max_examples=600, deadline=None)
 def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
     survives(text, seconds, BlockClock())
 
@@ -524,44 +434,20 @@ def test_what_is_written_reads_back_the_same(steps, frames, fps):
     assert parse_timeline(format_timeline(timeline), clock=BlockClock(frames, fps)) == timeline
 
 
-def test_1_mb_of_text_is_one_prompt():
-    text = "word " * (((1 << 20) - 1) // 5)
-    start = time.process_time()
-    assert len(parse_timeline(text).segments[0].text) == len(text) - 1
-    assert time.process_time() - start < 2
-
-
 @pytest.mark.slow
 def test_the_time_for_awkward_text_goes_with_its_length():
     """Eight times the text takes about eight times as long, and would take 64 times if time went with its square."""
-    pieces = (
-        "[flush ",
-        "[flush, ",
-        "flush ",
-        "a | [flush, " + "flush " * 99,
-        "[",
-        "0:",
-        "0:00 ",
-        "[0:00-",
-        " ",
-        "\n",
-        "a\n",
-        "0:00 \n",
-        "|",
-        "Scene 1",
-        "9",
-        '["',
-        "[0:00         ",
-    )
+    pieces = ("[flush ", "[flush, ", "flush ", "a | [flush, " + "flush " * 99, "[", "0:", "0:00 ", "[0:00-", " ", "\n",
+              "a\n", "0:00 \n", "|", "Scene 1", "9", '["', "[0:00         ")  # fmt: skip
     for piece in pieces:
         seconds = []
-        for size in (1 << 17, 1 << 20):
+        for size in (1 << 16, 1 << 19):
             text = piece * (size // len(piece) - 50)
             start = time.process_time()
             survives(text, 30, BlockClock())
             survives("0:00 a\n" + text, 30, BlockClock())
             seconds.append(time.process_time() - start)
-        assert seconds[1] < 32 * max(seconds[0], 0.02), piece
+        assert seconds[1] < 32 * max(seconds[0], 0.01), piece
 
 
 def test_10_000_segments_parse_and_restore_themselves():
@@ -572,15 +458,75 @@ def test_10_000_segments_parse_and_restore_themselves():
     assert len(timeline.table().splitlines()) == 10_002
 
 
-def test_every_public_six_prompt_sequence_is_read():
-    if not PROMPTS.is_file():
-        pytest.skip(f"the public prompts are not at {PROMPTS}")
-    lines = PROMPTS.read_text(encoding="utf-8").splitlines()
-    assert len(lines) == 100
-    for line in lines:
-        prompts = [" ".join(prompt.split()) for prompt in json.loads(line)["prompts"]]
-        timeline = parse_timeline(line)
-        assert [segment.text for segment in timeline.segments] == prompts
-        assert (len(prompts), timeline.seconds, timeline.blocks) == (6, 60, 81)
-        assert parse_timeline(format_timeline(timeline)) == timeline
-        assert [text for _, _, text in asked("\n".join(f"0:{i}0 {p}" for i, p in enumerate(prompts)), 60)] == prompts
+WALKS = [("a cat walks", 0, 7), ("it jumps", 7, 14)]
+
+
+@pytest.mark.parametrize("text", [
+    "[0-5s] a cat walks, [5-10s] it jumps", "[0-5s] a cat walks; [5-10s] it jumps",
+    "[0-5s] a cat walks [5-10s] it jumps", "[0:00-0:05] a cat walks, [0:05-0:10] it jumps",
+    "[0s-5s] a cat walks\n[5s-10s] it jumps", "[0s] a cat walks, [5s-10s]: it jumps",
+])  # fmt: skip
+def test_times_in_brackets_on_one_line_are_times(text):
+    timeline = parse_timeline(text)
+    assert [(part.text, part.start_block, part.end_block) for part in timeline.segments] == WALKS
+    assert parse_timeline(format_timeline(timeline)).segments == timeline.segments
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("0:00 a cat walks, 0:05 it jumps", "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", "'5s-10s:'"),
+    ("a cat walks [5s] it jumps", "[5s]"), ("a cat walks [10s] | it jumps [10s]", "[10s]"),
+    ("a cat walks, [5-10s] it jumps", "[5-10s]"), ("Scene 1: a cat walks [0:05] it jumps", "[0:05]"),
+    ('["a cat walks [5s]", "it jumps"]', "[5s]"),
+])  # fmt: skip
+def test_a_time_that_cannot_be_one_is_one_error(text, shown):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(text)
+    assert f"{shown} stands inside a prompt" in str(error.value)
+
+
+@pytest.mark.parametrize("words", [
+    "a station clock, 12:30, people wait", "at 6:00 pm, 7:00 pm and later", "a disco, 80s style [close-up] [4k]",
+    "sizes [10-20], a 16:9 screen",
+])  # fmt: skip
+def test_other_numbers_stay_words(words):
+    assert [part.text for part in parse_timeline(words).segments] == [words]
+    assert [part.text for part in parse_timeline(f"[0:00] {words}").segments] == [words]
+
+
+def test_of_two_blocks_that_begin_equally_near_the_earlier_one_is_taken():
+    assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [0, 1, 1]
+
+
+def test_prompts_without_a_tag_take_over_as_chosen_for_all_of_them():
+    segments = parse_timeline("a | b | [reset] c | [blend 3] d", switch=CUT).segments
+    assert [segment.switch for segment in segments] == [RESET, CUT, RESET, BLEND]
+
+
+def test_framewise_models_switch_on_single_latent_frames():
+    timeline = parse_timeline("0:00 a\n0:00.4 b", 1, FRAMEWISE)
+    assert [(segment.start_block, segment.end_block) for segment in timeline.segments] == [(0, 2), (2, 5)]
+
+
+@pytest.mark.slow
+def test_20_000_random_texts_parse_or_give_a_timeline_error_at_once():
+    draw, parsed, clocks = random.Random(0), 0, (BlockClock(), FRAMEWISE)
+    for _ in range(20_000):
+        text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
+        seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
+        start = time.process_time()
+        parsed += survives(text, seconds, clock)
+        if time.process_time() - start > 0.05:  # the machine may have paused: measure the parser alone, again
+            times = []
+            for _ in range(3):
+                start = time.process_time()
+                survives(text, seconds, clock)
+                times.append(time.process_time() - start)
+            assert min(times) < 0.05, text
+    assert 2_000 < parsed < 18_000  # the fragments reach both sides
+
+
+def test_1_mb_of_text_is_one_prompt():
+    text = "word " * (((1 << 20) - 1) // 5)
+    start = time.process_time()
+    assert len(parse_timeline(text).segments[0].text) == len(text) - 1
+    assert time.process_time() - start < 2

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.clock import BlockClock
-from headforcing.headforcing_core.timeline.editor import answer
-from headforcing.headforcing_core.timeline.grammar import TimelineError, fold
+from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, place_prompts, write_timeline
+from headforcing.headforcing_core.timeline.grammar import TimelineError, fold, read_shared
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.timeline.writer import PlacedPrompt, place_prompts, write_timeline
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,16 +27,17 @@ def stories() -> list[str]:
     return lzma.decompress(STORIES.read_bytes()).decode().splitlines()
 
 
-def restored(prompts: list[PlacedPrompt], default: Switch = RESET, seconds: float = 60.0) -> list[PlacedPrompt]:
-    """The prompts after they were written and read again; checks that there is a line for each."""
-    text = write_timeline(prompts, CLOCK, default=default)
-    assert text.count("\n") == len(prompts) - 1
+def restored(prompts: list[PlacedPrompt], default: Switch = RESET, shared: str = "") -> list[PlacedPrompt]:
+    """The prompts after they were written and read again; checks that there is a line for each and the shared words."""
+    text, seconds = write_timeline(prompts, CLOCK, default=default, shared=shared), 60.0
+    assert text.count("\n") == len(prompts) - (not fold(shared))
+    assert read_shared(text) == fold(shared)
     return place_prompts(text, parse_timeline(text, seconds, CLOCK, switch=default))
 
 
-@pytest.mark.parametrize("seconds", [60.0, 299.0])
-def test_real_stories_survive_being_written(seconds):
-    for line in stories():
+def test_real_stories_survive_being_written():
+    for number, line in enumerate(stories()):
+        seconds = (60.0, 299.0)[number % 2]
         timeline = parse_timeline(line, seconds)
         placed = place_prompts(line, timeline)
         assert len(placed) == 6
@@ -63,11 +64,6 @@ HOSTILE = (
     *("\ufeffa", "\u202eabc\u202c", "👩‍🚀", "\u0660:\u0660\u0660", "é" * 3000, "\ud800 a", "\\", '"', "[[flush]] a"),
     *("[seed 7] b", "[seed x] b", "[recache, seed 7] b", "-[flush] a", ":[flush] a", "a\x85b", "\x1c a", "pmx"),
 )  # fmt: skip
-
-
-def test_a_time_in_brackets_is_refused_in_a_prompt():
-    with pytest.raises(TimelineError, match=r"line 1: \[0:10-0:20\] stands inside a prompt"):
-        write_timeline([PlacedPrompt("[0:10-0:20] b", 0)], CLOCK)
 
 
 @pytest.mark.parametrize("default", [RESET, CUT], ids=str)
@@ -97,7 +93,8 @@ def test_words_that_can_only_be_read_as_a_seed_are_refused():
 
 
 switches = st.builds(Switch, st.sampled_from(["reset", "recache", "flush"]), st.integers(0, 16), st.booleans())
-FRAGMENTS = ("[", "]", "flush", "seed 7", "0:10", "-", ":", "pm", "80s", " ", "|", "a", "\n", "–", "blend 3", "x", ",")
+FRAGMENTS = ("[", "]", "flush", "seed 7", "0:10", "-", ":", "pm", "80s", " ", "|", "a", "\n", "–", "blend 3", "x", ",",
+             "shared")  # fmt: skip
 texts = st.one_of(st.text(max_size=30), st.lists(st.sampled_from(FRAGMENTS), max_size=8).map("".join)).filter(fold)
 
 
@@ -107,19 +104,21 @@ seeds = st.none() | st.sampled_from([0, 7, 2**64 - 1])
 @given(
     st.lists(st.tuples(texts, st.integers(1, 9), st.none() | switches, seeds), min_size=1, max_size=6),
     st.sampled_from([RESET, CUT]),
+    st.just("") | texts,
 )
-def test_any_prompts_are_restored_or_refused(parts, default):
+def test_any_prompts_are_restored_or_refused(parts, default, shared):
     blocks = [sum(part[1] for part in parts[:index]) for index in range(len(parts))]
     prompts = [
         PlacedPrompt(fold(text), block, switch if block else None, seed, CLOCK.start_seconds(block) // 1)
         for (text, _, switch, seed), block in zip(parts, blocks, strict=True)
     ]
     try:
-        found = restored(prompts, default)
+        found = restored(prompts, default, shared)
     except TimelineError as error:
-        refused = {"begins with a tag": "seed", "stands inside a prompt": "["}
-        (word,) = (word for reason, word in refused.items() if reason in str(error))
-        assert any(word in prompt.text for prompt in prompts)
+        refused = {"begins with a tag": "seed", "begin the text with": "[", "line of its own": ", ;", "[shared]": "[",
+                   "a seed": "["}  # fmt: skip
+        (characters,) = (found for reason, found in refused.items() if reason in str(error))
+        assert any(word in text for word in characters.split() for text in (shared, *(each.text for each in prompts)))
         return
     for before, after in zip(prompts, found, strict=True):
         assert (before.text, before.start_block, before.seed) == (after.text, after.start_block, after.seed)
@@ -132,15 +131,13 @@ def test_impossible_prompts_are_refused_with_their_number():
         ([PlacedPrompt(" \n", 0)], "line 1: prompt 1 is empty"),
         ([PlacedPrompt("a", 0), PlacedPrompt("\0", 4)], "line 2: prompt 2 is empty"),
         ([PlacedPrompt("a", 1)], "line 1: prompt 1 cannot begin at block 1"),
+        ([PlacedPrompt("[0:10-0:20] b", 0)], r"line 1: \[0:10-0:20\] stands inside a prompt"),
         ([PlacedPrompt("a", 0), PlacedPrompt("b", 0)], "line 2: prompt 2 cannot begin at block 0"),
         ([PlacedPrompt("a", 0), PlacedPrompt("b", 10**4000)], "line 2: prompt 2 cannot begin at block 1000"),
     ):
         with pytest.raises(TimelineError, match=words) as error:
             write_timeline(prompts, CLOCK)
-        assert len(str(error.value)) < 120
-
-
-# ------------------------------------------------------------------------------------------------ the editor's answers
+        assert len(str(error.value)) < 150
 
 
 NODE = {"seconds": 30.0, "shared_prompt": "noir", "switch": "reset", "blend_blocks": 2, "re_anchor": False}
@@ -148,15 +145,28 @@ NODE = {"seconds": 30.0, "shared_prompt": "noir", "switch": "reset", "blend_bloc
 
 def test_a_text_is_answered_with_its_segments_and_what_places_them():
     got = answer(NODE | {"text": "0:00 a | b\n0:10 [recache] c"})
-    assert {key: got[key] for key in ("blocks", "seconds", "block_seconds", "first_block_seconds", "default")} == {
-        "blocks": 41, "seconds": 30.0, "block_seconds": 0.75, "first_block_seconds": 0.5625, "default": "blend 2",
+    assert {key: got[key] for key in ("blocks", "seconds", "block_seconds", "first_block_seconds")} == {
+        "blocks": 41, "seconds": 30.0, "block_seconds": 0.75, "first_block_seconds": 0.5625,
     }  # fmt: skip
+    assert got["default"]["kind"] == "reset" and got["default"]["blend_blocks"] == 2
     first, second = got["segments"]
     assert first["text"] == "a | b" and first["tag"] is None and first["switch"] is None
     recache = {"kind": "recache", "blend_blocks": 0, "re_anchor": False, "recall": None, "new_scene": False}
     assert (second["text"], second["tag"], second["switch"]) == ("c", "recache", recache)
     assert (second["start_block"], second["end_block"], second["start"], second["end"]) == (14, 41, 10.3125, 30.0)
     assert json.loads(json.dumps(got)) == got
+
+
+def test_blocks_and_the_switch_without_a_tag_are_those_of_the_model():
+    node, cut = NODE | {"blend_blocks": 0}, Switch(re_anchor=True)
+    read = answer(node | {"text": "a | b | [reset] c"}, LONGLIVE2.clock, cut)
+    assert (read["blocks"], read["block_seconds"], read["first_block_seconds"]) == (23, 32 / 24, 29 / 24)
+    assert read["default"]["re_anchor"] and not answer(node | {"text": "a"})["default"]["re_anchor"]
+    segments = read["segments"]
+    got = answer(
+        node | {"segments": [segments[0], segments[1] | {"start_block": 9}, segments[2]]}, LONGLIVE2.clock, cut
+    )
+    assert got["text"] == "0:00.000 a\n0:11.875 b\n0:19.875 [reset] c"
 
 
 def test_segments_are_answered_with_their_text_and_read_back_from_it():
@@ -166,6 +176,10 @@ def test_segments_are_answered_with_their_text_and_read_back_from_it():
     assert got["text"] == "0:00.000 a\n0:10.312 [flush] b\n0:14.812 c"
     assert [segment["start_block"] for segment in got["segments"]] == [0, 14, 20]
     assert answer(NODE | {"text": got["text"]}) == got
+    text = f"0:00 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"  # the largest seed goes there and back as text
+    read = answer(NODE | {"text": text})
+    assert [segment["seed"] for segment in read["segments"]] == ["7", str(2**64 - 1)]
+    assert answer(NODE | {"segments": read["segments"]})["text"] == text
 
 
 def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
@@ -180,13 +194,29 @@ def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
     assert answer(NODE | {"segments": moved_to_the_beginning})["text"] == "0:00.000 b\n0:20.25 c"
 
 
-def test_the_largest_seed_goes_there_and_back_as_text():
-    text = f"0:00 [seed 7] a\n0:10.312 [flush, seed {2**64 - 1}] b"
+def test_words_of_all_prompts_are_written_once_before_the_first_time():
+    text = "[shared] A red fox,\n  35 mm\n\n0:00 trots\n0:10 [flush] rests"
     read = answer(NODE | {"text": text})
-    assert [(segment["seed"], segment["tag"]) for segment in read["segments"]] == [
-        ("7", "seed 7"), (str(2**64 - 1), f"flush, seed {2**64 - 1}"),
+    assert (read["text"], read["shared"]) == (text, "A red fox, 35 mm")
+    assert [segment["text"] for segment in read["segments"]] == ["trots", "rests"]
+    assert [segment.text for segment in parse_timeline(text, 30, shared_prompt="noir").segments] == [
+        "noir, A red fox, 35 mm, trots", "noir, A red fox, 35 mm, rests",
     ]  # fmt: skip
-    assert answer(NODE | {"segments": read["segments"]})["text"] == text
+    got = answer(NODE | {"segments": read["segments"], "shared": "A dog. "})
+    assert got["text"] == "[shared] A dog.\n0:00 trots\n0:10 [flush] rests"
+    assert answer(NODE | {"segments": read["segments"]})["text"] == "0:00 trots\n0:10 [flush] rests"
+    for same in ("[Shared] x\nScene 1: a\nScene 2: b", "\n[ shared ] x\na | b", '[shared] x\n{"prompts": ["a", "b"]}'):
+        assert [segment.text for segment in parse_timeline(same).segments] == ["x, a", "x, b"], same
+    for wrong, words in (
+        ("[shared] x", "the timeline is empty"),
+        ("0:00 a\n0:10 [shared] x", "line 2: .shared. begins the first line"),
+        ("[shared] [seed 7] x\n0:00 a", "remove it from the shared prompt"),
+        ("[shared] [0:05] x\n0:00 a", "stands inside a prompt"),
+        ("[shared] " + "x" * 4001 + "\n0:00 a", "at most 4000 characters"),
+        ("[shared] x\n0:00 a\n0:10 [flsh] b", "line 3: "),
+    ):
+        with pytest.raises(TimelineError, match=words):
+            parse_timeline(wrong)
 
 
 def test_a_text_that_sets_the_length_keeps_it():

@@ -91,11 +91,7 @@ class Panel:
     """
 
     def __init__(self, loaded: Mapping[LearnedMetric, Begin], left_out: Sequence[str] = ()):
-        self._loaded, self.left_out = dict(loaded), tuple(left_out)
-
-    @property
-    def metrics(self) -> tuple[LearnedMetric, ...]:
-        return tuple(self._loaded)
+        self._loaded, self.metrics, self.left_out = loaded, tuple(loaded), tuple(left_out)
 
     def begin(self, video: MeasuredVideo, first_seconds: float = 0.0) -> PanelMeasurement:
         """Begin a video, whose first seconds have numbers of their own."""

@@ -1,13 +1,15 @@
-"""Dynamic degree: whether a video moves, by optical flow, and how much.
+"""Dynamic degree: whether a video moves, by optical flow, and how much; and whether it still moves at its end.
 
 VBench's rule on RAFT's flow: a video moves if the mean of the 5 % largest flow is above 6 pixels, at a shorter side of
 256, in a quarter of the frames sampled at about 8 a second. Of a long video also the share of its clips of 2 s that
-do, which is how VBench-Long measures it.
+do, which is how VBench-Long measures it. ID-Forcing's motion drift judges the first and the last five seconds by it.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -22,6 +24,7 @@ SIDE = 256
 TOP = 0.05  # the share of pixels with the largest flow, whose mean decides
 LEAST_SIDE = 128  # pixels; RAFT takes no smaller frames
 MOST_PIXELS = 1 << 20  # of a frame: RAFT's memory grows with the square of this number
+DRIFT_SECONDS = 5.0  # of the beginning and of the end
 
 
 class FlowMeasurement(Measurement):
@@ -48,7 +51,7 @@ class FlowMeasurement(Measurement):
         image = halved(image)
         if self._before is not None:
             scale = min(image.shape[-2:]) / SIDE
-            top, mean = magnitudes(self._flow(*(padded(each) for each in (self._before, image))))
+            top, mean = magnitudes(self._flow(padded(self._before), padded(image)))
             self._last.append(top > THRESHOLD * scale)
             self._above += self._last[-1]
             self._top_total += top / scale
@@ -59,28 +62,97 @@ class FlowMeasurement(Measurement):
 
     def _last_moves(self) -> bool:
         """Whether the last sampled frames, as many as a clip has, move."""
-        return _moves(sum(self._last), self._clip)
+        return sum(self._last) >= _needed(self._clip)
 
     def values(self) -> tuple[float | None, ...]:
-        """Whether the video moves, the share of its clips that do, the largest flow and the mean flow."""
+        """Whether the video moves, the share of its clips that do (None of one), the largest flow and the mean flow."""
         pairs = self._sampled - 1
         if pairs < 1:
             return (None,) * 4
-        moves = float(_moves(self._above, self._sampled))
-        return moves, self._within(), self._top_total / pairs, self._mean_total / pairs
-
-    def _within(self) -> float | None:
-        """The share of clips that move; None for a video of one clip."""
         clips, rest = divmod(self._sampled, self._clip)
         moving = self._clips_moving
         if clips and rest:  # the last clip begins earlier, so that it is as long as the others
             moving, clips = moving + self._last_moves(), clips + 1
-        return moving / clips if clips > 1 else None
+        within = moving / clips if clips > 1 else None
+        moves = float(self._above >= _needed(self._sampled))
+        return moves, within, self._top_total / pairs, self._mean_total / pairs
 
 
-def _moves(above: int, sampled: int) -> bool:
-    """VBench's rule, of the pairs above the threshold among so many sampled frames."""
-    return above >= round(4 * sampled / 16)
+@dataclass(frozen=True)
+class Motion:
+    """The motion of a part of a video.
+
+    Attributes:
+        scores: of every pair of sampled frames, the mean of the largest 5 % of the flow, in pixels.
+        threshold: a pair moves above it.
+        needed: how many pairs have to move; 0 asks for any pair.
+    """
+
+    scores: tuple[float, ...]
+    threshold: float
+    needed: int
+
+    @property
+    def moves(self) -> bool:
+        return bool(self.scores) and sum(score > self.threshold for score in self.scores) >= self.needed
+
+    @property
+    def flow(self) -> float | None:
+        """The mean score; None without a pair."""
+        return sum(self.scores) / len(self.scores) if self.scores else None
+
+
+def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[range, range]:
+    """The indices of the sampled frames in the first and in the last `seconds` of a video, about 8 a second."""
+    wanted, every = round(fps * seconds), max(1, round(fps / SAMPLED_FPS))
+    return range(0, min(wanted, frames), every), range(max(0, frames - wanted), frames, every)
+
+
+def motion(flow: Flow, frames: Sequence[Tensor]) -> Motion:
+    """The motion in frames `[H, W, 3]` uint8 that were sampled from one part of a video."""
+    images = [halved(frame.permute(2, 0, 1)[None].float()) for frame in frames]
+    pairs = zip(images, images[1:], strict=False)
+    scores = tuple(magnitudes(flow(*map(padded, pair)))[0] for pair in pairs)
+    side = min(images[0].shape[-2:]) if images else SIDE
+    return Motion(scores, THRESHOLD * side / SIDE, _needed(len(images)))
+
+
+class MotionDriftMeasurement(Measurement):
+    """One video under way; holds the frames of its first and of its last five seconds."""
+
+    def __init__(self, flow: Flow, video: MeasuredVideo):
+        self._flow, self._fps = flow, video.fps
+        self._wanted = round(video.fps * DRIFT_SECONDS)
+        self._first: list[Tensor] = []
+        self._last: deque[Tensor] = deque(maxlen=self._wanted)
+        self._frames = 0
+        self._beginning: Motion | None = None  # once it is complete
+
+    def add(self, video_frames: Tensor) -> None:
+        if min(video_frames.shape[1:3]) < LEAST_SIDE:
+            return
+        for video_frame in video_frames:
+            if len(self._first) < self._wanted:
+                self._first.append(video_frame)
+            self._last.append(video_frame)
+            self._frames += 1
+
+    def values(self) -> tuple[float | None, ...]:
+        """0 where the motion of the beginning is lost, else 100; the flow of the beginning and of the end."""
+        if self._frames < 2:
+            return (None,) * 3
+        first, last = sampled(self._frames, self._fps)
+        before = self._frames - len(self._last)
+        begins = self._beginning or motion(self._flow, [self._first[i] for i in first])
+        if len(self._first) == self._wanted:
+            self._beginning = begins
+        ends = motion(self._flow, [self._last[i - before] for i in last])
+        return 100.0 * (not begins.moves or ends.moves), begins.flow, ends.flow
+
+
+def _needed(sampled: int) -> int:
+    """The pairs above the threshold that VBench's rule asks for among so many sampled frames."""
+    return round(4 * sampled / 16)
 
 
 def halved(image: Tensor) -> Tensor:

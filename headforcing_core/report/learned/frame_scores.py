@@ -1,14 +1,81 @@
-"""Means over frames of scores that CLIP's features give a frame: aesthetic quality, and likeness to its prompt."""
+"""Metrics of the features that an image encoder gives every frame: consistency, aesthetic quality, likeness to prompts.
+
+Subject and background consistency is the formula of VBench (Huang et al., 2024): of every frame but the first, the mean
+of its cosine similarities to the frame before and to the first, each at least 0; of a video, the mean over these
+frames. For long videos also as VBench-Long measures it, in clips of 2 s: the mean over the clips, the last of which is
+made full with frames before it, and the same formula over the first frames of the clips.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
+from torch.nn import functional
 
-from .base import MeasuredVideo, Measurement
-from .images import ImageEncoder
-from .models import Clip
+from .base import CLIP_SECONDS, MeasuredVideo, Measurement
+from .models import Clip, ImageEncoder
+
+
+@dataclass
+class Similarity:
+    """VBench's formula over the features `[d]` that it gets, one after the other."""
+
+    first: Tensor | None = None
+    before: Tensor | None = None
+    total: float = 0.0
+    count: int = 0
+
+    def add(self, feature: Tensor) -> None:
+        if self.first is None or self.before is None:
+            self.first = feature
+        else:
+            cosines = (functional.cosine_similarity(other, feature, dim=-1) for other in (self.before, self.first))
+            self.total += sum(max(0.0, float(cosine)) for cosine in cosines) / 2
+            self.count += 1
+        self.before = feature
+
+    @property
+    def score(self) -> float | None:
+        return self.total / self.count if self.count else None
+
+
+class ConsistencyMeasurement(Measurement):
+    """One video under way; holds the features of one clip."""
+
+    def __init__(self, encoder: ImageEncoder, video: MeasuredVideo):
+        self._encoder = encoder
+        self._clip_frames = max(2, int(video.fps) * CLIP_SECONDS)
+        self._whole, self._across = Similarity(), Similarity()
+        self._last: deque[Tensor] = deque(maxlen=self._clip_frames)
+        self._frames, self._clip_total = 0, 0.0
+
+    def add(self, video_frames: Tensor) -> None:
+        for feature in self._encoder(video_frames):
+            self._whole.add(feature)
+            self._last.append(feature)
+            self._frames += 1
+            if self._frames % self._clip_frames == 0:
+                self._across.add(self._last[0])
+                self._clip_total += self._last_clip()
+
+    def values(self) -> tuple[float | None, ...]:
+        """The scores of the whole video, in its clips, and across them; of one clip the first."""
+        clips, rest = divmod(self._frames, self._clip_frames)
+        total, across = self._clip_total, replace(self._across)
+        if clips and rest:  # the last clip begins earlier, so that it is as long as the others
+            across.add(self._last[0])
+            total, clips = total + self._last_clip(), clips + 1
+        return self._whole.score, *((total / clips, across.score) if clips > 1 else (None, None))
+
+    def _last_clip(self) -> float:
+        """The score of the last frames, as many as a clip has."""
+        clip = Similarity()
+        for feature in self._last:
+            clip.add(feature)
+        return clip.score or 0.0
 
 
 class AestheticMeasurement(Measurement):

@@ -16,12 +16,14 @@ from torch.nn import functional
 from ...errors import HeadForcingError, one_line
 from ...versions import import_optional
 from .base import Needed
-from .images import CLIP, IMAGENET, ImageEncoder, centre, resized, standardised
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 """From two images `[1, 3, H, W]`, values 0-255, sides divisible by 8, to the flow between them in pixels."""
 
 RAFT_UPDATES = 20  # VBench's; torchvision's default is 12
+Statistics = tuple[tuple[float, ...], tuple[float, ...]]
+IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP: Statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
 def _list_files(name: str, *files: str) -> tuple[Needed, ...]:
@@ -37,6 +39,49 @@ CLIP_BASE_TEXT = _list_files("openai/clip-vit-base-patch32", "vocab.json", "merg
 CLIP_LARGE = _list_files("openai/clip-vit-large-patch14")
 AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
 RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
+
+
+def resized(video_frames: Tensor, side: int, mode: str) -> Tensor:
+    """Resize `[n, H, W, 3]` uint8 as VBench does, the shorter side to `side`: `[n, 3, h, w]` in 0..1."""
+    pixels = video_frames.permute(0, 3, 1, 2).float()
+    short = min(pixels.shape[-2:])
+    size = [int(side * length / short) for length in pixels.shape[-2:]]
+    return functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
+
+
+def centre(pixels: Tensor, side: int) -> Tensor:
+    """The square of that side in the middle of `[n, 3, h, w]`."""
+    top, left = (round((size - side) / 2) for size in pixels.shape[-2:])
+    return pixels[..., top : top + side, left : left + side]
+
+
+def standardised(pixels: Tensor, statistics: Statistics) -> Tensor:
+    """Pixels `[n, 3, h, w]` less their mean, over their standard deviation, by channel."""
+    mean, deviation = (torch.tensor(values, device=pixels.device)[:, None, None] for values in statistics)
+    return (pixels - mean) / deviation
+
+
+class ImageEncoder:
+    """Unit vectors of video frames, `[n, d]` float32 on the CPU.
+
+    The last batch is kept, so that two metrics with the same model run it once.
+
+    Args:
+        encode: pixels as the model wants them to features, `[n, d]`.
+        prepare: video frames `[n, H, W, 3]` uint8 to such pixels.
+    """
+
+    def __init__(
+        self, encode: Callable[[Tensor], Tensor], prepare: Callable[[Tensor], Tensor], device: torch.device | str
+    ):
+        self._encode, self._prepare, self.device = encode, prepare, torch.device(device)
+        self._last: tuple[Tensor, Tensor] | None = None
+
+    def __call__(self, video_frames: Tensor) -> Tensor:
+        if self._last is None or self._last[0] is not video_frames:
+            features = self._encode(self._prepare(video_frames.to(self.device)))
+            self._last = video_frames, functional.normalize(features.float(), dim=-1).cpu()
+        return self._last[1]
 
 
 @dataclass(frozen=True)
@@ -85,9 +130,10 @@ class Models:
         def encode(pixels: Tensor) -> Tensor:
             return model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
 
-        return ImageEncoder(
-            encode, lambda frames: standardised(resized(frames, side, "bilinear"), IMAGENET), self.device
-        )
+        def prepare(video_frames: Tensor) -> Tensor:
+            return standardised(resized(video_frames, side, "bilinear"), IMAGENET)
+
+        return ImageEncoder(encode, prepare, self.device)
 
     @cached_property
     def clip_base(self) -> Clip:
@@ -101,7 +147,7 @@ class Models:
 
     def _clip(self, needed: tuple[Needed, ...]) -> Clip:
         model = self._transformer("CLIPModel", needed)
-        side = int(model.config.vision_config.image_size)
+        side, folder = int(model.config.vision_config.image_size), self.file(needed[0]).parent
 
         def encode(pixels: Tensor) -> Tensor:
             return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
@@ -109,16 +155,24 @@ class Models:
         def prepare(video_frames: Tensor) -> Tensor:
             return standardised(centre(resized(video_frames, side, "bicubic"), side), CLIP)
 
-        folder = self.file(needed[0]).parent
-        images = ImageEncoder(encode, prepare, self.device)
-        return Clip(images, _text_encoder(model, folder), int(model.config.projection_dim))
+        def texts(prompts: list[str]) -> Tensor:
+            transformers = import_optional("transformers", "these metrics", "metrics")
+            with _readable(folder.name, CLIP_BASE_TEXT[-1]):
+                tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
+            most = model.config.text_config.max_position_embeddings
+            tokens = tokenizer(prompts, padding=True, truncation=True, max_length=most, return_tensors="pt")
+            with torch.inference_mode():
+                found = model.text_model(**tokens.to(model.device))
+                return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
+
+        return Clip(ImageEncoder(encode, prepare, self.device), texts, int(model.config.projection_dim))
 
     @cached_property
     def aesthetic_head(self) -> nn.Linear:
         """The linear layer from `clip_large`'s image features to a score of 0 to 10, on the CPU."""
         path, weights = self._state(AESTHETIC_HEAD)
-        weight, bias = weights.get("weight"), weights.get("bias")
-        if len(weights) != 2 or weight is None or bias is None or weight.ndim != 2 or len(weight) != 1:
+        weight = weights.get("weight")
+        if weights.keys() != {"weight", "bias"} or weight is None or weight.ndim != 2 or len(weight) != 1:
             raise HeadForcingError(
                 f"{path.name} is not a linear head with a weight and a bias: take it from {AESTHETIC_HEAD.source}"
             )
@@ -128,7 +182,7 @@ class Models:
                 f"take the head for ViT-L/14 from {AESTHETIC_HEAD.source}"
             )
         head = nn.Linear(weight.shape[1], 1)
-        head.load_state_dict({"weight": weight.float(), "bias": bias.float().reshape(1)})
+        head.load_state_dict({"weight": weight.float(), "bias": weights["bias"].float().reshape(1)})
         return head.eval()
 
     @cached_property
@@ -184,22 +238,6 @@ class Models:
             if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
                 return path, weights
         raise HeadForcingError(f"{path.name} holds no weights: take it from {needed.source}")
-
-
-def _text_encoder(model: Any, folder: Path) -> Callable[[list[str]], Tensor]:
-    def encode(texts: list[str]) -> Tensor:
-        transformers = import_optional("transformers", "these metrics", "metrics")
-        with _readable(folder.name, CLIP_BASE_TEXT[-1]):
-            tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
-        length = model.config.text_config.max_position_embeddings
-        tokens = tokenizer(texts, padding=True, truncation=True, max_length=length, return_tensors="pt").to(
-            model.device
-        )
-        with torch.inference_mode():
-            found = model.text_model(input_ids=tokens["input_ids"], attention_mask=tokens["attention_mask"])
-            return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
-
-    return encode
 
 
 @contextmanager

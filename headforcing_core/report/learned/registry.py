@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -10,40 +10,30 @@ import torch
 
 from ...errors import HeadForcingError, unknown_name
 from ...hashing import SHORT, digest, file_hash
-from .base import Begin, LearnedMetric, Metric, Panel
-from .consistency import ConsistencyMeasurement
-from .flow import FlowMeasurement
-from .frame_scores import AestheticMeasurement, TextMeasurement
-from .models import AESTHETIC_HEAD, CLIP_BASE, CLIP_BASE_TEXT, CLIP_LARGE, DINO, RAFT, Models
-from .motion_drift import MotionDriftMeasurement
+from .base import Begin, LearnedMetric, Metric, Needed, Panel
+from .flow import FlowMeasurement, MotionDriftMeasurement
+from .frame_scores import AestheticMeasurement, ConsistencyMeasurement, TextMeasurement
+from .models import AESTHETIC_HEAD, CLIP_BASE, CLIP_BASE_TEXT, CLIP_LARGE, DINO, RAFT, ImageEncoder, Models
 
 MOST_PROMPTS = 60  # of a video with a number of their own
 _two, _four = "{:.2f}".format, "{:.4f}".format
 
 
-def _consistency(name: str) -> tuple[Metric, ...]:
-    return (
-        Metric(f"{name}_consistency", f"{name} consistency", _four),
-        Metric(f"{name}_consistency_within", f"{name} consistency, in clips of 2 s", _four),
-        Metric(f"{name}_consistency_across", f"{name} consistency, across these clips", _four),
+def _consistency(name: str, needs: tuple[Needed, ...], encoder: Callable[[Models], ImageEncoder]) -> LearnedMetric:
+    parts = {"": "", "_within": ", in clips of 2 s", "_across": ", across these clips"}
+    columns = (Metric(f"{name}_consistency{key}", f"{name} consistency{part}", _four) for key, part in parts.items())
+    return LearnedMetric(
+        name,
+        "Consistency (VBench's formula; 1 is a still video)",
+        tuple(columns),
+        needs,
+        lambda models: partial(ConsistencyMeasurement, encoder(models)),
     )
 
 
 _ROWS = (
-    LearnedMetric(
-        "subject",
-        "Consistency (VBench's formula; 1 is a still video)",
-        _consistency("subject"),
-        DINO,
-        lambda models: partial(ConsistencyMeasurement, models.dino),
-    ),
-    LearnedMetric(
-        "background",
-        "Consistency (VBench's formula; 1 is a still video)",
-        _consistency("background"),
-        CLIP_BASE,
-        lambda models: partial(ConsistencyMeasurement, models.clip_base.images),
-    ),
+    _consistency("subject", DINO, lambda models: models.dino),
+    _consistency("background", CLIP_BASE, lambda models: models.clip_base.images),
     LearnedMetric(
         "text",
         "Prompts (100 times CLIP's cosine, means over frames)",

@@ -1,7 +1,8 @@
 // The ruler and the bars of the prompts, with the handles between them: mouse, touch and keyboard.
 import { button, make } from "../shared.js";
+import { t } from "../texts.js";
 import { Playhead } from "./playhead.js";
-import { blockAt, labels, moved, range, startSeconds, tagText, timeText } from "./segments.js";
+import { blockAt, labels, moved, placeFor, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
 const TICK_PIXELS = 52;
@@ -9,22 +10,28 @@ const BLOCK_PIXELS = 26; // width of a block at the largest zoom
 const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
+const STILL = 5; // pixels that a pointer may move in a click
 
-/** `actions`: select(index), open(), seek(seconds), edit(), remove(), preview(segments), commit(segments, key). */
+/**
+ * `actions`: select(index), open(), seek(seconds), edit(), remove(), duplicate(), locked(index), preview(segments,
+ * selected), commit(segments, key, selected).
+ */
 export class Bars {
+  ripples = false; // whether all later prompts move with one; Ctrl does it, too
   #actions;
   #state = null;
   #zoom = 1; // 1 shows the whole video
   #bars = [];
   #ticks = "";
+  #dragged = false; // whether the click that comes now ends a drag
 
   constructor(actions) {
     this.#actions = actions;
     this.ruler = make("div", { class: "hf-ruler", "aria-hidden": "true" });
-    this.track = make("div", { class: "hf-track", role: "group", "aria-label": "Prompts over time" });
+    this.track = make("div", { class: "hf-track", role: "group", "aria-label": t("Prompts over time") });
     this.inner = make("div", { class: "hf-inner" }, this.ruler, this.track);
     this.playhead = new Playhead(this.track);
-    this.ruler.addEventListener("click", (event) => this.#seek(this.#share(event.clientX)));
+    this.ruler.addEventListener("click", (event) => this.#actions.seek(this.#seconds(event)));
     this.element = make("div", { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }, this.inner);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#state && this.draw(this.#state)).observe(this.element);
@@ -48,9 +55,9 @@ export class Bars {
       const [bar, tag, handle] = this.#bars[index];
       const left = percent(segment.start_block);
       const width = percent(segment.end_block) - left;
-      const [first, last] = range(segments, index);
+      const [first, last] = range(segments, index, this.playhead.free);
       const words = tagText(segment);
-      const times = `${timeText(startSeconds(view, segment.start_block))} to ${timeText(endOf(view, segment))}`;
+      const times = t("%1 to %2", timeText(startSeconds(view, segment.start_block)), timeText(endOf(view, segment)));
       bar.value = shown[index];
       bar.title = `${times}${words && `\n[${words}]`}\n${segment.text}`;
       bar.style.left = tag.style.left = `${left}%`;
@@ -60,11 +67,11 @@ export class Bars {
       bar.disabled = !enabled;
       bar.classList.toggle("hf-selected", index === selected);
       const about = {
-        label: `Prompt ${index + 1} of ${segments.length}: ${segment.text}`,
+        label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,
         valuemin: first,
         valuemax: last,
         valuenow: segment.start_block,
-        valuetext: `${times}, block ${segment.start_block}${words && `, ${words}`}`,
+        valuetext: `${times}, ${t("block %1", segment.start_block)}${words && `, ${words}`}`,
       };
       for (const [name, value] of Object.entries(about)) bar.setAttribute(`aria-${name}`, value);
     });
@@ -75,12 +82,6 @@ export class Bars {
   follow(place) {
     this.playhead.move(place);
     if (this.#state) this.playhead.draw(this.#state, this.#bars);
-  }
-
-  /** Play from a place, from 0 to 1. */
-  #seek(share) {
-    const { view } = this.#state;
-    this.#actions.seek(share * startSeconds(view, view.blocks));
   }
 
   focus(index) {
@@ -112,6 +113,7 @@ export class Bars {
   #newBar(index) {
     // An <input>, see shared.js; as a slider it tells a screen reader its place whenever it moves.
     const bar = button("", "", () => {
+      if (this.#dragged) return (this.#dragged = false);
       this.#actions.open();
       this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
     });
@@ -119,35 +121,49 @@ export class Bars {
     about["aria-orientation"] = "horizontal";
     for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
     bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));
-    bar.addEventListener("pointerdown", () => bar.focus()); // not all browsers focus a button that is clicked
+    bar.addEventListener("pointerdown", (event) => {
+      this.#dragged = false;
+      bar.focus({ preventScroll: true }); // not all browsers focus a button that is clicked
+      this.#reorder(event, bar, index);
+    });
     bar.addEventListener("focus", () => this.#actions.select(index));
     bar.addEventListener("dblclick", () => this.#actions.edit());
     bar.addEventListener("keydown", (event) => this.#key(event, index));
     const tag = make("span", { class: "hf-tag", "aria-hidden": "true" });
     const handle = make("span", { class: "hf-handle", "aria-hidden": "true", hidden: index === 0 });
-    handle.addEventListener("pointerdown", (event) => this.#drag(event, handle, index));
+    handle.addEventListener("pointerdown", (event) => this.#move(event, handle, index));
     this.track.append(bar, tag, handle);
     return [bar, tag, handle];
   }
 
   #key(event, index) {
     const { segments } = this.#state;
-    const command = event.ctrlKey || event.metaKey;
-    if (command || event.altKey) return;
-    const step = event.shiftKey ? FAR : 1;
+    const ripple = this.#ripples(event);
+    const arrow = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if ((event.ctrlKey || event.metaKey || event.altKey) && !arrow) return;
     const move = (by) => {
-      const next = moved(segments, index, segments[index].start_block + by);
-      if (next[index].start_block !== segments[index].start_block) this.#actions.commit(next, `move ${index}`);
+      const next = moved(segments, index, segments[index].start_block + by, { free: this.playhead.free, ripple });
+      if (next[index].start_block !== segments[index].start_block) this.#actions.commit(next, `move ${index}`, index);
+      else if (this.isBegun(segments[index])) this.#actions.locked(index);
     };
+    const swap = (to) => {
+      if (to < 0 || to >= segments.length) return;
+      const begun = [index, to].find((each) => this.isBegun(segments[each]));
+      if (begun !== undefined) return this.#actions.locked(begun);
+      this.#actions.commit(reordered(segments, index, to), null, to);
+      this.focus(to);
+    };
+    const go = () => (event.altKey ? swap(index + arrow) : move(arrow * (event.shiftKey ? FAR : 1)));
     const keys = {
-      ArrowLeft: () => move(-step),
-      ArrowRight: () => move(step),
+      ArrowLeft: go,
+      ArrowRight: go,
       ArrowUp: () => this.focus(Math.max(index - 1, 0)),
       ArrowDown: () => this.focus(Math.min(index + 1, segments.length - 1)),
       Home: () => this.focus(0),
       End: () => this.focus(segments.length - 1),
       Enter: () => this.#actions.edit(),
       Delete: () => this.#actions.remove(),
+      d: () => this.#actions.duplicate(),
       "+": () => this.zoom(1.5),
       "=": () => this.zoom(1.5),
       "-": () => this.zoom(1 / 1.5),
@@ -160,39 +176,88 @@ export class Bars {
     action();
   }
 
-  #drag(event, handle, index) {
-    if (event.button !== 0 || !this.#state.enabled) return;
+  /** Whether the render that runs has begun a prompt. */
+  isBegun = ({ start_block }) => start_block < this.playhead.free;
+
+  #ripples({ ctrlKey, metaKey }) {
+    return this.ripples || ctrlKey || metaKey;
+  }
+
+  /** Drag the switch to a prompt, and where it ripples all that follows. */
+  #move(event, handle, index) {
     event.preventDefault();
-    event.stopPropagation();
+    if (event.button !== 0 || !this.#state.enabled) return;
     this.#bars[index][0].focus({ preventScroll: true });
-    handle.setPointerCapture(event.pointerId);
+    const { segments } = this.#state;
+    if (this.isBegun(segments[index])) return this.#actions.locked(index);
+    const change = (block, moving) => {
+      const how = { free: this.playhead.free, ripple: this.#ripples(moving) };
+      return [moved(segments, index, block, how), index];
+    };
+    this.#drag(event, handle, index, change);
+  }
+
+  /** Drag a whole prompt to another place in the order. */
+  #reorder(event, bar, index) {
+    if (event.button !== 0 || !this.#state.enabled) return;
     const { view, segments } = this.#state;
-    const total = startSeconds(view, view.blocks);
-    let latest = segments;
+    const grip = blockAt(view, this.#seconds(event)) - segments[index].start_block;
+    const change = (block, moving) => {
+      if (!this.#dragged && Math.abs(moving.clientX - event.clientX) < STILL) return null;
+      this.#dragged = true;
+      if (this.isBegun(segments[index])) return void this.#actions.locked(index);
+      const begun = segments.filter(this.isBegun).length;
+      const to = placeFor(segments, index, block - grip, begun);
+      return [to === index ? segments : reordered(segments, index, to), to];
+    };
+    this.#drag(event, bar, index, change);
+  }
+
+  /** Follow a pointer: `change(block, event)` gives the segments of now and which is selected; null: no change. */
+  #drag(event, element, index, change) {
+    event.stopPropagation();
+    element.setPointerCapture(event.pointerId);
+    const { view, segments } = this.#state;
+    let latest = null;
+    const show = (shown, selected) => {
+      this.#actions.preview(shown, selected);
+      this.#bars[selected][0].focus({ preventScroll: true });
+    };
     const move = (moving) => {
       moving.stopPropagation();
+      const found = change(blockAt(view, this.#seconds(moving)), moving);
+      if (!found) return;
+      latest = found;
       const box = this.element.getBoundingClientRect();
       const beyond = Math.min(0, moving.clientX - box.left) + Math.max(0, moving.clientX - box.right);
       this.element.scrollLeft += beyond / 2;
-      latest = moved(segments, index, blockAt(view, this.#share(moving.clientX) * total));
-      this.#actions.preview(latest);
+      show(...latest);
     };
     const stop = (keep) => {
       listeners.abort();
-      if (keep && latest[index].start_block !== segments[index].start_block) this.#actions.commit(latest, null);
-      else this.#actions.preview(segments);
+      if (!latest) return;
+      const [changed, selected] = latest;
+      if (!keep || JSON.stringify(changed) === JSON.stringify(segments)) return show(segments, index);
+      this.#actions.commit(changed, null, selected);
+      this.focus(selected);
     };
     const listeners = new AbortController();
     const { signal } = listeners;
-    handle.addEventListener("pointermove", move, { signal });
-    handle.addEventListener("pointerup", () => stop(true), { signal });
-    handle.addEventListener("pointercancel", () => stop(false), { signal });
+    element.addEventListener("pointermove", move, { signal });
+    element.addEventListener("pointerup", () => stop(true), { signal });
+    element.addEventListener("pointercancel", () => stop(false), { signal });
     const escape = (key) => {
       if (key.key !== "Escape") return;
       key.stopPropagation();
       stop(false);
     };
     window.addEventListener("keydown", escape, { signal, capture: true });
+  }
+
+  /** The time of the video under a pointer. */
+  #seconds({ clientX }) {
+    const { view } = this.#state;
+    return this.#share(clientX) * startSeconds(view, view.blocks);
   }
 
   /** Where a place on the screen is in the video, from 0 to 1; works under the canvas's scaling. */

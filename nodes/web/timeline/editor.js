@@ -1,17 +1,23 @@
 // The timeline editor: bars, the fields of the selected prompt, undo. The text is the one truth; the server, which has
 // the only grammar, turns it into segments and changed segments into text.
 import { button, make } from "../shared.js";
+import { t } from "../texts.js";
 import { Bars } from "./bars.js";
 import { History } from "./history.js";
+import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
-import { changed, divided, joined, startSeconds, timeText, without } from "./segments.js";
+import { changed, divided, duplicated, joined, lengthWith, startSeconds, timeText, without } from "./segments.js";
 
 const MOST_BARS = 500;
+const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
-const HELP =
-  "Arrow left and right move the start by a block, with Shift by ten. Arrow up and down go to other prompts. " +
-  "Enter edits the words and Escape ends that, Delete removes the prompt, plus and minus zoom, 0 shows all, " +
-  "Control Z undoes.";
+const help = () => [
+  t("Arrow left and right move the start by a block, with Shift by ten."),
+  t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
+  t("Arrow up and down go to other prompts."),
+  t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),
+  t("Plus and minus zoom, 0 shows all, Control Z undoes."),
+];
 let editors = 0;
 
 /** Load the style sheet beside this file, once for all editors. */
@@ -21,10 +27,18 @@ function addStyle() {
     document.head.append(make("link", { rel: "stylesheet", href }));
 }
 
+/** What the server needs of a segment. */
+const written = ({ text, start_block, switch: way, seed, asked = null }) => {
+  return { text, start_block, switch: way, seed, asked };
+};
+
+/** What undo brings back. */
+const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
+
 /**
- * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor; linked() tells whether the text
- * comes from another node; write(text); ask(body) asks the server; run(first) presses Run; resized(open) hears that
- * the element needs another height.
+ * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor, model_family; linked(name) tells
+ * whether a widget's value comes from another node; write({prompts, seconds}); ask(body) asks the server; run(first)
+ * presses Run; resized() hears that the element needs another height.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -34,11 +48,13 @@ export class TimelineEditor {
   #panel;
   #view = null; // the server's answer to the text, null before the first
   #segments = []; // those of the view, or changed ones that the server has not answered yet
+  #shared = ""; // and the words of all of them
   #selected = 0;
   #valid = false; // whether the text, as it is now, is a timeline
   #seen = null; // the values that were asked about last
   #request = 0;
   #player = null; // what plays the story
+  #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
 
@@ -48,8 +64,10 @@ export class TimelineEditor {
     const helpId = `hf-timeline-help-${++editors}`;
     this.#bars = new Bars({
       select: (index) => this.#select(index),
-      preview: (segments) => this.#preview(segments),
-      commit: (segments, key) => this.#commit(segments, key),
+      preview: (segments, selected) => this.#preview(segments, selected),
+      commit: (segments, key, selected) => this.#commit(segments, key, selected),
+      duplicate: () => this.#duplicate(),
+      locked: (index) => this.#locked(index),
       open: () => this.#open(true),
       seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.#edit(),
@@ -57,27 +75,34 @@ export class TimelineEditor {
     });
     this.#bars.helpId = helpId;
     this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
-    this.undo = button("↶", "Undo (Ctrl+Z)", () => this.#step(-1));
-    this.redo = button("↷", "Redo (Ctrl+Shift+Z)", () => this.#step(1));
-    this.add = button("Add", "Add a prompt in the second half of this one", () => this.#divide("New prompt"));
-    this.split = button("Split", "Split this prompt in two", () => this.#divide(null));
-    this.delete = button("Delete", "Delete this prompt (Delete)", () => this.#remove());
+    this.undo = button("↶", t("Undo (Ctrl+Z)"), () => this.#step(-1));
+    this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => this.#step(1));
+    this.add = button(t("Add"), t("Add a prompt in the second half of this one"), () => this.#divide(t("New prompt")));
+    this.split = button(t("Split"), t("Split this prompt in two"), () => this.#divide(null));
+    this.copy = button(t("Copy"), t("Duplicate this prompt; the later ones move on (D)"), () => this.#duplicate());
+    this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => this.#ripple());
+    this.ripple.setAttribute("aria-pressed", "false");
+    this.share = button(t("Shared"), t("Words that every prompt keeps"), () => this.#share());
+    this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
+    this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => this.#remove());
     const zooms = [
-      button("−", "Zoom out (-)", () => this.#bars.zoom(1 / 1.5)),
-      button("+", "Zoom in (+)", () => this.#bars.zoom(1.5)),
-      button("all", "Show the whole video (0)", () => this.#bars.zoom(0)),
+      button("−", t("Zoom out (-)"), () => this.#bars.zoom(1 / 1.5)),
+      button("+", t("Zoom in (+)"), () => this.#bars.zoom(1.5)),
+      button(t("all"), t("Show the whole video (0)"), () => this.#bars.zoom(0)),
     ];
     const gap = () => make("span", { class: "hf-gap" });
-    const tools = [this.undo, this.redo, gap(), this.add, this.split, this.delete, gap(), ...zooms];
+    const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
+    const tools = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.element = make(
       "div",
-      { class: "hf-timeline", role: "region", "aria-label": "Timeline of the prompts" },
-      make("div", { class: "hf-tools", role: "toolbar", "aria-label": "Timeline" }, ...tools),
+      { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
+      make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...tools),
+      this.lane.element,
       this.#bars.element,
       this.#panel.element,
       this.status,
-      make("span", { id: helpId, hidden: true }, HELP),
+      make("span", { id: helpId, hidden: true }, help().join(" ")),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
     // the canvas and the node below would be dragged
@@ -92,21 +117,33 @@ export class TimelineEditor {
     this.#bars.follow(place);
   }
 
+  /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
+  get scene() {
+    const { start_block, end_block } = (this.#valid && this.#segments[this.#selected]) || {};
+    if (end_block === undefined) return null;
+    return { from: startSeconds(this.#view, start_block), until: startSeconds(this.#view, end_block) };
+  }
+
   /** Look at the node's values and, where they changed, show them. */
   refresh() {
     const values = this.#host.read();
-    const seen = JSON.stringify([values, this.#host.linked()]);
+    const seen = JSON.stringify([values, this.#host.linked("prompts")]);
     if (seen !== this.#seen) this.#read(values, seen);
+  }
+
+  /** The height that the element needs, in pixels. */
+  get height() {
+    return (this.open ? HEIGHT.open : HEIGHT.closed) + (this.lane.element.hidden ? 0 : HEIGHT.lane);
   }
 
   async #read(values, seen) {
     this.#seen = seen;
     const request = ++this.#request;
-    if (this.#host.linked()) {
-      this.#fail("The text comes from another node; change it there.");
+    if (this.#host.linked("prompts")) {
+      this.#fail(t("The text comes from another node; change it there."));
       return;
     }
-    this.#history.record(values.text, "outside", false);
+    this.#history.record(stepOf(values), "outside", false);
     const answer = await this.#host.ask(values);
     if (request !== this.#request) return;
     if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
@@ -115,62 +152,61 @@ export class TimelineEditor {
   }
 
   /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
-  #commit(segments, key, selected = this.#selected) {
+  #commit(segments, key, selected = this.#selected, shared = this.#shared) {
     if (this.#valid && this.#host.read().text === this.#view.text)
-      this.#written = this.#send(segments, key, selected);
+      this.#written = this.#send(joined(segments), key, selected, shared);
     else {
-      this.#lost = "The last change was not taken: the text was changed elsewhere. ";
+      this.#lost = `${t("The last change was not taken: the text was changed elsewhere.")} `;
       this.#seen = null;
       this.refresh();
     }
     return this.#written;
   }
 
-  async #send(segments, key, selected) {
+  async #send(segments, key, selected, shared) {
     const { text, ...node } = this.#host.read();
-    this.#segments = joined(segments, this.#view.blocks);
-    this.#selected = selected;
+    const length = lengthWith(segments, this.#view);
+    if (node.seconds && length !== this.#view.seconds) {
+      if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
+      node.seconds = length;
+    }
+    Object.assign(node, { length, shared });
+    this.#segments = segments;
+    [this.#selected, this.#shared] = [selected, shared];
     this.#draw();
     const request = ++this.#request;
-    const fields = this.#segments.map(({ text: words, start_block, switch: way, seed, asked = null }) => ({
-      text: words,
-      start_block,
-      switch: way,
-      seed,
-      asked,
-    }));
-    const answer = await this.#host.ask({ ...node, segments: fields, length: this.#view.seconds });
+    const answer = await this.#host.ask({ ...node, segments: segments.map(written) });
     if (request !== this.#request || this.#host.read().text !== text) return;
     if (answer.offline) {
-      this.#say("The server does not answer; this change waits for it.", true);
-      setTimeout(() => request === this.#request && this.#send(segments, key, selected), OFFLINE_MS);
+      this.#say(t("The server does not answer; this change waits for it."), true);
+      setTimeout(() => request === this.#request && this.#send(segments, key, selected, shared), OFFLINE_MS);
       return;
     }
-    if (answer.error) {
-      this.#segments = this.#view.segments;
-      this.#selected = Math.min(this.#selected, this.#segments.length - 1);
-      this.#say(answer.error, true);
-      this.#draw(true);
-      return;
-    }
+    if (answer.error) return this.#refuse(answer.error);
     this.#lost = "";
-    this.#write(answer.text);
-    this.#history.record(answer.text, key, true);
+    this.#host.write({ prompts: answer.text, seconds: node.seconds });
+    const values = this.#host.read();
+    this.#seen = JSON.stringify([values, this.#host.linked("prompts")]);
+    this.#history.record(stepOf(values), key, true);
     this.#show(answer);
   }
 
-  #write(text) {
-    this.#host.write(text);
-    this.#seen = JSON.stringify([this.#host.read(), this.#host.linked()]);
+  /** Go back to the text as it is. */
+  #refuse(sentence) {
+    [this.#segments, this.#shared] = [this.#view.segments, this.#view.shared];
+    this.#selected = Math.min(this.#selected, this.#segments.length - 1);
+    this.#say(sentence, true);
+    this.#draw(true);
   }
 
   #show(view) {
     this.#valid = view.segments.length <= MOST_BARS;
     this.#view = view;
+    this.#shared = view.shared;
     this.#segments = this.#valid ? view.segments : [];
     this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
-    const long = `${view.segments.length} prompts are too many for bars; edit the text.`;
-    const about = this.#valid ? `${view.blocks} blocks, ${timeText(view.seconds)}` : long;
+    const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
+    const about = this.#valid ? t("%1 blocks, %2", view.blocks, timeText(view.seconds)) : long;
     this.#say(this.#lost + about, !this.#valid || this.#lost !== "");
     this.#draw();
   }
@@ -191,13 +227,16 @@ export class TimelineEditor {
     const enabled = this.#valid && segment !== undefined;
     this.#bars.element.hidden = segment === undefined;
     this.#panel.element.hidden = segment === undefined || !this.open;
+    if (this.#view) this.lane.show(this.#shared, this.#host.read(), enabled);
+    if (this.#height !== this.height) this.#host.resized((this.#height = this.height));
     if (segment) {
       const state = { view: this.#view, segments: this.#segments, selected: this.#selected, enabled };
       this.#bars.draw(state);
-      this.#panel.show(state, this.#host.read(), keepWords);
+      this.#panel.show(state, keepWords);
     }
     const isLong = enabled && segment.end_block - segment.start_block > 1;
     this.add.disabled = this.split.disabled = !isLong;
+    this.copy.disabled = this.share.disabled = !enabled;
     this.delete.disabled = !enabled || this.#segments.length < 2;
     this.undo.disabled = !this.#history.canUndo;
     this.redo.disabled = !this.#history.canRedo;
@@ -214,7 +253,6 @@ export class TimelineEditor {
     if (open === this.open) return;
     this.open = open;
     this.#draw();
-    this.#host.resized(open);
   }
 
   #edit() {
@@ -223,12 +261,11 @@ export class TimelineEditor {
   }
 
   /** Show segments while they are dragged; nothing is written. */
-  #preview(segments) {
-    const blocks = this.#view.blocks;
-    this.#segments = joined(segments, blocks);
+  #preview(segments, selected) {
+    [this.#segments, this.#selected] = [joined(segments), selected];
     const { start_block } = this.#segments[this.#selected];
     const time = timeText(startSeconds(this.#view, start_block));
-    this.#say(`Prompt ${this.#selected + 1} begins at ${time}, block ${start_block}`);
+    this.#say(t("Prompt %1 begins at %2, block %3", this.#selected + 1, time, start_block));
     this.#draw();
   }
 
@@ -239,6 +276,29 @@ export class TimelineEditor {
     this.#commit(segments, null, index + 1);
     if (text) this.#edit();
     else this.#bars.focus(index + 1);
+  }
+
+  #duplicate() {
+    const index = this.#selected;
+    const next = this.#segments[index + 1];
+    if (next && this.#bars.isBegun(next)) return this.#locked(index + 1);
+    this.#commit(duplicated(this.#segments, index), null, index + 1);
+    this.#bars.focus(index + 1);
+  }
+
+  #locked(index) {
+    this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
+  }
+
+  #ripple() {
+    this.#bars.ripples = !this.#bars.ripples;
+    this.ripple.setAttribute("aria-pressed", this.#bars.ripples);
+  }
+
+  #share() {
+    this.lane.opened = !this.lane.opened;
+    this.#draw();
+    if (this.lane.opened) this.lane.words.focus({ preventScroll: true });
   }
 
   #remove() {
@@ -256,9 +316,9 @@ export class TimelineEditor {
 
   async #step(by) {
     await this.settled();
-    const text = this.#history.step(by);
-    if (text === null) return;
-    this.#host.write(text);
+    const step = this.#history.step(by);
+    if (step === null) return;
+    this.#host.write(JSON.parse(step));
     this.refresh();
     this.#draw();
   }

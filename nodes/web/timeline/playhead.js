@@ -1,6 +1,7 @@
 // Drawn over the bars: how far the story is rendered, where the player plays it, which prompts have begun; and in each
 // bar a picture of its scene.
 import { make } from "../shared.js";
+import { t } from "../texts.js";
 import { startSeconds } from "./segments.js";
 
 const HEIGHT = 46; // of a bar, in pixels
@@ -29,8 +30,13 @@ export class Playhead {
     this.#place = place;
   }
 
+  /** The first block that a running render has not begun; 0 where none runs. */
+  get free() {
+    return this.#place.running ? this.#place.done + 1 : 0;
+  }
+
   draw({ view, segments }, bars) {
-    const { done, running, at, video } = this.#place;
+    const { done, at, video } = this.#place;
     const total = startSeconds(view, view.blocks);
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
     this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
@@ -41,9 +47,10 @@ export class Playhead {
     segments.forEach((segment, index) => {
       const [bar, tag] = bars[index];
       const [from, to] = [segment.start_block, segment.end_block].map((block) => startSeconds(view, block));
-      const [begun, playing] = [running && segment.start_block <= done, at !== null && from <= at && at < to];
+      const [begun, playing] = [segment.start_block < this.free, at !== null && from <= at && at < to];
       for (const part of [bar, tag]) part.classList.toggle("hf-begun", begun);
       bar.setAttribute("aria-readonly", begun);
+      tag.dataset.begun = `${t("begun")} `;
       bar.classList.toggle("hf-playing", playing);
       if (playing && !this.#pictures.has(keyOf(segment))) this.#pictures.set(keyOf(segment), pictureOf(video));
       const picture = this.#pictures.get(keyOf(segment));
@@ -56,7 +63,8 @@ export class Playhead {
   /** Look through a finished file for the scenes that have no picture. */
   async #look(view, segments, bars) {
     const { file, lead, render } = this.#place;
-    const missing = segments.filter((segment) => !this.#pictures.has(keyOf(segment)));
+    const isThere = ({ start_block }) => lead + startSeconds(view, start_block) >= 0; // a file may begin with a scene
+    const missing = segments.filter((segment) => !this.#pictures.has(keyOf(segment)) && isThere(segment));
     const looked = JSON.stringify([file, missing.map(keyOf)]);
     if (!file || !missing.length || looked === this.#looked) return;
     this.#looked = looked;

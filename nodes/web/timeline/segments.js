@@ -20,20 +20,73 @@ export function timeText(seconds) {
   return `${Math.floor(all / 60000)}:${rest.padStart(2, "0")}`;
 }
 
-/** Segments whose ends are where the next ones start. */
-export function joined(segments, blocks) {
-  return segments.map((segment, index) => ({ ...segment, end_block: segments[index + 1]?.start_block ?? blocks }));
+/** Segments whose ends are where the next ones start; the last keeps its own, the end of the video. */
+export function joined(segments) {
+  return segments.map((segment, index) => ({
+    ...segment,
+    end_block: segments[index + 1]?.start_block ?? segment.end_block,
+  }));
 }
 
-/** The first and the last block at which a prompt can begin without covering another. */
-export function range(segments, index) {
-  if (index === 0) return [0, 0];
-  return [segments[index - 1].start_block + 1, segments[index].end_block - 1];
+/** The first and the last block at which a prompt can begin without covering another; blocks before `free` stay. */
+export function range(segments, index, free = 1) {
+  const { start_block, end_block } = segments[index];
+  if (index === 0 || start_block < free) return [start_block, start_block];
+  return [Math.max(segments[index - 1].start_block + 1, free), end_block - 1];
 }
 
-export function moved(segments, index, block) {
-  const [first, last] = range(segments, index);
-  return changed(segments, index, { start_block: Math.min(Math.max(block, first), last) });
+/** With a prompt that begins elsewhere; where the others ripple, all later ones move with it, and the video's end. */
+export function moved(segments, index, block, { free, ripple } = {}) {
+  const [first, last] = range(segments, index, free);
+  const start_block = Math.min(Math.max(block, first), last);
+  if (!ripple || first === last) return changed(segments, index, { start_block });
+  return shifted(segments, index, Math.max(block, first) - segments[index].start_block);
+}
+
+const shifted = (segments, from, by) =>
+  segments.map((segment, index) => {
+    const { start_block, end_block } = segment;
+    return index < from ? segment : { ...segment, start_block: start_block + by, end_block: end_block + by };
+  });
+
+/** The length in seconds of a view's video with these segments, to the millisecond. */
+export function lengthWith(segments, { blocks, seconds, block_seconds }) {
+  return Math.round(1000 * (seconds + (segments.at(-1).end_block - blocks) * block_seconds)) / 1000;
+}
+
+const lengthOf = ({ start_block, end_block }) => end_block - start_block;
+
+/** With a prompt at another place in the order; each keeps its length. */
+export function reordered(segments, from, to) {
+  const order = segments.map((_, index) => index);
+  order.splice(to, 0, ...order.splice(from, 1));
+  let end_block = 0;
+  const placed = order.map((index) => {
+    const start_block = end_block;
+    end_block += lengthOf(segments[index]);
+    return { ...segments[index], start_block, end_block };
+  });
+  const renumbered = (number, index) => {
+    const place = order.indexOf(number - 1);
+    return place < index ? place + 1 : null; // a scene that comes later now cannot be recalled
+  };
+  return changed(recalled(placed, renumbered), 0, { switch: null });
+}
+
+/** The place in the order at which a prompt that is dragged would begin nearest to a block, from `first` on. */
+export function placeFor(segments, from, block, first) {
+  let start = 0;
+  const others = segments.filter((_, index) => index !== from);
+  const away = [0, ...others.map((segment) => (start += lengthOf(segment)))].map((each) => Math.abs(each - block));
+  return away.indexOf(Math.min(...away.slice(first)), first);
+}
+
+/** With a copy of a prompt after it; the later ones move on. */
+export function duplicated(segments, index) {
+  const { start_block, end_block } = segments[index];
+  const all = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
+  const copy = { ...all[index], start_block: end_block, end_block: 2 * end_block - start_block };
+  return [...all.slice(0, index + 1), copy, ...shifted(all.slice(index + 1), 0, end_block - start_block)];
 }
 
 export function changed(segments, index, fields) {
@@ -44,7 +97,7 @@ export function changed(segments, index, fields) {
 export function divided(segments, index, text) {
   const { start_block, end_block } = segments[index];
   if (end_block - start_block < 2) return null;
-  const second = { text, start_block: Math.ceil((start_block + end_block) / 2), switch: null, seed: null };
+  const second = { text, start_block: Math.ceil((start_block + end_block) / 2), end_block, switch: null, seed: null };
   const later = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
   return [...later.slice(0, index + 1), second, ...later.slice(index + 1)];
 }
@@ -53,14 +106,18 @@ export function divided(segments, index, text) {
 export function without(segments, index) {
   const renumbered = (number) => (number === index + 1 ? null : number > index + 1 ? number - 1 : number);
   const rest = recalled(segments, renumbered).filter((_, each) => each !== index);
-  return changed(rest, 0, { start_block: 0, ...(index === 0 && { switch: null }) });
+  const { end_block } = segments.at(-1);
+  return changed(changed(rest, rest.length - 1, { end_block }), 0, {
+    start_block: 0,
+    ...(index === 0 && { switch: null }),
+  });
 }
 
-/** Segments whose `[recall 2]` names the same scene after prompts were added or removed. */
+/** Segments whose `[recall 2]` names the same scene after prompts were added, removed or moved. */
 function recalled(segments, renumbered) {
-  return segments.map((segment) => {
+  return segments.map((segment, index) => {
     const recall = segment.switch?.recall; // 0: the scene that is most alike
-    return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall) } } : segment;
+    return recall ? { ...segment, switch: { ...segment.switch, recall: renumbered(recall, index) } } : segment;
   });
 }
 

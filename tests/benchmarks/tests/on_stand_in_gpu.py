@@ -16,8 +16,8 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import profiles
-from headforcing.headforcing_core.commands.arguments import pick_device
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.values import pick_device
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
@@ -32,7 +32,7 @@ WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
 # once for every block: its latents are stored, looked at for NaN, and counted in the report
-EACH_BLOCK = {"render/sinks.py", "report/latents.py", "finite.py"}
+EACH_BLOCK = {"render/sinks.py", "report/latents.py", "weights/finite.py"}
 
 
 @pytest.fixture(autouse=True)

@@ -24,7 +24,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
@@ -232,40 +232,33 @@ def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tens
     return out
 
 
-def _flash(q: Tensor, k: Tensor, v: Tensor, q_starts: Any, k_starts: Any, *rest: Any, **options: Any) -> Any:
-    if q_starts is None:
-        raise NotImplementedError("only sequences of different lengths")
-    nothing = q.new_empty(0)
-    return _sequences(q, k, v, q_starts, k_starts), nothing, nothing, nothing, nothing
+def _attention(*beside: Any, starts_at: int = 0) -> Callable[..., Any]:
+    """An operator of attention to sequences, which returns all this beside; their starts are this argument after v."""
+
+    def operator(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Any:
+        q_starts, k_starts = rest[starts_at : starts_at + 2]
+        if q_starts is None:
+            raise NotImplementedError("only sequences of different lengths")
+        return _sequences(q, k, v, q_starts, k_starts), *(q.new_empty(0) if x is None else x for x in beside)
+
+    return operator
 
 
-def _varlen(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tensor, *rest: Any, **options: Any) -> Any:
-    return _sequences(q, k, v, q_starts, k_starts), q.new_empty(0), q.new_empty(0)
+def _convolution(transposed: bool) -> Callable[..., Tensor]:
+    def operator(x: Tensor, weight: Tensor, padding: Any, *rest: Any) -> Tensor:
+        more = rest[0] if transposed else [0] * len(padding)
+        stride, dilation, groups = rest[transposed : transposed + 3]
+        return aten.convolution(x, weight, None, stride, padding, dilation, transposed, more, groups)
 
-
-def _cudnn(q: Tensor, k: Tensor, v: Tensor, bias: Any, q_starts: Any, k_starts: Any, *rest: Any, **options: Any) -> Any:
-    nothing = q.new_empty(0)
-    return _sequences(q, k, v, q_starts, k_starts), nothing, nothing, nothing, 0, 0, nothing, nothing, nothing
-
-
-def _convolution(
-    x: Tensor, weight: Tensor, padding: Any, stride: Any, dilation: Any, groups: int, *rest: Any
-) -> Tensor:
-    return aten.convolution(x, weight, None, stride, padding, dilation, False, [0] * len(stride), groups)
-
-
-def _transposed(
-    x: Tensor, weight: Tensor, padding: Any, output_padding: Any, stride: Any, dilation: Any, groups: int, *rest: Any
-) -> Tensor:
-    return aten.convolution(x, weight, None, stride, padding, dilation, True, output_padding, groups)
+    return operator
 
 
 _EMULATED = {
-    "aten::cudnn_convolution": _convolution,
-    "aten::cudnn_convolution_transpose": _transposed,
-    "aten::_flash_attention_forward": _flash,
-    "aten::_cudnn_attention_forward": _cudnn,
-    "torch_attn::_varlen_attn": _varlen,
+    "aten::cudnn_convolution": _convolution(False),
+    "aten::cudnn_convolution_transpose": _convolution(True),
+    "aten::_flash_attention_forward": _attention(None, None, None, None),
+    "aten::_cudnn_attention_forward": _attention(None, None, None, 0, 0, None, None, None, starts_at=1),
+    "torch_attn::_varlen_attn": _attention(None, None),
     "aten::_has_compatible_shallow_copy_type": lambda x, y: False,  # data of a wrapped tensor cannot be exchanged
 }
 
@@ -293,17 +286,12 @@ class Event:
     def record(self, stream: Any = None) -> None:
         self.recorded = True
 
-    def synchronize(self) -> None:
-        assert self.recorded
-
-    def query(self) -> bool:
-        return True
-
     def wait(self, stream: Any = None) -> None:
         assert self.recorded
 
-    def elapsed_time(self, other: Event) -> float:
-        return 1.0
+    synchronize = wait
+    query = staticmethod(lambda: True)
+    elapsed_time = staticmethod(lambda other: 1.0)
 
 
 class Graph:
@@ -325,10 +313,6 @@ def install() -> None:
         finally:
             library.set_device(before)
 
-    @contextmanager
-    def on_stream(stream: Any) -> Any:
-        yield stream
-
     current: Any = threading.local()
     fakes: dict[str, Any] = {
         "_lazy_init": lambda: None,
@@ -338,7 +322,7 @@ def install() -> None:
         "current_device": lambda: library.current_device(),  # PyTorch keeps it in a dict, and ctypes' cannot be hashed
         "set_device": lambda device: library.set_device(_index(device)),
         "device": on_device,
-        "stream": on_stream,
+        "stream": nullcontext,
         "Stream": Stream,
         "Event": Event,
         "current_stream": lambda device=None: current.__dict__.setdefault(str(device), Stream(device)),

@@ -8,13 +8,13 @@ import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
-from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
@@ -22,26 +22,22 @@ from headforcing.tests.benchmarks import command, rehearsal, report, scaling
 from headforcing.tests.benchmarks import vae as vae_benchmark
 from headforcing.tests.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.decoder import random_decoder
-from headforcing.tests.benchmarks.kernels import paper
 from headforcing.tests.benchmarks.measure import cache_steps, measure, timed_blocks
 from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
-from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
+from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
 from headforcing.tests.benchmarks.stopwatch import Stopwatch, tensor_bytes
-from headforcing.tests.benchmarks.varlen import head_by_head
-from kernel_cases import int_table, rotations_around
 from own_process import run_tests
 from torch import Tensor
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
 TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
 BUSY = preset("head_forcing").with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
-BY_NAME = {row.name: row for row in ROWS}
 KERNELS = "triton" if interpreting() else "reference"
 PAPER = {
-    "V1": lambda shape: NaiveLoop(shape, torch.float32),
-    "V2": lambda shape: PackedHeads(shape, torch.float32, attention=head_by_head),
-    "V3": lambda shape: CacheKernels(shape, torch.float32, attention=head_by_head, kernels=KERNELS),
-    "V4": lambda shape: FusedAssembly(shape, torch.float32, attention=head_by_head, kernels=KERNELS),
+    "V1": NaiveLoop,
+    "V2": PackedHeads,
+    "V3": partial(CacheKernels, kernels=KERNELS),
+    "V4": partial(FusedAssembly, kernels=KERNELS),
 }
 
 
@@ -49,7 +45,7 @@ def roll_out(
     build, blocks: int = 9, policy: CachePolicy = BUSY, roles: Roles | None = None
 ) -> tuple[list[Tensor], list]:
     shape = TINY.shape(policy, blocks)
-    cache = build(replace(shape, roles=roles or shape.roles))
+    cache = build(replace(shape, roles=roles or shape.roles), torch.float32)
     model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
     made = list(rollout(model, cache, TINY.script(blocks), TINY.noise()))
     return [block.latents for block in made], [block.event for block in made]
@@ -57,7 +53,7 @@ def roll_out(
 
 @pytest.fixture(scope="module")
 def of_the_engine() -> tuple[list[Tensor], list]:
-    return roll_out(lambda shape: HeadCache(shape, torch.float32))
+    return roll_out(HeadCache)
 
 
 def decisions(events: list) -> list[tuple]:
@@ -82,7 +78,7 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
     novelty = chosen.choice([2.0, 0.9])
     policy = BUSY.with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
     blocks = chosen.randrange(7, 11)
-    latents, events = roll_out(lambda shape: HeadCache(shape, torch.float32), blocks, policy, roles)
+    latents, events = roll_out(HeadCache, blocks, policy, roles)
     for name, build in PAPER.items():
         found, decided = roll_out(build, blocks, policy, roles)
         assert decisions(decided) == decisions(events), (name, roles, policy)
@@ -90,50 +86,20 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
             torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
 
 
-def test_the_papers_assembly_gives_the_context_that_the_engine_holds():
-    s, head_dim = 24, 20
-    rope = RotaryEmbedding(head_dim, 4, 6)
-    k, v = torch.randn(2, 12 * s, head_dim)
-    contexts = [[0, 5 * s, 2 * s], [3 * s], [], [11 * s, 4 * s]]
-    moves, head_start, head_rows = paper.packing(contexts, s)
-    k_packed, v_packed = torch.full((2, 6 * s, head_dim), float("nan"))
-    paper.assemble(k, v, k_packed, v_packed, moves, rotations_around(head_dim, 9)[9:], s)
-    for context, start, rows in zip(contexts, head_start.tolist(), head_rows.tolist(), strict=True):
-        if context:
-            raw = torch.stack([k[row : row + s] for row in context])
-            expected = rope.rotate_temporal(raw, range(len(context))).flatten(0, 1)
-            torch.testing.assert_close(k_packed[start : start + rows], expected)
-            assert torch.equal(v_packed[start : start + rows], torch.cat([v[row : row + s] for row in context]))
-
-
-def test_the_papers_updates_move_and_merge_without_turning():
-    s = 24
-    k, v = torch.randn(2, 6 * s, 20)
-    before_k, before_v = k.clone(), v.clone()
-    paper.rolling_update(k, v, int_table([[[5 * s, 3 * s, 0]]]), s)
-    kept = torch.arange(0, 2 * s, 2, dtype=torch.int32)[None]
-    paper.episodic_update(k, v, int_table([[0, s, 0, 0, 0, 0]]), kept, int_table([[[4 * s, s, 0]]]))
-    for now, before in ((k, before_k), (v, before_v)):
-        assert torch.equal(now[3 * s : 4 * s], before[5 * s :])
-        assert torch.equal(now[:s], before[: 2 * s : 2])
-        assert torch.equal(now[s : 2 * s], before[4 * s : 5 * s])
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="triton is not installed")
 @pytest.mark.skipif(interpreting(), reason="this is the process that it starts")
 def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Path):
     """In Triton's interpreter, in a process of its own, since Triton decides at import whether it interprets."""
-    run_tests(Path(__file__), "-k", "engine_s_video", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
+    run_tests(
+        Path(__file__), "-k", "engine_s_video and not (V1 or V2)", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path)
+    )
 
 
 def test_the_video_depends_on_what_is_remembered(of_the_engine):
     """So the test above would notice a wrong context."""
-    blocks = len(of_the_engine[0])
-    model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
-    cache = HeadCache(TINY.shape(preset("no_episodic_memory"), blocks), torch.float32)
-    last = list(rollout(model, cache, TINY.script(blocks), TINY.noise()))[-1].latents
-    assert (last - of_the_engine[0][-1]).abs().max() > 100 * TOLERANCE
+    latents, _ = roll_out(HeadCache, policy=preset("no_episodic_memory"))
+    assert (latents[-1] - of_the_engine[0][-1]).abs().max() > 100 * TOLERANCE
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +111,21 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
     return json.loads((folder / "results.json").read_text()), (folder / "results.md").read_text()
 
 
-@pytest.mark.slow
 def test_every_row_has_a_number_or_a_reason(run):
     results, page = run
     assert [row["row"] for row in results["rows"]] == [row.name for row in ROWS]
     for row in results["rows"]:
-        assert row.get("not_available") or row["ms_per_block"]["block"]["median"] > 0, row
         assert f"| {row['row']} | {row['title']} | " in page
-    missing = {row["row"] for row in results["rows"] if "not_available" in row}
+        if row.get("not_available"):
+            continue
+        ms = {stage: times["median"] for stage, times in row["ms_per_block"].items()}
+        assert 0 < ms["cache"] < ms["block"] and 0 < ms["denoise"] < ms["block"]
+        assert row["timed_blocks"] == 3 and len(row["warm_up_ms"]) >= 10
+    rows = {row["row"]: row for row in results["rows"]}
+    missing = {name for name, row in rows.items() if "not_available" in row}
     assert missing == {"V3", "V4", "B2", "B3", "B4", "B5", "B6", "G", "C", "F8"}  # of a CPU
+    # beside keys and values only tables and a few pooled keys are held
+    assert 1 <= rows["B1"]["cache_bytes"] / rows["B1"]["cache_formula_bytes"] < 1.3
 
 
 def test_the_row_of_fp8_linears_is_measured_and_makes_other_latents():
@@ -166,31 +138,15 @@ def test_the_row_of_fp8_linears_is_measured_and_makes_other_latents():
     assert 1e-4 < apart < 0.3
 
 
-def test_rows_of_the_same_policy_make_the_same_latents(run):
-    compared = {row["row"]: row for row in run[0]["rows"] if row.get("difference_after_10_blocks") is not None}
+def test_rows_of_the_same_policy_make_the_same_latents_and_ratios_come_first(run):
+    results, page = run
+    compared = {row["row"]: row for row in results["rows"] if row.get("difference_after_10_blocks") is not None}
     assert set(compared) == {"V1", "V2", "B1"}
     assert all(row["difference_after_10_blocks"] <= TOLERANCE for row in compared.values())
-
-
-def test_ratios_come_first_and_from_the_rows_beside_them(run):
-    results, page = run
-    rows = {row["row"]: row for row in results["rows"]}
-    fastest = {name: row["ms_per_block"]["block"]["fastest"] for name, row in rows.items() if "ms_per_block" in row}
     assert results["ratios"]["compared_with"] == "B1"
+    fastest = {name: row["ms_per_block"]["block"]["fastest"] for name, row in compared.items()}
     assert results["ratios"]["block"]["V1"] == pytest.approx(fastest["V1"] / fastest["B1"])
     assert re.findall(r"^## (.*)", page, re.MULTILINE)[0].startswith("Times as long as B1")
-
-
-def test_the_stages_are_parts_of_the_block_and_the_cache_is_as_large_as_the_formula_says(run):
-    for row in run[0]["rows"]:
-        if "not_available" in row:
-            continue
-        ms = {stage: times["median"] for stage, times in row["ms_per_block"].items()}
-        assert 0 < ms["cache"] < ms["block"] and ms["denoise"] < ms["block"]
-        assert row["timed_blocks"] == 3 and len(row["warm_up_ms"]) >= 10
-    (ours,) = (row for row in run[0]["rows"] if row["row"] == "B1")
-    # beside keys and values only tables and a few pooled keys are held
-    assert 1 <= ours["cache_bytes"] / ours["cache_formula_bytes"] < 1.3
 
 
 def test_operations_of_the_real_model():
@@ -204,10 +160,10 @@ def test_operations_of_the_real_model():
 
 
 def test_a_row_that_fails_says_why():
-    def broken(shape, case, hollow):
+    def broken(*given, **options):
         raise RuntimeError("no kernel image\nand a long list")
 
-    found = measure(TINY, replace(ROWS[0], build=broken))
+    found = measure(TINY, replace(ROWS[0], cache=broken))
     assert found.reason == "RuntimeError: no kernel image" and not found.blocks
     row = report.summary(found, 1.0, None)
     assert row["not_available"] == "RuntimeError: no kernel image" and "in broken" in row["traceback"]
@@ -254,7 +210,7 @@ def test_storages_are_counted_once():
 
 def test_scaling_writes_every_table(tmp_path: Path):
     case = replace(TINY, layers=1, dim=128)
-    results = scaling.run(case, tmp_path, lambda line: None, marks=(20, 40))
+    results = scaling.run(case, tmp_path, marks=(20, 40))
     assert json.loads((tmp_path / "scaling.json").read_text()) == results
     early, late = results["tables"]["Length"]
     assert early["cache_bytes"] == late["cache_bytes"]  # memory does not grow with the video
@@ -280,7 +236,8 @@ def test_the_committed_pages_are_those_of_the_committed_numbers(name, page):
 
 def test_the_text_says_what_was_measured():
     """Every figure of the paragraph on the CPU, as rounded from the JSON."""
-    ratios = json.loads((MEASURED / "results.json").read_text())["ratios"]
+    results = json.loads((MEASURED / "results.json").read_text())
+    ratios = results["ratios"]
     text = " ".join((MEASURED.parent / "README.md").read_text("utf-8").split())
     alone, with_attention = ratios["cache_handling"], ratios["cache_and_attention"]
     assert f"the cache alone took V1 {alone['V1']:.1f} times and V2 {alone['V2']:.1f} times as long as B1" in text
@@ -290,18 +247,14 @@ def test_the_text_says_what_was_measured():
     )
     threads = json.loads((MEASURED / "two_threads" / "results.json").read_text())["ratios"]["cache_and_attention"]
     assert f"V1 took {threads['V1']:.2f} times and V2 {threads['V2']:.2f} times as long" in text
-    assert 1 - with_attention_share() == pytest.approx(0.9, abs=0.04)  # nine tenths
+    (row,) = (row for row in results["rows"] if row["row"] == "V1")
+    share = row["cache_and_attention_ms"] / row["ms_per_block"]["block"]["fastest"]
+    assert 1 - share == pytest.approx(0.9, abs=0.04)  # nine tenths
 
 
 def test_the_table_of_the_rehearsal_is_the_recorded_one():
-    found = json.loads((MEASURED.parent / "rehearsal.json").read_text("utf-8"))
-    assert rehearsal.table(found) in (MEASURED.parent / "README.md").read_text("utf-8")
-
-
-def with_attention_share() -> float:
-    """Of V1's block: self-attention with its cache."""
-    (row,) = (row for row in json.loads((MEASURED / "results.json").read_text())["rows"] if row["row"] == "V1")
-    return row["cache_and_attention_ms"] / row["ms_per_block"]["block"]["fastest"]
+    stages = json.loads((MEASURED.parent / "rehearsal.json").read_text("utf-8"))["stages"]
+    assert rehearsal.table(stages) in (MEASURED.parent / "README.md").read_text("utf-8")
 
 
 # ------------------------------------------------------------------ what the persistent cache has to gain on a CPU
@@ -327,7 +280,9 @@ def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
     prompt = PromptKV([(key, key)] * ALL_HEADS.layers, 8)
     taken: dict[str, list[float]] = {"V2": [], "B1": []}
     with torch.no_grad():
-        for _ in range(4):
+        for _ in range(12):
             for name, times in taken.items():
                 times.append(cache_steps(ALL_HEADS, BY_NAME[name], prompt, hollow=True)["total"])
-    assert min(taken["V2"]) >= 3 * min(taken["B1"]), {name: min(times) for name, times in taken.items()}
+            if min(taken["V2"]) >= 3 * min(taken["B1"]):
+                return
+    pytest.fail(f"{taken}")

@@ -1,6 +1,5 @@
 """The script for a day with a GPU, without one: every measurement runs on a tiny model, and what fails is kept."""
 
-import importlib
 import importlib.metadata
 import json
 import os
@@ -16,16 +15,14 @@ import pytest
 import torch
 from headforcing.headforcing_core.model import attention
 from headforcing.headforcing_core.model import fp8 as model_fp8
-from headforcing.headforcing_core.render.finite_check import FiniteCheck
+from headforcing.headforcing_core.render.render import Render
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.kernels.dispatch import Operation
-from headforcing.tests.benchmarks import command, day, decoder, goals, plot
+from headforcing.tests.benchmarks import command, day, decoder, end_to_end, environment, goals, paper_caches, plot
 from headforcing.tests.benchmarks import fp8 as benchmark_fp8
 from headforcing.tests.benchmarks.apart import Budget, run_apart
 from headforcing.tests.benchmarks.measure import Measurement
-from headforcing.tests.benchmarks.paper_caches import FusedAssembly
-from headforcing.tests.benchmarks.rows import HEAD_FORCING, ROWS
-from headforcing.tests.benchmarks.varlen import head_by_head
+from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
 
 BENCHMARKS = Path(day.__file__).parent
 RESULTS = BENCHMARKS / "cpu" / "results.json"
@@ -43,9 +40,9 @@ sys.modules.update(dict.fromkeys({NOT_ON_A_BARE_MACHINE}))
 sys.path.insert(0, {str(BENCHMARKS.parent)!r})
 from headforcing.tests.benchmarks import day, scaling
 from headforcing.tests.benchmarks.measure import measure
-from headforcing.tests.benchmarks.rows import ROWS
+from headforcing.tests.benchmarks.rows import BY_NAME
 from dataclasses import replace
-found = measure(replace(day.DRY, vae_dim=0), next(row for row in ROWS if row.name == "B1"))
+found = measure(replace(day.DRY, vae_dim=0), BY_NAME["B1"])
 assert found.blocks, found.reason
 for part in day.SECONDS:
     if part not in day.ROWS:
@@ -76,14 +73,8 @@ def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_c
     monkeypatch.setattr(model_fp8, "quantise", lambda x: [rounded.append(x.shape), quantise(x)][1])
     found = benchmark_fp8.products(replace(day.DRY, dtype=torch.bfloat16))
     for layer in found:
-        assert set(layer) == {
-            "shape",
-            "tflops",
-            "fp8_tflops",
-            "fp8_product_tflops",
-            "fp8_fast_product_tflops",
-            "relative_error",
-        }
+        speeds = {"tflops", "fp8_tflops", "fp8_product_tflops", "fp8_fast_product_tflops"}
+        assert set(layer) == speeds | {"shape", "relative_error"}
         rows, inner, _ = layer["shape"]
         assert 0 < layer["relative_error"] < 0.1 and rounded.count((rows, inner)) > benchmark_fp8.REPETITIONS
     assert len(found) == 3
@@ -99,44 +90,38 @@ def test_a_part_writes_its_results_and_prints_its_goals(tmp_path: Path, capsys):
     assert [path.name for path in tmp_path.iterdir()] == ["rest.json"]
 
 
-def process_that_dies(facts: dict):
-    """Of every row; that of the device leaves these facts."""
+def test_a_row_whose_process_dies_is_a_reason_with_what_it_said(tmp_path: Path, monkeypatch):
+    """That of the device leaves its facts; this process takes none of the device's memory."""
+    case = replace(day.DRY, vae_dim=0)
+    known = command.facts(case)
 
-    def run(script, arguments, seconds):
+    def run(script, arguments, seconds, file):
         where = Path(arguments[arguments.index("--out") + 1])
         if command.FACTS not in arguments:
             return "its process ended with -6: illegal access", "a long\ntrace"
         where.mkdir(parents=True)
-        (where / "facts.json").write_text(json.dumps(facts))
+        (where / "facts.json").write_text(json.dumps(known))
         return "", ""
 
-    return run
-
-
-def test_a_row_whose_process_dies_is_a_reason_with_what_it_said(tmp_path: Path, monkeypatch):
-    own = {name: pytest.fail for name in ("matmul_flops", "random_decoder")}  # which would take the device's memory
-    monkeypatch.setattr(command, "run_apart", process_that_dies(command.facts(replace(day.DRY, vae_dim=0))))
-    for name, function in own.items():
+    for name, function in {"run_apart": run, "matmul_flops": pytest.fail, "random_decoder": pytest.fail}.items():
         monkeypatch.setattr(command, name, function)
-    rows = [row for row in ROWS if row.name in ("V1", "B1")]
-    apart = command.Apart(["--preset", "cpu"], tmp_path / "rows", 100.0)
-    results = command.run_rows(replace(day.DRY, vae_dim=0), rows, 1, tmp_path, apart)
-    stored = json.loads((tmp_path / "results.json").read_text())
-    assert stored == results
-    for row in stored["rows"]:
+    apart = command.Apart(["--preset", "cpu"], tmp_path / "rows", Budget(100.0))
+    results = command.run_rows(case, [BY_NAME["V1"], BY_NAME["B1"]], 1, tmp_path, apart)
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    for row in results["rows"]:
         assert "illegal access" in row["not_available"] and row["traceback"] == "a long\ntrace"
 
 
 def test_rows_for_which_there_is_no_time_say_so(tmp_path: Path, monkeypatch):
     monkeypatch.setattr(command, "run_apart", lambda *_: pytest.fail("nothing may be begun"))
-    found = command.Apart([], tmp_path, 0.0).measure(day.DRY, ROWS[0], False)
+    found = command.Apart([], tmp_path, Budget(0.0)).measure(ROWS[0], False)
     assert "the 0 s for all rows were over" in found.reason
 
 
 def test_what_a_process_measured_is_read_back(tmp_path: Path):
     made = Measurement("B1", "ours", blocks=[{"block": 2.0}], latents=[torch.ones(2)], peak_bytes=7)
-    made.save(tmp_path)
-    found = Measurement.load(tmp_path, "B1")
+    made.save(tmp_path / "rows" / "B1.pt")
+    found = Measurement.load(tmp_path / "rows" / "B1.pt")
     assert torch.equal(found.latents.pop(), made.latents.pop()) and found == made
 
 
@@ -146,15 +131,17 @@ def test_what_a_process_measured_is_read_back(tmp_path: Path):
         ("raise ValueError('x\\ny')", "ended with 1"),
         ("import os; os.abort()", "-6"),
         ("while True: pass", "stopped after"),
+        ("pass", "left nothing"),
     ],
 )
 def test_a_process_that_fails_dies_or_hangs_is_a_reason(tmp_path: Path, monkeypatch, program, reason):
     monkeypatch.setattr("headforcing.tests.benchmarks.apart.HERE", tmp_path)
     (tmp_path / "script.py").write_text(f"print('began', flush=True)\n{program}\n")
-    why, said = run_apart("script.py", [], 2.0)
+    file = tmp_path / "found"
+    why, said = run_apart("script.py", [], 2.0, file)
     assert reason in why and "\n" not in why and "began" in said
-    (tmp_path / "script.py").write_text("print('fine')")
-    assert run_apart("script.py", [], 30.0) == ("", "")
+    (tmp_path / "script.py").write_text(f"open({str(file)!r}, 'w')")
+    assert run_apart("script.py", [], 30.0, file) == ("", "")
 
 
 def test_a_budget_runs_out():
@@ -178,16 +165,6 @@ def lambda_reference(x):
 # --------------------------------------------------------------------------------------------------------- goals
 
 
-def test_goals_are_compared_with_what_a_gpu_gave_and_with_nothing_else():
-    results = json.loads(RESULTS.read_text())
-    told = goals.lines("rows", results)
-    assert len(told) == 4 and all(line.startswith(("dry run", "not measured")) for line in told)
-    results["environment"]["clock"] = "CUDA events"
-    told = goals.lines("rows", results)
-    assert sum("MISSED" in line or "reached" in line for line in told) == 1  # a CPU has neither B2 nor B3
-    assert "not measured: times as fast as V4, one varlen call a layer in both (goal: at least 1.15)" in told
-
-
 def test_every_goal_of_a_part_is_read_from_its_results():
     block = {"ms_per_block": {"block": {"median": 200.0}}}
     slow = {"ms_per_block": {"block": {"median": 400.0}}}
@@ -207,17 +184,22 @@ def test_every_goal_of_a_part_is_read_from_its_results():
         },
         "rest": gpu | {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 201.0}]}},
     }
-    assert {goal.part for goal in goals.GOALS} == set(results)
+    assert set(goals.GOALS) == set(results)
     for part, found in results.items():
         assert goals.lines(part, found) and all("reached" in line for line in goals.lines(part, found)), part
 
 
-def test_rows_are_compared_with_the_row_of_ours_that_does_the_same_work():
+def test_goals_are_compared_on_a_gpu_alone_and_with_the_row_of_ours_that_does_the_same_work():
     """Neither fused kernels nor a graph of ours count against the paper's plain implementations."""
+    results = json.loads(RESULTS.read_text())
+    told = goals.lines("rows", results)
+    assert len(told) == 4 and all(line.startswith(("dry run", "not measured")) for line in told)
     ms = {"V4": 300.0, "V1": 400.0, "W21": 290.0, "B2": 250.0, "B3": 200.0, "B4": 100.0}
     rows = [{"row": name, "ms_per_block": {"block": {"median": time}}} for name, time in ms.items()]
     told = goals.lines("rows", {"rows": rows, "environment": {"clock": "CUDA events"}})
     assert [line.split(" ")[0] for line in told] == ["120", "1.45", "1.2", "1.6"]
+    told = goals.lines("rows", {"rows": rows[1:], "environment": {"clock": "CUDA events"}})
+    assert "not measured: times as fast as V4, one varlen call a layer in both (goal: at least 1.15)" in told
 
 
 def test_every_row_is_in_one_part_of_the_day():
@@ -242,11 +224,10 @@ def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(mon
 
 def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_for(monkeypatch):
     """Which checks and counts every block: what that costs is a part of the time."""
-    stored, end_to_end = [], importlib.import_module("headforcing.tests.benchmarks.end_to_end")
-    save = RunFolder.save_block
+    stored, save = [], RunFolder.save_block
     monkeypatch.setattr(RunFolder, "save_block", lambda *given: stored.append(given[1]) or save(*given))
-    checked, add = [], FiniteCheck.add
-    monkeypatch.setattr(FiniteCheck, "add", lambda self, block: checked.append(block.index) or add(self, block))
+    checked, check = [], Render.check_finite
+    monkeypatch.setattr(Render, "check_finite", lambda self, block: checked.append(block.index) or check(self, block))
     for keeps in (False, True):
         end_to_end.video(replace(day.DRY, vae_dim=0), 2.0, encoded=False, stored=keeps)
     assert stored == [0, 1, 2] and checked == 2 * [0, 1, 2]
@@ -262,9 +243,7 @@ def test_the_plot_has_a_bar_for_every_measured_row():
 
 
 @pytest.mark.parametrize(("installed", "found"), [("triton-windows", "triton-windows 3.6.0"), (None, None)])
-def test_triton_has_another_name_on_windows_and_may_be_missing(monkeypatch, installed, found):
-    environment = importlib.import_module("headforcing.tests.benchmarks.environment")
-
+def test_the_environment_has_triton_by_either_name_and_what_a_gpu_is_set_to(monkeypatch, installed, found):
     def version(package: str) -> str:
         if package != installed:
             raise importlib.metadata.PackageNotFoundError(package)
@@ -272,10 +251,6 @@ def test_triton_has_another_name_on_windows_and_may_be_missing(monkeypatch, inst
 
     monkeypatch.setattr(environment.metadata, "version", version)
     assert environment.environment(torch.device("cpu"), torch.float32)["triton"] == found
-
-
-def test_what_a_gpu_is_set_to_is_noted(monkeypatch):
-    environment = importlib.import_module("headforcing.tests.benchmarks.environment")
     said = SimpleNamespace(stdout="580.1, 700.00 W, 1980 MHz, 1980 MHz, 3201 MHz, 31, P0\n")
     monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: said)
     state = environment.gpu_state(torch.device("cuda:0"))
@@ -288,9 +263,8 @@ def test_what_a_gpu_is_set_to_is_noted(monkeypatch):
 
 def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
     """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
-    paper_caches = importlib.import_module("headforcing.tests.benchmarks.paper_caches")
     case, blocks = replace(day.DRY, dim=256, layers=2), 24
-    cache = FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, attention=head_by_head, kernels="reference")
+    cache = paper_caches.FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, kernels="reference")
     built, upload = [], paper_caches.upload
     monkeypatch.setattr(paper_caches, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
     k = torch.randn(3 * cache.s, 2, 128)
@@ -309,23 +283,18 @@ def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkey
 
 def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(monkeypatch):
     """The one that comes first by name prepares itself anew in every call, and would lose all of these rows."""
-    varlen = importlib.import_module("headforcing.tests.benchmarks.varlen")
-    times = {"sdpa": 0.5, "cudnn_varlen": 42.0, "torch_varlen": 0.8}
-
-    def fastest(names, *_):
-        return dict(sorted(((name, ms) for name, ms in times.items() if name in names), key=lambda item: item[1]))
-
-    monkeypatch.setattr(attention.attention_timing, "fastest", fastest)
+    times = {"sdpa": 0.5, "torch_varlen": 0.8, "cudnn_varlen": 42.0}
+    timed = lambda names, *_: {name: ms for name, ms in times.items() if name in names}  # noqa: E731
+    monkeypatch.setattr(attention.attention_timing, "fastest", timed)
     backend = attention.LayerAttention
     monkeypatch.setattr(attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name))
     attention.fastest_backend.cache_clear()
     case = replace(day.DRY, device=torch.device("cuda"))
-    sizes = case.shape(HEAD_FORCING, 40).layer_sizes
     try:
-        assert varlen.packed_attention(case.device, case.dtype, sizes)[0].startswith("torch_varlen (timed: 0.8 ms")
-        rows = {row.name: row for row in ROWS}
-        assert rows["B2"].reason(case) == "" == rows["V2"].reason(case)
-        assert rows["B2"].backend(case, case.shape(HEAD_FORCING, 40)).startswith("torch_varlen")
+        for name in ("B2", "V2"):
+            assert BY_NAME[name].reason(case) == ""
+            told = BY_NAME[name].backend(case, case.shape(HEAD_FORCING, 40))
+            assert told.startswith("torch_varlen (timed: 0.8 ms")
     finally:
         attention.fastest_backend.cache_clear()
 

@@ -1,80 +1,56 @@
-"""Test-only nodes: text conditioning without the 11 GB encoder, and a node that only takes its time."""
+"""Test-only nodes: text conditioning without the 11 GB encoder, and what tests need to fail or to watch."""
 
 import copy
 import json
 import shutil
-import time
 import types
 
 import comfy.latent_formats
 import comfy.model_patcher
 import comfy.sd
 import comfy.taesd.taesd
-import comfy.utils
 import latent_preview
 import torch
-from PIL import Image
+
+NODE_CLASS_MAPPINGS = {}
 
 
-class TestFakeText:
+def node(*returns, output=False, always=False, **inputs):
+    """Make a function a node of its name; `always`: run it in every graph again."""
+
+    def register(function):
+        members = {"RETURN_TYPES": returns, "FUNCTION": "run", "CATEGORY": "testing", "OUTPUT_NODE": output}
+        members["INPUT_TYPES"] = classmethod(lambda cls: {"required": inputs})
+        members["run"] = lambda self, **given: function(**given)
+        if always:
+            members["IS_CHANGED"] = classmethod(lambda cls, **_: float("nan"))
+        NODE_CLASS_MAPPINGS[function.__name__] = type(function.__name__, (), members)
+        return function
+
+    return register
+
+
+@node("CONDITIONING", seed=("INT", {"default": 0}), words=("INT", {"default": 8, "min": 0, "max": 512}))
+def TestFakeText(seed, words):
     """CONDITIONING as the native umt5 encoder gives it: 512 rows, exactly zero after the words."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("CONDITIONING",), "make", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"seed": ("INT", {"default": 0}), "words": ("INT", {"default": 8, "min": 0, "max": 512})}}
-
-    def make(self, seed, words):
-        rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
-        rows[:, words:] = 0
-        return ([[rows, {"pooled_output": None}]],)
+    rows = torch.randn(1, 512, 4096, generator=torch.Generator().manual_seed(seed))
+    rows[:, words:] = 0
+    return ([[rows, {"pooled_output": None}]],)
 
 
-class TestSlow:
-    """Counts to `steps` with a preview each, `seconds` in all; shows a still image when done."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = ("IMAGE",), "run", "testing", True
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"steps": ("INT", {"default": 4, "min": 1}), "seconds": ("FLOAT", {"default": 0.2})}}
-
-    def run(self, steps, seconds):
-        bar = comfy.utils.ProgressBar(steps)
-        for step in range(1, steps + 1):
-            time.sleep(seconds / steps)
-            bar.update_absolute(step, steps, ("JPEG", Image.new("RGB", (64, 32), (255 * step // steps, 64, 64)), 512))
-        return (torch.full((1, 32, 64, 3), 0.5),)
-
-
-class TestImageVAE:
+@node("VAE")
+def TestImageVAE():
     """A native VAE for images with 4 latent channels, as Stable Diffusion has (random weights)."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("VAE",), "make", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {}}
-
-    def make(self):
-        return (comfy.sd.VAE(sd=comfy.taesd.taesd.TAESD().state_dict()),)
+    return (comfy.sd.VAE(sd=comfy.taesd.taesd.TAESD().state_dict()),)
 
 
-class TestOtherModel:
+@node("MODEL")
+def TestOtherModel():
     """A MODEL that is not Wan."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "make", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {}}
-
-    def make(self):
-        model, cpu = torch.nn.Module(), torch.device("cpu")
-        model.diffusion_model, model.device = torch.nn.Linear(2, 2), cpu
-        model.latent_format = comfy.latent_formats.SD15()
-        return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
+    model, cpu = torch.nn.Module(), torch.device("cpu")
+    model.diffusion_model, model.device = torch.nn.Linear(2, 2), cpu
+    model.latent_format = comfy.latent_formats.SD15()
+    return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
 class BrokenDecoder:
@@ -91,23 +67,15 @@ class BrokenDecoder:
         return self.decoder.decode(latents)
 
 
-class TestBrokenVAE:
+@node("VAE", vae=("VAE",), chunks=("INT", {"default": 1}))
+def TestBrokenVAE(vae, chunks):
     """The demo's VAE, whose decoder fails after some chunks."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("VAE",), "make", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"vae": ("VAE",), "chunks": ("INT", {"default": 1})}}
-
-    def make(self, vae, chunks):
-        broken = copy.copy(vae)
-        decoder = vae.first_stage_model.streaming_decoder
-        broken.first_stage_model = types.SimpleNamespace(streaming_decoder=lambda: BrokenDecoder(decoder(), chunks))
-        return (broken,)
+    broken, decoder = copy.copy(vae), vae.first_stage_model.streaming_decoder
+    broken.first_stage_model = types.SimpleNamespace(streaming_decoder=lambda: BrokenDecoder(decoder(), chunks))
+    return (broken,)
 
 
-SEEN, GET_PREVIEWER = [], latent_preview.get_previewer
+SEEN, GET_PREVIEWER, DISK_USAGE = [], latent_preview.get_previewer, shutil.disk_usage
 
 
 class PreviewSpy:
@@ -117,61 +85,20 @@ class PreviewSpy:
         SEEN.append(x0.shape[2])
 
 
-class TestPreviewSpy:
-    RETURN_TYPES, FUNCTION, CATEGORY = ("MODEL",), "start", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"model": ("MODEL",)}}
-
-    def start(self, model):
-        latent_preview.get_previewer = lambda *args, **kwargs: PreviewSpy()
-        return (model,)
+@node("MODEL", model=("MODEL",))
+def TestPreviewSpy(model):
+    latent_preview.get_previewer = lambda *args, **kwargs: PreviewSpy()
+    return (model,)
 
 
-class TestPreviewsSeen:
-    RETURN_TYPES, FUNCTION, CATEGORY, OUTPUT_NODE = (), "stop", "testing", True
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"after": ("STRING", {"forceInput": True})}}
-
-    def stop(self, after):
-        latent_preview.get_previewer = GET_PREVIEWER
-        return {"ui": {"text": [json.dumps(SEEN)]}}
+@node(output=True, after=("STRING", {"forceInput": True}))
+def TestPreviewsSeen(after):
+    latent_preview.get_previewer = GET_PREVIEWER
+    return {"ui": {"text": [json.dumps(SEEN)]}}
 
 
-DISK_USAGE = shutil.disk_usage
-
-
-class TestFreeDisk:
-    """Passes a number on and makes every disk have that many bytes free; 0: what it really has."""
-
-    RETURN_TYPES, FUNCTION, CATEGORY = ("INT",), "set", "testing"
-
-    @classmethod
-    def INPUT_TYPES(cls):
-        return {"required": {"number": ("INT", {"default": 0}), "free": ("INT", {"default": 0, "max": 2**40})}}
-
-    @classmethod
-    def IS_CHANGED(cls, **_):
-        return float("nan")
-
-    def set(self, number, free):
-        def usage(path):
-            return DISK_USAGE(path)._replace(free=free)
-
-        shutil.disk_usage = usage if free else DISK_USAGE
-        return (number,)
-
-
-NODE_CLASS_MAPPINGS = {
-    "TestFreeDisk": TestFreeDisk,
-    "TestBrokenVAE": TestBrokenVAE,
-    "TestPreviewSpy": TestPreviewSpy,
-    "TestPreviewsSeen": TestPreviewsSeen,
-    "TestFakeText": TestFakeText,
-    "TestSlow": TestSlow,
-    "TestImageVAE": TestImageVAE,
-    "TestOtherModel": TestOtherModel,
-}
+@node("INT", always=True, number=("INT", {"default": 0}), free=("INT", {"default": 0, "max": 2**40}))
+def TestFreeDisk(number, free):
+    """Pass a number on and make every disk have that many bytes free; 0: what it really has."""
+    shutil.disk_usage = (lambda path: DISK_USAGE(path)._replace(free=free)) if free else DISK_USAGE
+    return (number,)

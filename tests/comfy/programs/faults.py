@@ -103,7 +103,7 @@ def run(folder, background):
         filename_prefix=f"{folder.name}/v",
         decode_in_background=background,
     )
-    watcher = progress_module.RenderProgress(model, [plan], "1")
+    watcher = progress_module.RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
     watcher.next_video(0, plan)
     try:
         with torch.inference_mode():
@@ -120,13 +120,12 @@ def left(folder):
 output = folders.output_folder()
 results = {}
 straight = run(output / "straight", False)
-wanted = sys.argv[1:] or list(KINDS)
+only = sys.argv[1:]  # stages of a cancel; none wants everything
+OTHERS = {"oom": ("mid_step", "decode", "writer", "last_of_video"), "disk": ("storing", "writer", "last_of_video")}
 for background in (False, True):
     for stage, (owner, name, at) in STAGES.items():
         for kind, error in KINDS.items():
-            if kind not in wanted:
-                continue
-            if kind == "disk" and stage not in ("storing", "writer", "last_of_video"):
+            if stage not in OTHERS.get(kind, only or STAGES) or (only and kind != "cancel"):
                 continue
             if background and stage not in ("mid_step", "decode", "writer", "last_of_video"):
                 continue  # the thread has no part in the others

@@ -1,0 +1,275 @@
+"""Values of common arguments: texts, head profiles, options of a render, files of a model, devices."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from ..errors import HeadForcingError
+from ..files import cache_folder, check_regular, check_writable, replacing
+from ..hashing import digest, file_hash
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ..head_profiles.rules import with_rule
+from ..names import DEFAULT_START_SECONDS
+from ..render.options import RenderOptions
+from ..render.resources import room_on
+from ..render.start import Start, image_frames
+from ..timeline.references import check_names
+from ..timeline.switch import Switch
+from ..timeline.timeline import MAX_TEXT_BYTES
+from ..video.section import read_section
+from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
+from .paths import named_file
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+MAX_SCALE = 64
+
+
+def read_text(value: str) -> str:
+    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB."""
+    return read_file(Path(value[1:]), "the prompts file ", MAX_TEXT_BYTES) if value.startswith("@") else value
+
+
+def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
+    """The text of a regular file of at most so many bytes; errors begin with its kind and name."""
+    check_regular(path)
+    try:
+        with open(path, "rb") as file:
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise HeadForcingError(f"{kind}{path} is larger than {most >> 20} MB; split it into several")
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise HeadForcingError(f"{kind}{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    except OSError as error:
+        raise HeadForcingError(f"{kind}{path} cannot be read: {error.strerror}") from error
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """Width and height of `832x480`."""
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None:
+        raise HeadForcingError(f"--size must look like 832x480, got {text!r}")
+    return int(match[1]), int(match[2])
+
+
+def check_scale(args: argparse.Namespace) -> None:
+    """Refuse a value of `--scale` that is out of range, if the command has this argument."""
+    if not 1 <= (scale := vars(args).get("scale", 1)) <= MAX_SCALE:
+        raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
+
+
+def found_profiles_folder(given: Path | None) -> Path | None:
+    """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
+    cache = cache_folder()
+    return given or (cache and cache / "profiles")
+
+
+def find_profile(name: str) -> HeadProfile:
+    """A bundled profile by name, or a file."""
+    return load_profile(bundled_profiles().get(name, Path(name)))
+
+
+def choose_profile(name: str | None, rule: str | None = None) -> HeadProfile | AutoProfile | None:
+    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given. `rule` is `--rule`'s."""
+    if name is None:
+        if rule is not None:
+            raise HeadForcingError(
+                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
+            )
+        return None
+    if name == "auto":
+        return AutoProfile(rule=rule or "quota")
+    return find_profile(name) if rule is None else with_rule(find_profile(name), rule)
+
+
+def render_options(
+    args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
+) -> RenderOptions:
+    """The options from the arguments of `add_render_arguments`; `size` and `family` replace those of the arguments."""
+    check_scale(args)
+    given = vars(args)
+    width, height = size or parse_size(args.size)
+    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
+    settings = {
+        "width": width,
+        "height": height,
+        "model_family": family or args.model_family,
+        "profile": choose_profile(args.profile, args.rule),
+        "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
+        "method_options": ", ".join(given.get("set", ())),
+    }
+    return RenderOptions(**named | settings)
+
+
+def chosen_references(args: argparse.Namespace, options: RenderOptions) -> dict[str, Start]:
+    """The pictures of `--reference` by name, each shown for a block."""
+    words = vars(args).get("reference")
+    if not words:
+        return {}
+    given = [named_file(word) for word in words]
+    for word, (name, file) in zip(words, given, strict=True):
+        if not name or file == Path():
+            raise HeadForcingError(f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}")
+    check_names([name for name, _ in given])
+    size, frames = (options.width, options.height), options.schedule.frames_per_block
+    return {name: Start.image_file(file, size, frames) for name, file in given}
+
+
+def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
+    """The video frames of `--start-image` or `--start-video`, None if neither is given or the command has neither."""
+    image, video, part, seconds = (vars(args).get(f"start_{name}") for name in ("image", "video", "part", "seconds"))
+    size, schedule = (options.width, options.height), options.schedule
+    if video is None and (part is not None or seconds is not None):
+        raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
+    if image is not None:
+        instead = "give a short video with --start-video"
+        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
+        return Start.image_file(image, size, frames)
+    if video is None:
+        return None
+    seconds = DEFAULT_START_SECONDS if seconds is None else seconds
+    fps, per_block = schedule.latents.fps, schedule.frames_per_block
+    return Start(*read_section(video, size, seconds, part or "last", per_block, fps=fps))
+
+
+@dataclass(frozen=True)
+class ModelFiles:
+    """The files of a model given by `--weights` and the arguments that go with it."""
+
+    weights: Path
+    num_heads: int | None = None
+    lora: Path | None = None
+    text_encoder: Path | None = None
+    embeddings: Path | None = None
+    vae: Path | None = None
+    decoder: str = "auto"
+    park_features: bool = False
+
+    @classmethod
+    def of(cls, args: argparse.Namespace) -> ModelFiles:
+        """Take the fields from the arguments of the same names, as far as the command has them."""
+        given = vars(args)
+        return cls(**{file.name: given[file.name] for file in fields(cls) if file.name in given})
+
+    def inspect(self) -> CheckpointInfo:
+        """Describe the weights file; the fingerprint includes the LoRA, if one is given."""
+        info = inspect_checkpoint(self.weights, num_heads=self.num_heads)
+        lora = self.lora
+        if lora is None:
+            return info
+        return replace(info, identify=lambda: digest(info.fingerprint, file_hash(lora))[:16])
+
+    def check_text(self) -> None:
+        """Refuse files that do not say from what prompts are encoded."""
+        if (self.text_encoder is None) == (self.embeddings is None):
+            raise HeadForcingError("give either --text-encoder (a umT5-xxl file) or --embeddings (precomputed)")
+
+    def encode(self, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+        """Text embeddings from `--embeddings` or `--text-encoder`, one per text."""
+        from ..weights.umt5 import load_embeddings
+
+        self.check_text()
+        if self.text_encoder is not None:
+            return encode_texts(self.text_encoder, texts, device)
+        assert self.embeddings is not None
+        stored = load_embeddings(self.embeddings)
+        return [stored[text] for text in texts]
+
+    def load(self) -> dict[str, torch.Tensor]:
+        """The weights under Wan names, LoRA merged."""
+        return load_state_dict(self.weights, num_heads=self.num_heads, lora=self.lora)[0]
+
+
+def encode_texts(text_encoder: Path, texts: list[str], device: torch.device) -> list[torch.Tensor]:
+    """One text embedding per text, computed on `device` if the encoder fits there now, else on the CPU."""
+    from ..weights.umt5 import load_text_encoder
+
+    place = device if text_encoder_bytes(text_encoder, device) else torch.device("cpu")
+    if place != device:
+        sys.stderr.write(f"note: prompts are encoded on the CPU, {text_encoder.name} does not fit on {device}\n")
+    return load_text_encoder(text_encoder, place).encode(texts)
+
+
+def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
+    """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
+    from ..weights.umt5 import encoder_bytes
+
+    needed, room = encoder_bytes(text_encoder), room_on(device)
+    return needed if device.type == "cpu" or room is None or needed <= room else 0
+
+
+def pick_device(name: str, option: str = "--device") -> torch.device:
+    """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        probe = torch.zeros(1, device=torch.device(name))
+        probe.cpu()  # "meta" holds no numbers
+        return probe.device
+    except (RuntimeError, AssertionError) as error:
+        raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+
+
+def check_plot(path: Path | None) -> None:
+    """Refuse a value of `--plot` that is no PNG, or cannot be written."""
+    if path is not None and path.suffix != ".png":
+        raise HeadForcingError(f"the name of the plot must end in .png, got {path.name!r}")
+    check_writable(path)
+
+
+def save_plot(path: Path, picture: Image) -> None:
+    """Write a plot."""
+    with replacing(path) as temporary:
+        picture.save(temporary)
+
+
+def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
+    """A copy of arguments with other values."""
+    return argparse.Namespace(**vars(args) | values)
+
+
+def portable(args: argparse.Namespace) -> argparse.Namespace:
+    """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
+    values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
+    profile, prompts = vars(args).get("profile"), vars(args).get("prompts")
+    if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
+        values["profile"] = str(Path(profile).absolute())
+    if references := vars(args).get("reference"):
+        values["reference"] = [f"{name}={file.absolute()}" for name, file in map(named_file, references)]
+    if prompts is not None:
+        text = read_text(prompts)
+        values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
+    return changed(args, **values)
+
+
+class Kept:
+    """The last value that was made, under the key of what it was made from."""
+
+    def __init__(self) -> None:
+        self._key: Any = None
+        self._value: Any = None
+
+    def get(self, key: Any, make: Callable[[], Any]) -> Any:
+        """The value of this key; makes it, after the last one is let go, if it is another."""
+        if not self.has(key):
+            self._value = make()
+            self._key = key
+        return self._value
+
+    def has(self, key: Any) -> bool:
+        """Whether the value is of this key; another one is let go, since two models may not fit into memory."""
+        if key != self._key:
+            self._key = self._value = None
+        return self._key is not None

@@ -1,0 +1,61 @@
+"""Names and numbers that a command line and menus offer, from a module that imports nothing heavy.
+
+Names of things that are built elsewhere are those of the tables there, which a test compares.
+"""
+
+from __future__ import annotations
+
+BACKENDS = (
+    "sdpa",
+    "cudnn",
+    "sdpa_streams",
+    "cudnn_streams",
+    "torch_varlen",
+    "flash_attn_2",
+    "flash_attn_3",
+    "flash_attn_4",
+    "cudnn_varlen",
+    "triton",
+    "explicit",
+    "sage",
+)
+"""Of attention, see `model/attention_backends.py`."""
+ATTENTION_HELP = (
+    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, the same with cuDNN's "
+    "kernel; with _streams, groups of heads at the same time; torch_varlen, cudnn_varlen, flash_attn_2, flash_attn_3 "
+    "or flash_attn_4, all heads of a layer in one call; triton, the pack's own kernel; explicit, slow and exact; sage, "
+    "which rounds to 8 bits (auto)"
+)
+
+METHODS = (
+    "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys pinned_first_entry "
+    "no_episodic_memory uniform_memory self_forcing self_forcing_window_21 self_forcing_sink causal_forcing longlive "
+    "longlive2 infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_forcing rolling_sink memrope "
+    "pyramid_forcing echo_forcing id_forcing self_gradient_forcing reward_forcing causvid head_forcing_scenes "
+    "id_forcing_longlive self_gradient_forcing_framewise longlive_infinite deep_forcing_sink_only memflow_sma "
+    "memflow_interactive memrope_adaptive pyramid_forcing_cuda pyramid_forcing_python"
+).split()
+"""All methods in the order of menus, see `methods/registry.py`."""
+
+# methods that are known by name and not built, and why
+NOT_BUILT = {
+    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
+    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
+    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
+    "with its weights choose head_forcing or echo_forcing",
+}
+
+ALL = "all"  # for `compare`: every published method that the weights allow
+COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
+
+ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")
+RULES = ("quota", "function", "auto")  # of head roles, see `head_profiles/rules.py`
+COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `cache.roles.EpisodicPolicy`
+DECODERS = ("auto", "wan", "taew2_1", "lighttaew2_1", "taew2_2")
+DTYPES = ("bf16", "fp16", "fp32")
+METRICS = ("subject", "background", "text", "aesthetic", "flow", "motion_drift")  # with models of their own
+BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # of profiling: prompts, seconds of each
+PARTS = ("last", "first")  # of a video that a new one begins with
+DEFAULT_START_SECONDS = 4.0  # of that part; roles of heads can be found after this many
+CARDS = (6, 8, 10, 12, 16, 24)  # GiB, that `headforcing memory` has a column for
+LISTED_FAMILIES = ("self_forcing", "longlive2")  # by `headforcing memory` and `budget`

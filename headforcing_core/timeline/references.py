@@ -1,0 +1,50 @@
+"""Names of pictures in prompts: `@hero` in a text holds the picture of that name while the prompt's scene lasts.
+
+The text encoder reads the name without its sign: "@hero opens the door" is encoded as "hero opens the door". In a story
+without pictures `@` is a character like any other, and an address such as me@example.com is never a name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from ..errors import HeadForcingError
+
+MAX_REFERENCES = 4
+_NAME = r"[^\W\d_]\w{0,31}"
+_NAMED = re.compile(rf"(?<!\w)@({_NAME})")
+
+
+def check_names(names: Sequence[str]) -> None:
+    """Raise HeadForcingError for names that prompts cannot say, for a name that is given twice, and for too many."""
+    for name in names:
+        if not re.fullmatch(_NAME, name):
+            raise HeadForcingError(
+                f"a picture's name is a letter and then letters, digits or _, got {name[:40]!r}; name it hero, for "
+                "@hero in prompts"
+            )
+    lower = [name.lower() for name in names]
+    if len(set(lower)) < len(lower):
+        twice = next(name for name in lower if lower.count(name) > 1)
+        raise HeadForcingError(f"two pictures are named {twice}; give each a name of its own")
+    if len(names) > MAX_REFERENCES:
+        raise HeadForcingError(f"a video takes up to {MAX_REFERENCES} pictures, got {len(names)}")
+
+
+def named_in(text: str, names: Sequence[str]) -> tuple[str, ...]:
+    """The pictures that a prompt names, each once, in the order of the text, as `names` spells them.
+
+    Raises HeadForcingError for a name that no picture has; upper and lower case are the same.
+    """
+    known = {name.lower(): name for name in names}
+    for found in _NAMED.findall(text):
+        if found.lower() not in known:
+            given = ", ".join(f"@{name}" for name in names)
+            raise HeadForcingError(f"no picture is named @{found}; there are {given}")
+    return tuple(dict.fromkeys(known[found.lower()] for found in _NAMED.findall(text)))
+
+
+def spoken(text: str) -> str:
+    """A prompt of a story with pictures as the text encoder reads it, names without their sign."""
+    return _NAMED.sub(r"\1", text)

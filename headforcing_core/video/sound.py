@@ -1,0 +1,88 @@
+"""The sound of a video file: that of another file, its packets unchanged, or samples, encoded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from fractions import Fraction
+from itertools import takewhile
+
+import av
+import numpy as np
+from torch import Tensor
+
+from .reader import VideoSource, open_video
+
+Sound = Callable[[av.container.OutputContainer], Iterator[av.Packet]]
+"""Adds a stream of sound to a container and gives its packets, in order."""
+
+_IN_MP4 = {"aac", "mp3", "ac3", "eac3", "alac", "flac", "opus"}  # browsers play them there
+_AAC_RATES = {8000, 11025, 12000, 16000, 22050, 24000, 32000, 44100, 48000, 64000, 88200, 96000}
+_BIT_RATE = 256_000
+_WARM_UP = 0.05  # seconds of packets before the first sample, from which decoders begin
+_PIECE = 1 << 16  # samples that are encoded at a time
+
+
+def sound_of_file(source: VideoSource, name: str, start: float = 0.0, end: float = float("inf")) -> Sound | None:
+    """The sound of a video file between two of its times in seconds, counted from `start`; None if it has none.
+
+    Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
+    """
+    with open_video(source, name) as container:
+        if _stream(container) is None:
+            return None
+
+    def packets(target: av.container.OutputContainer) -> Iterator[av.Packet]:
+        with open_video(source, name) as container:
+            stream = _stream(container)
+            assert stream is not None
+            if stream.codec_context.name not in _IN_MP4:
+                frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
+                before = takewhile(lambda frame: (frame.time or 0) < end, frames)
+                yield from _encoded(target, before, stream.codec_context.sample_rate, stream.codec_context.layout.name)
+                return
+            copied = target.add_stream_from_template(stream)
+            unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
+            offset = round(start / unit)
+            first = offset - round(_WARM_UP / unit)
+            for packet in container.demux(stream):
+                if packet.pts is None or packet.dts is None or packet.pts < first:
+                    continue  # the empty one at the end, and what is before
+                if packet.pts * unit >= end:
+                    return
+                packet.pts, packet.dts, packet.stream = packet.pts - offset, packet.dts - offset, copied
+                yield packet
+
+    return packets
+
+
+def sound_of_samples(samples: Tensor, rate: int) -> Sound:
+    """Samples `[channels, n]` in -1..1, of one channel or two, as AAC."""
+
+    def frames() -> Iterator[av.AudioFrame]:
+        layout = "mono" if len(samples) == 1 else "stereo"
+        for place in range(0, samples.shape[1], _PIECE):
+            piece = samples[:2, place : place + _PIECE].float().cpu().numpy()
+            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(piece), format="fltp", layout=layout)
+            frame.sample_rate = rate
+            yield frame
+
+    return lambda target: _encoded(target, frames(), rate, "mono" if len(samples) == 1 else "stereo")
+
+
+def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
+    """The last stream of sound that can be decoded, as ComfyUI takes it."""
+    # a stream without a decoder has no codec context, and its packets crash FFmpeg
+    return next((stream for stream in reversed(container.streams.audio) if stream.codec_context is not None), None)
+
+
+def _encoded(
+    target: av.container.OutputContainer, frames: Iterable[av.AudioFrame], rate: int, layout: str
+) -> Iterator[av.Packet]:
+    stream = target.add_stream("aac", rate=rate if rate in _AAC_RATES else 48000, layout=layout)
+    stream.bit_rate = _BIT_RATE
+    samples = 0
+    for frame in frames:
+        frame.pts, frame.time_base = samples, Fraction(1, frame.sample_rate)
+        samples += frame.samples
+        yield from stream.encode(frame)
+    yield from stream.encode()

@@ -1,0 +1,251 @@
+"""Finish Video: a video through an upscale and a frame interpolation model into an MP4, a few frames at a time."""
+
+import math
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from io import BytesIO
+from typing import Any
+
+import av
+import comfy.model_management
+import comfy.utils
+from comfy_api.latest import InputImpl, io
+from PIL import Image
+from torch import Tensor
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.hashing import digest
+from ..headforcing_core.timeline.clock import format_time
+from ..headforcing_core.video.footage import Footage
+from ..headforcing_core.video.reader import MAX_PIXELS
+from ..headforcing_core.video.sound import sound_of_samples
+from ..headforcing_core.video.writer import VideoWriter, to_uint8
+from .host import folders, helpers, player
+from .host.progress import say
+
+BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
+MOST_AT_ONCE = 16  # frames of the video
+
+
+class FinishVideo(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        schema = io.Schema(
+            node_id="HeadForcingFinishVideo",
+            display_name="Finish Video",
+            category=f"{helpers.CATEGORY}/video",
+            description=(
+                "Enlarges a video with an upscale model, adds frames with a frame interpolation model, or both, into "
+                "an H.264 MP4 that plays while it grows. It reads and writes a few frames at a time: memory does not "
+                "grow with length. Work that was stopped goes on where it was."
+            ),
+            inputs=[
+                io.Video.Input("video", tooltip="From Head Forcing Sampler, Load Video or any other node."),
+                io.UpscaleModel.Input(
+                    "upscale_model",
+                    optional=True,
+                    tooltip="From Load Upscale Model: enlarges every frame, as Upscale Image (using Model) does.",
+                ),
+                io.Custom("INTERP_MODEL").Input(
+                    "interp_model",
+                    optional=True,
+                    tooltip="From Load Frame Interpolation Model, RIFE or FILM: adds frames between those of the "
+                    "video, before they are enlarged.",
+                ),
+                helpers.explain(
+                    io.Int.Input("multiplier", default=2, min=2, max=16),
+                    "How many times as many frames a second; without an interp_model not used.",
+                ),
+                helpers.filename_input("video/Finished"),
+                io.Audio.Input("audio", optional=True, tooltip="Sound of the file. Not connected: that of the video."),
+                helpers.crf_input(),
+            ],
+            outputs=[io.Video.Output(display_name="video")],
+            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
+            is_output_node=True,
+        )
+        return helpers.aliases(schema, "upscale video, interpolate video, RIFE, FILM, super resolution, 4K")
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        """Check when the graph is queued that the file name stays in the output folder."""
+        return helpers.refusal(folders.check_prefix, filename_prefix)
+
+    @classmethod
+    @player.shows_errors
+    def execute(
+        cls,
+        video: Any,
+        multiplier: int,
+        filename_prefix: str,
+        upscale_model: Any = None,
+        interp_model: Any = None,
+        audio: Any = None,
+        crf: int = 18,
+    ) -> io.NodeOutput:
+        if upscale_model is None and interp_model is None:
+            raise HeadForcingError(
+                "upscale_model, interp_model: none is connected, and the video would stay as it is; connect Load "
+                "Upscale Model, Load Frame Interpolation Model, or both"
+            )
+        footage, key = _footage(video)
+        models = _Models(upscale_model, interp_model, multiplier if interp_model is not None else 1)
+        width, height = models.size_of(footage)
+        fps = footage.fps * models.multiplier
+        key = digest(key, models.key, crf, av.__version__)[:8]
+        sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
+        with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
+            tags, place = helpers.graph_tags(cls.hidden), growing.path
+            writer = VideoWriter(place, width, height, fps, crf, tags, partial=place, goes_on=True, sound=sound)
+            stack.enter_context(writer)
+            total = (footage.video_frames - 1) * models.multiplier + 1
+            progress = _Progress(cls.hidden, growing, writer.video_frames, total)
+            try:
+                for video_frames in models.finish(footage, writer.video_frames):
+                    writer.write(video_frames)
+                    progress.add(video_frames)
+                # numbered now, not at the beginning: others may have come since
+                with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+                    writer.path = file.path
+                    stack.close()
+            except BaseException:
+                progress.stopped()
+                raise
+        progress.completed(file, f"{width}x{height} at {fps:g} fps")
+        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), ui=progress.player.output([file]))
+
+
+def _footage(video: Any) -> tuple[Footage, str]:
+    """The frames of a VIDEO with its sound, and a hash by which the same video is known again."""
+    if isinstance(video, InputImpl.VideoFromComponents):  # in memory already
+        parts = video.get_components()
+        images, audio = parts.images[..., :3], parts.audio
+        sound = None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
+        fps = float(parts.frame_rate)
+        return Footage.of_images(images, fps, sound), digest(fps, *images)
+    source, window = video.get_stream_source(), helpers.window_of(video)
+    if isinstance(source, BytesIO):
+        about: Any = sha256(source.getbuffer()).hexdigest()
+    else:
+        found = os.stat(source)
+        about = (str(source), found.st_size, found.st_mtime_ns)
+    return Footage.of_file(source, window), digest(about, window)
+
+
+@dataclass(frozen=True)
+class _Models:
+    """The models for frames, run by ComfyUI's own nodes, which know its memory and every kind of model.
+
+    Frames are added first: motion is found at the size that interpolation models are made for, with less memory.
+    """
+
+    upscale: Any
+    interpolation: Any
+    multiplier: int
+
+    @property
+    def key(self) -> str:
+        """A hash of the models, of the first values of each weight."""
+        used = [model for model in (self.upscale, self.interpolation) if model is not None]
+        weights = [weight for model in used for weight in model.model.parameters() if not weight.is_meta]
+        kinds = [type(model.model).__name__ for model in used]
+        return digest(kinds, self.multiplier, *(weight.detach().flatten()[:4] for weight in weights))
+
+    @property
+    def scale(self) -> float:
+        return 1 if self.upscale is None else self.upscale.scale
+
+    def size_of(self, footage: Footage) -> tuple[int, int]:
+        """Width and height of the finished video, even, as H.264 has them."""
+        width, height = (round(side * self.scale) // 2 * 2 for side in (footage.width, footage.height))
+        if width * height > MAX_PIXELS:
+            raise HeadForcingError(
+                f"upscale_model: the video would be {width}x{height}, expected at most 8192x4320; use a model with a "
+                f"smaller scale than {self.scale:g}"
+            )
+        return width, height
+
+    def finish(self, footage: Footage, first: int) -> Iterator[Tensor]:
+        """The finished frames from this one on, a few at a time, `[n, height, width, 3]`, uint8."""
+        width, height = self.size_of(footage)
+        frame_bytes = footage.width * footage.height * 3 * 4
+        length = min(MOST_AT_ONCE, math.ceil(BYTES_AT_ONCE / (frame_bytes * self.multiplier)))
+        at_once = math.ceil(BYTES_AT_ONCE / (frame_bytes * self.scale**2))
+        begin, known = divmod(first, self.multiplier)
+        for images in footage.chunks(begin, length):
+            for few in self._interpolate(images)[known:].split(at_once):
+                yield to_uint8(self._enlarge(few)[:, :height, :width])
+            known = 1  # of later chunks: the last frame of the one before
+
+    def _interpolate(self, images: Tensor) -> Tensor:
+        if self.interpolation is None:
+            return images
+        from comfy_extras.nodes_frame_interpolation import FrameInterpolate  # newer than 0.3.75
+
+        with _own_progress():
+            return FrameInterpolate.execute(self.interpolation, images, self.multiplier).args[0]
+
+    def _enlarge(self, images: Tensor) -> Tensor:
+        if self.upscale is None:
+            return images
+        from comfy_extras.nodes_upscale_model import ImageUpscaleWithModel
+
+        with _own_progress():
+            return ImageUpscaleWithModel.execute(self.upscale, images).args[0]
+
+
+@contextmanager
+def _own_progress() -> Iterator[None]:
+    """Let other nodes that are called here not move this one's progress bar; they still stop on cancel."""
+    hook = comfy.utils.PROGRESS_BAR_HOOK
+    comfy.utils.set_progress_bar_global_hook(
+        lambda *_, **__: comfy.model_management.throw_exception_if_processing_interrupted()
+    )
+    try:
+        yield
+    finally:
+        comfy.utils.set_progress_bar_global_hook(hook)
+
+
+class _Progress:
+    """Progress bar, player and status line of the node."""
+
+    def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
+        self.growing, self.total = growing, total
+        self.first = self.done = first
+        self.player = player.NodePlayer(hidden)
+        self.bar = comfy.utils.ProgressBar(total)
+        self.id, self.begun = uuid.uuid4().hex, time.perf_counter()
+        self.video: dict[str, Any] | None = None
+
+    def add(self, video_frames: Tensor) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        self.done += len(video_frames)
+        self.bar.update_absolute(self.done)
+        per_second = (self.done - self.first) / (time.perf_counter() - self.begun)
+        left = format_time((self.total - self.done) / per_second).partition(".")[0]
+        text = f"frame {self.done} of {self.total} - {per_second:.1f} fps, {left} left"
+        self.video = player.growing(self.growing, self.id)
+        preview = None if self.player.grows else Image.fromarray(video_frames[-1].cpu().numpy())
+        self.player.show("running", text, self.video, preview)
+
+    def stopped(self) -> None:
+        self._tell(
+            "stopped",
+            f"stopped at frame {self.done + 1} of {self.total}; the video so far is output/{self.growing.label}, "
+            "queue again to go on",
+        )
+
+    def completed(self, file: folders.OutputFile, about: str) -> None:
+        self._tell("done", f"wrote output/{file.label} - {self.total} frames, {about}")
+
+    def _tell(self, state: str, text: str) -> None:
+        if self.player:
+            self.player.show(state, text, self.video)
+        else:
+            say(text, self.player.node_id)

@@ -1,0 +1,63 @@
+"""Scene References: pictures that prompts name, for Prompt Timeline."""
+
+from typing import Any
+
+from comfy_api.latest import io
+
+from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.timeline.references import MAX_REFERENCES, check_names
+from .host import helpers
+from .host.render import one_image
+
+References = io.Custom("HEAD_FORCING_REFERENCES")
+_NAMES = ("hero", "place", "prop", "other")
+
+
+class SceneReferences(io.ComfyNode):
+    @classmethod
+    def define_schema(cls) -> io.Schema:
+        schema = io.Schema(
+            node_id="HeadForcingReferences",
+            display_name="Scene References",
+            category=f"{helpers.CATEGORY}/prompts",
+            description=(
+                "Pictures that scenes keep. Connect it to Prompt Timeline and write a picture's name into a prompt, "
+                "with an at sign before it: while that prompt's scene lasts, anchor and memory heads hold the picture. "
+                "The sampler needs a vae. What it does to real weights has not been measured."
+            ),
+            inputs=[part for number, name in enumerate(_NAMES, 1) for part in _picture(number, name)],
+            outputs=[References.Output(display_name="references")],
+        )
+        return helpers.aliases(schema, "reference image, character, identity, consistency, ip adapter")
+
+    @classmethod
+    @helpers.shows_errors
+    def execute(cls, **given: Any) -> io.NodeOutput:
+        numbers = [n for n in range(1, MAX_REFERENCES + 1) if given.get(f"image_{n}") is not None]
+        if not numbers:
+            raise HeadForcingError("image_1: connect a picture, or disconnect Scene References from Prompt Timeline")
+        names = [given.get(f"name_{n}", _NAMES[n - 1]).strip().removeprefix("@") for n in numbers]
+        check_names(names)
+        pictures = {name: one_image(given[f"image_{n}"], f"image_{n}") for n, name in zip(numbers, names, strict=True)}
+        return io.NodeOutput(pictures)
+
+
+def references_input() -> Any:
+    """The input of *Prompt Timeline*."""
+    return References.Input(
+        "references",
+        optional=True,
+        tooltip="Pictures from Scene References. A prompt holds those that it names, with an at sign before the name, "
+        "while its scene lasts.",
+    )
+
+
+def _picture(number: int, name: str) -> list[Any]:
+    """An image and its name."""
+    return [
+        io.Image.Input(f"image_{number}", optional=True, tooltip="One image, cropped and scaled to the video's size."),
+        helpers.explain(
+            io.String.Input(f"name_{number}", default=name, optional=True),
+            "Its name in prompts, where an at sign stands before it: letters and digits.",
+        ),
+    ]

@@ -1,0 +1,33 @@
+// A second video beside the one that a player plays: it plays, stops and seeks with it.
+import { make } from "./shared.js";
+
+const EVENTS = ["play", "pause", "seeking", "seeked", "ratechange", "timeupdate", "ended", "loadeddata"];
+const APART = { paused: 0.01, playing: 0.15 }; // seconds by which it may be elsewhere
+
+export class Beside {
+  constructor(leader, src, label) {
+    this.leader = leader;
+    this.video = make("video", { playsinline: true, "aria-label": label, src, style: leader.style.cssText });
+    this.video.muted = true;
+    this.video.addEventListener("click", () => (leader.paused ? leader.play() : leader.pause()));
+    this.video.addEventListener("loadeddata", () => this.follow());
+    this.follow = this.follow.bind(this);
+    for (const event of EVENTS) leader.addEventListener(event, this.follow);
+  }
+
+  follow() {
+    const { leader, video } = this;
+    if (!video.duration) return;
+    const at = Math.min(leader.currentTime, video.duration);
+    video.playbackRate = leader.playbackRate;
+    if (Math.abs(video.currentTime - at) > (leader.paused ? APART.paused : APART.playing)) video.currentTime = at;
+    if (leader.paused || leader.ended || at === video.duration) video.pause();
+    else if (video.paused) video.play().catch(() => {}); // stopped again before it began
+  }
+
+  close() {
+    for (const event of EVENTS) this.leader.removeEventListener(event, this.follow);
+    this.video.removeAttribute("src");
+    this.video.load(); // else the element plays on
+  }
+}

@@ -1,0 +1,187 @@
+// Above the player of Head Forcing Sampler: buttons that render a part or a draft of the story, and its takes, to play
+// one, two beside each other, to go back to one, to name, star and delete them.
+import { app } from "../../scripts/app.js";
+import { address } from "./growing_file.js";
+import { queuePart } from "./parts.js";
+import { viewOf } from "./player.js";
+import { button, editors, isLinked, make, openId, putStory, storyNodeOf, whileInGraph } from "./shared.js";
+import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./take_data.js";
+import { t } from "./texts.js";
+import { addElement } from "./widgets.js";
+
+const HEIGHT = { closed: 34, open: 320 }; // of the widget, in pixels
+const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");
+const DRAFT = () => t("Render a draft, half as wide and high and with a tiny decoder; the blocks of the video stay");
+const NO_FILE = () => t("There is no video file of it: restore it and press Run, which decodes what is stored.");
+const NO_TEXT = () => t("Its prompts are not those of a Prompt Timeline; nothing is changed.");
+const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; nothing is changed.");
+const SAID_MS = 8000;
+
+class Shelf {
+  open = false;
+  #everywhere = false; // whether takes of other workflows are listed, too
+  #asked = null; // the take that is about to be deleted
+
+  constructor(node) {
+    this.node = node;
+    this.list = make("div", {
+      class: "hf-takes",
+      role: "list",
+      "aria-label": t("Takes"),
+      "data-capture-wheel": "true", // Nodes 2.0: the list scrolls, not the canvas
+      onwheel: (event) => event.stopPropagation(),
+    });
+    this.list.hidden = true;
+    this.toggle = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggle());
+    const tools = [
+      this.toggle,
+      button(t("this scene"), t("Render the scene of the chosen bar only, up to its end"), () => this.#scene(true)),
+      button(t("up to here"), t("Render from the beginning to the end of the chosen bar"), () => this.#scene(false)),
+      button(t("draft"), DRAFT(), () => this.#queue({ draft: true })),
+    ];
+    this.status = make("div", { role: "status", style: "flex: 1 0 60px; overflow: hidden; opacity: 0.8" });
+    this.element = make(
+      "div",
+      { class: "hf-shelf", onkeydown: (event) => event.stopPropagation() }, // Delete would delete the node
+      make("style", {}, STYLE),
+      make("div", { class: "tools", role: "toolbar", "aria-label": t("Scenes and takes") }, ...tools, this.status),
+      this.list,
+    );
+    // the canvas and the node below would be dragged
+    for (const name of ["pointerdown", "mousedown", "dblclick"])
+      this.element.addEventListener(name, (event) => event.stopPropagation());
+  }
+
+  get height() {
+    return this.open ? HEIGHT.open : HEIGHT.closed;
+  }
+
+  say(sentence) {
+    this.status.textContent = this.status.title = sentence;
+    clearTimeout(this.timer);
+    this.timer = setTimeout(() => (this.status.textContent = ""), SAID_MS);
+    const toast = { severity: "warn", summary: "Head Forcing", detail: sentence, life: SAID_MS };
+    if (sentence) app.extensionManager?.toast?.add?.(toast);
+  }
+
+  async #queue(asked) {
+    await editors.get(storyNodeOf(this.node))?.settled();
+    this.say(await queuePart(this.node, asked));
+  }
+
+  async #scene(alone) {
+    const editor = editors.get(storyNodeOf(this.node));
+    await editor?.settled();
+    if (!editor?.scene) return this.say(SCENE());
+    const { from, until } = editor.scene;
+    await this.#queue({ ...(alone && { from_seconds: from }), until_seconds: until });
+  }
+
+  #toggle() {
+    this.open = !this.open;
+    this.list.hidden = !this.open;
+    this.toggle.setAttribute("aria-expanded", this.open);
+    if (this.open) {
+      viewOf(this.node).changed = () => this.draw();
+      fetchTakes();
+      this.draw();
+    }
+    const [width, height] = this.node.size;
+    const by = (this.open ? 1 : -1) * (HEIGHT.open - HEIGHT.closed);
+    if (!LiteGraph.vueNodesMode) this.node.setSize([width, Math.max(this.node.computeSize()[1], height + by)]);
+    this.node.graph?.setDirtyCanvas?.(true, true);
+  }
+
+  draw() {
+    if (!this.open || this.list.contains(document.activeElement?.closest?.("input[type=text]"))) return;
+    const listed = takes.filter(({ workflow }) => this.#everywhere || !openId() || workflow === openId());
+    const all = make("input", { type: "checkbox", checked: this.#everywhere });
+    all.addEventListener("change", () => {
+      this.#everywhere = all.checked;
+      this.draw();
+    });
+    const rows = listed.map((take) => this.#row(take));
+    if (!rows.length) rows.push(line("none", t("No takes of this workflow yet.")));
+    this.list.replaceChildren(make("label", {}, all, t("of all workflows")), ...rows);
+  }
+
+  #row(take) {
+    const view = viewOf(this.node);
+    const [played, second] = [view.take?.name === take.name, view.second?.name === take.name];
+    const choose = () => (take.file ? view.choose(played ? null : take) : this.say(NO_FILE()));
+    const name = make("input", { type: "text", value: take.title, placeholder: t("name"), "aria-label": t("Name") });
+    name.addEventListener("change", async () => {
+      name.blur();
+      await this.#change("label", take, { title: name.value });
+    });
+    const file = take.file && app.api.apiURL(address(take.file));
+    const usual = [
+      played
+        ? button(t("last run"), t("Play the last run again"), choose)
+        : button(t("play"), t("Play %1 here", nameOf(take)), choose),
+      button(t("beside"), t("Play %1 beside the video", nameOf(take)), () =>
+        take.file ? view.compare(second ? null : take) : this.say(NO_FILE()),
+      ),
+      button(t("restore"), t("Put the story and the seed of %1 into the nodes", nameOf(take)), () =>
+        this.#restore(take),
+      ),
+      button(take.starred ? "★" : "☆", t("Star"), () => this.#change("label", take, { starred: !take.starred })),
+      name,
+      button(t("delete"), t("Delete %1", nameOf(take)), () => this.#ask(take)),
+      ...(file ? [make("a", { href: file, target: "_blank", title: take.file.filename }, "MP4")] : []),
+    ];
+    const does = this.#asked === take.name ? this.#confirm(take) : usual;
+    const facts = `${factsOf(take)} · ${megabytes(take.bytes)}`;
+    const picture = make("div", { onclick: choose }, pictures(take), line("facts", facts), line("story", take.story));
+    const row = { class: "take", role: "listitem", "aria-current": played || second ? "true" : "false" };
+    return make("div", row, picture, make("div", { class: "does" }, ...does));
+  }
+
+  #confirm(take) {
+    const sure = async () => {
+      const view = viewOf(this.node);
+      if ([view.take?.name, view.second?.name].includes(take.name)) view.choose(null);
+      await this.#change("delete", take);
+      this.#ask(null);
+    };
+    const what = t("Delete %1? %2 become free; its MP4 stays.", nameOf(take), megabytes(take.own_bytes));
+    const keep = button(t("keep"), t("Keep it"), () => this.#ask(null));
+    return [what, button(t("delete it"), t("Delete %1 now", nameOf(take)), sure), keep];
+  }
+
+  #ask(take) {
+    this.#asked = take?.name;
+    this.draw();
+  }
+
+  async #change(what, take, values) {
+    const error = await change(what, take, values);
+    if (error) this.say(error);
+  }
+
+  #restore(take) {
+    const story = storyNodeOf(this.node);
+    if (!take.written || !story) return this.say(NO_TEXT());
+    if (isLinked(story, "prompts")) return this.say(NOT_OWN());
+    putStory(story, take.written);
+    if (take.seed != null) putStory(this.node, { seed: take.seed });
+  }
+}
+
+export function nodeCreated(node) {
+  if (node.comfyClass !== "HeadForcingSampler") return;
+  const shelf = new Shelf(node);
+  const height = () => shelf.height;
+  addElement(node, "takes", shelf.element, { getMinHeight: height, getMaxHeight: height });
+  const [width, low] = node.size; // a saved node gets its own after this
+  if (!LiteGraph.vueNodesMode) node.setSize([width, Math.max(low, node.computeSize()[1])]);
+  let end = null;
+  whileInGraph(
+    node,
+    () => (end ??= watch(() => shelf.draw())),
+    () => {
+      end?.();
+      end = null;
+    },
+  );
+}

@@ -1,0 +1,96 @@
+// The takes that the server lists, for all nodes that show them, and what is drawn of one.
+import { app } from "../../scripts/app.js";
+import { make, post } from "./shared.js";
+import { t } from "./texts.js";
+
+export let takes = []; // the newest first
+const shows = new Set(); // called with every new list
+let wanted = false; // whether a node has asked for them
+
+/** Call `show` whenever the takes are listed anew; returns what ends that. */
+export function watch(show) {
+  shows.add(show);
+  return () => shows.delete(show);
+}
+
+function set(listed) {
+  takes = listed;
+  shows.forEach((show) => show());
+}
+
+export async function fetchTakes() {
+  wanted = true;
+  try {
+    const answer = await app.api.fetchApi("/headforcing/takes");
+    if (answer.ok) set((await answer.json()).takes);
+  } catch {
+    // the server is away: what is shown stays
+  }
+}
+
+/** Ask the server to `label` or `delete` a take; the sentence of an error, empty where it is done. */
+export async function change(what, take, values = {}) {
+  const body = { take: take.name, ...values };
+  const answer = await post(`/headforcing/takes/${what}`, body, t("The server does not answer; nothing is changed."));
+  if (answer.takes) set(answer.takes);
+  return answer.error ?? "";
+}
+
+/** "Take 2", with its name where it has one. */
+export const nameOf = ({ take, title }) => [t("Take %1", take), title].filter(Boolean).join(" ");
+
+/** What a list says of a take beside its pictures. */
+export function factsOf(take) {
+  const { length, size, date, starred, draft } = take;
+  return [starred && "★", nameOf(take), draft && t("draft"), length, size, date].filter(Boolean).join(" · ");
+}
+
+export const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
+
+export const line = (name, text) => make("div", { class: name, title: text }, text ?? "");
+
+export function pictures(take) {
+  const strip = make("div", { class: "pictures" });
+  for (let number = 0; number < take.pictures; number++) {
+    const query = new URLSearchParams({ run: take.name, number });
+    const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
+    strip.append(make("img", { loading: "lazy", alt: "", src, onerror: ({ target }) => target.remove() }));
+  }
+  return strip;
+}
+
+const MARK = "var(--p-primary-color, #4a90d9)";
+export const STYLE = `
+.hf-takes { box-sizing: border-box; overflow-y: auto; outline-offset: -1px; border-radius: 6px;
+  font: 12px sans-serif; color: var(--input-text, #ddd); background: var(--comfy-input-bg, #222); }
+.hf-takes .take { padding: 4px 6px; cursor: pointer; border-left: 3px solid transparent; }
+.hf-takes .take:hover { background: color-mix(in srgb, ${MARK} 12%, transparent); }
+.hf-takes .take:is([aria-selected=true], [aria-current=true]) { border-left-color: ${MARK};
+  background: color-mix(in srgb, ${MARK} 25%, transparent); }
+.hf-takes .pictures { display: flex; gap: 2px; height: 44px; }
+.hf-takes img { height: 44px; min-width: 0; max-width: 19%; object-fit: cover; border-radius: 3px; }
+.hf-takes .facts, .hf-takes .story { overflow: hidden; text-overflow: ellipsis; margin-top: 2px; }
+.hf-takes .facts { white-space: nowrap; }
+.hf-takes .story { display: -webkit-box; -webkit-box-orient: vertical; -webkit-line-clamp: 2; }
+.hf-takes .story, .hf-takes .none { opacity: 0.75; }
+.hf-takes .none { padding: 8px; }
+.hf-takes .does, .hf-shelf .tools { display: flex; flex-wrap: wrap; gap: 4px; margin-top: 3px; align-items: center; }
+.hf-shelf { display: flex; flex-direction: column; gap: 4px; font: 12px sans-serif; color: var(--input-text, #ddd); }
+.hf-shelf input[type=button] { cursor: pointer; height: 24px; padding: 0 8px; font: inherit; color: inherit;
+  border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: var(--comfy-input-bg, #222); }
+.hf-shelf input[type=button]:hover { background: color-mix(in srgb, ${MARK} 25%, transparent); }
+.hf-shelf input[type=text] { width: 84px; height: 22px; font: inherit; color: inherit; box-sizing: border-box;
+  border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: transparent; padding: 0 6px; }
+.hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${MARK}; }
+.hf-shelf a { color: inherit; }
+.hf-shelf .hf-takes { height: 280px; }
+`;
+
+export function setup() {
+  for (const end of ["success", "error", "interrupted"])
+    app.api.addEventListener(`execution_${end}`, () => wanted && fetchTakes());
+}
+
+export function refreshComboInNodes() {
+  if (wanted) return fetchTakes();
+}

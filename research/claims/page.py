@@ -1,0 +1,110 @@
+"""The page of `check-claim`: the primary endpoints, a table for each row, and what was not measured apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ...headforcing_core.render.describe import markdown_table
+from ..questions import COLUMNS as METRIC_COLUMNS
+from ..statistics import Interval, Measured, differences, mean_interval
+from .claims import (
+    AGREES,
+    BETTER,
+    DISAGREES,
+    LIMITS,
+    NOT_MEASURED,
+    OURS,
+    RETURN_RULE,
+    RULE,
+    UNDECIDED,
+    WORSE,
+    Line,
+    Stories,
+)
+from .paper_numbers import BESIDE, ONE_PROMPT, RETURN, SIX_PROMPTS
+
+_VERDICTS = (AGREES, DISAGREES, BETTER, WORSE, UNDECIDED)
+_RETURNED = {
+    "similarity": "return to the first visit",
+    "chance": "by chance",
+    "prompt": "same prompt",
+    "above": "above chance (95 % t interval)",
+    "above_prompt": "above the same prompt",
+}
+_HEADS = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "found from", "verdict"]
+
+
+def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str, str]) -> str:
+    """The verdicts in Markdown: a summary, the primary endpoints, the others by row, and the rule."""
+    measured = [line for line in lines if line.verdict != NOT_MEASURED]
+    missing = [line for line in lines if line.verdict == NOT_MEASURED]
+    counts = (f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in _VERDICTS)
+    summary = f"Measured lines: {len(measured)}, of these {', '.join(counts)}. Not measured: {len(missing)}."
+    told = [summary, "", RULE, ""]
+    if primary := [line for line in lines if line.primary]:
+        cells = [[labels[line.reported.row], *_cells(line)] for line in primary]
+        told += ["## Primary endpoints", "", markdown_table(["Head Forcing less", *_HEADS, "remark"], cells), ""]
+    for row in dict.fromkeys(line.reported.row for line in measured):
+        others = [_cells(line) for line in measured if line.reported.row == row and not line.primary]
+        parts = [markdown_table([*_HEADS, "remark"], others) if others else "", _beside(rows[row], rows[OURS])]
+        for part in filter(None, [f"## Head Forcing less {labels[row]}" if any(parts) else "", *parts]):
+            told += [part, ""]
+    told += _returns(rows, labels)
+    if missing:
+        told += ["## Not measured", "", _missing(missing, labels), ""]
+    return "\n".join([*told, LIMITS])
+
+
+def _cells(line: Line) -> list[str]:
+    reported, test = line.reported, line.better
+    paper = "–" if reported.difference is None else f"{reported.difference:+.2f} ({reported.table})"
+    found, least = ["–", "–", "–"], "–" if line.found_from is None else f"{line.found_from:.2f}"
+    if test is not None:
+        found = [_told(test.interval), _p(test.p), _p(test.holm or 0.0) if line.primary else "alone"]
+    verdict = line.verdict if line.verdict in (UNDECIDED, NOT_MEASURED) else f"**{line.verdict}**"
+    return [_heading(line), paper, *found, least, verdict, line.remark.replace("|", "/")]
+
+
+def _heading(line: Line) -> str:
+    return line.column.heading + (", six prompts" if line.column.story == SIX_PROMPTS else "")
+
+
+def _missing(lines: Sequence[Line], labels: Mapping[str, str]) -> str:
+    """One row for each column and reason, with the rows that it concerns."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        found.setdefault((_heading(line), line.why), []).append(labels[line.reported.row])
+    cells = [[heading, ", ".join(rows), why.replace("|", "/")] for (heading, why), rows in found.items()]
+    return markdown_table(["column", "rows", "why"], cells)
+
+
+def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str]:
+    """The rows that were asked for memory: how alike the return is to the first visit, and to what shows no memory."""
+    cells = []
+    for name, stories in rows.items():
+        row = stories.get(RETURN, Measured())
+        means = [mean_interval(row.values(f"return_{key}")) for key in _RETURNED]
+        if means[0] is not None:
+            cells.append([labels[name], *("–" if mean is None else mean.text() for mean in means)])
+    if not cells:
+        return []
+    return ["## Scenes that return", "", RETURN_RULE, "", markdown_table(["row", *_RETURNED.values()], cells), ""]
+
+
+def _beside(row: Stories, ours: Stories) -> str:
+    """One sentence on metrics that the paper has no figure for."""
+    told = []
+    for key in BESIDE if ONE_PROMPT in row else ():
+        found = mean_interval(differences(ours[ONE_PROMPT].values(key), row[ONE_PROMPT].values(key)))
+        if found is not None:
+            told.append(f"{METRIC_COLUMNS[key].heading} {_told(found, 4)}")
+    return f"Without a figure in the paper, and without a verdict: {'; '.join(told)}." if told else ""
+
+
+def _told(found: Interval, digits: int = 2) -> str:
+    form = f"{{:+.{digits}f}}".format
+    return found.text(form) if found.count > 1 else f"{form(found.mean)} (one video)"
+
+
+def _p(value: float) -> str:
+    return "< 0.0001" if value < 0.0001 else f"{value:.4f}"

@@ -1,0 +1,79 @@
+"""The texts of `check-claim`'s videos, and which row is made with which of them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
+from ..prompts import prompts_of, stories_of
+from ..videos import Row, ScoredVideo, plan_videos
+from .claims import ADDED_ROWS, OURS
+from .paper_numbers import ONE_PROMPT, RETURN, SIX_PROMPTS
+
+STORY_TEXTS = 6
+FIRST_VISIT, BETWEEN, SECOND_VISIT = 1, 2, 3  # of a story that returns, numbers of its prompts from 0
+TAGGED = "echo"  # the row whose method brings a scene back where a tag says so
+
+
+def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[str]]:
+    """The prompts of each kind of videos. Raises HeadForcingError if a head profile is measured on one of them."""
+    found = {ONE_PROMPT: prompts_of(args.prompts, args.videos)}
+    if used := next((text for text in found[ONE_PROMPT] if text in PROFILING_PROMPTS), None):
+        raise HeadForcingError(f"the head profile is measured on the prompt {used[:60]!r}: give others with --prompts")
+    if returns:
+        found[RETURN] = return_stories(found[ONE_PROMPT])
+    if args.stories is not None:
+        found[SIX_PROMPTS] = stories_of(args.stories, args.videos, "--stories", STORY_TEXTS)
+        for number, line in enumerate(found[SIX_PROMPTS], 1):
+            if used := next((text for text in json.loads(line)["prompts"] if text.strip() in PROFILING_PROMPTS), None):
+                raise HeadForcingError(
+                    f"the head profile is measured on {used[:60]!r}: give other texts in line {number} of --stories"
+                )
+    args.prompts = None  # of which each video has its own
+    return found
+
+
+def return_stories(prompts: Sequence[str]) -> list[str]:
+    """A story that returns for each of three prompts or more, as JSON: an opening, then A, B and A again.
+
+    A is the prompt itself, B and the opening are the next two. Without the opening A would begin the video, whose first
+    frames anchor heads always hold: to see A again would then take no episodic memory. The B of each story is thus the
+    A of the next one. Raises HeadForcingError for fewer prompts, and for equal ones.
+    """
+    texts = [" ".join(prompt.split()) for prompt in prompts]
+    if len(set(texts)) < max(3, len(texts)):
+        raise HeadForcingError(
+            "stories that return take 3 or more --videos with different --prompts: give them, or leave scenes and "
+            "echo out of --rows"
+        )
+    around = [(text, texts[i - len(texts) + 1], texts[i - len(texts) + 2]) for i, text in enumerate(texts)]
+    return [json.dumps({"prompts": [opening, a, b, a]}, ensure_ascii=False) for a, b, opening in around]
+
+
+def with_recall(story: str) -> str:
+    """The story whose return is asked for by a tag."""
+    texts = json.loads(story)["prompts"]
+    texts[SECOND_VISIT] = f"[recall {FIRST_VISIT + 1}] {texts[SECOND_VISIT]}"
+    return json.dumps({"prompts": texts}, ensure_ascii=False)
+
+
+def plan_claims(
+    args: argparse.Namespace, rows: Mapping[str, Row], stories: Mapping[str, Sequence[str]]
+) -> tuple[list[ScoredVideo], dict[str, str]]:
+    """Plan all videos, as `plan_videos`: the paper's rows on its kinds of videos, and on stories that return the rows
+    that are asked for memory. The same noise belongs to a number in all rows."""
+    papers = {name: row for name, row in rows.items() if name not in ADDED_ROWS}
+    asked = [(papers, {kind: texts for kind, texts in stories.items() if kind != RETURN} if len(papers) > 1 else {})]
+    if RETURN in stories:
+        plain = {name: row for name, row in rows.items() if name in (OURS, "A", *ADDED_ROWS) and name != TAGGED}
+        tagged = {name: row for name, row in rows.items() if name == TAGGED}
+        asked += [(plain, {RETURN: stories[RETURN]}), (tagged, {RETURN: list(map(with_recall, stories[RETURN]))})]
+    planned: list[ScoredVideo] = []
+    left_out: dict[str, str] = {}
+    for mine, texts in asked:
+        videos, why = plan_videos(args, mine, texts)
+        planned, left_out = planned + videos, left_out | why
+    return [each for each in planned if each.row not in left_out], left_out

@@ -1,0 +1,89 @@
+"""The command `references`: does the layout of a room appear that is shown only as a picture? Exploratory.
+
+A room for four blocks, then one that the story has not shown, whose prompt holds a picture: a frame of that room as the
+world draws it, or of the same room in another video, or none.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import torch
+from tqdm import tqdm
+
+from ...headforcing_core.cache.policy import CachePolicy
+from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.compare import write_result
+from ...headforcing_core.commands.parser import count
+from ...headforcing_core.commands.paths import folder_written
+from ...headforcing_core.demo.words import Look
+from ...headforcing_core.files import claimed
+from ...headforcing_core.rollout.rows import Picture
+from ...headforcing_core.timeline.timeline import parse_timeline
+from ..statistics import Numbers, mean
+from .detector import layout_overlap, sightings
+from .judge import STRIDE, RoomsJudge, timeline_of
+from .measurements import Trained
+from .scenes import CLOCK, Layout, render
+from .stories import returning_story
+from .verdicts import means_table
+
+FIRST, VIDEOS = 86_000, 16
+BEFORE, SHOWN = 4, 4  # blocks in the room before, and in the room of the picture
+NONE, RIGHT, WRONG = "no picture", "a picture of the room", "a picture of another video's room"
+COLUMNS = ("layout", "wrong layout", "outline")
+RULES = ("quota", "function")
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `references` to the command line."""
+    sub = command("references", references, "Measure whether a room appears that is shown only as a picture.")
+    sub.add_argument("--out", type=folder_written("references.*"), required=True, help="folder")
+    sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row ({VIDEOS})")
+
+
+def references(args: argparse.Namespace) -> Result:
+    """Make all videos, then write `references.md` and `references.json`."""
+    judge = Trained.embedded().judge()
+    rows = {f"{shown}, roles by {rule}": (shown, rule) for rule in RULES for shown in (NONE, RIGHT, WRONG)}
+    with claimed(args.out / "references.json"):
+        torch.set_num_threads(1)
+        todo = tqdm(range(FIRST, FIRST + args.videos), unit="story", disable=args.json)
+        made = [[measure(judge, number, *row) for row in rows.values()] for number in todo]
+    videos = {row: [story[place] for story in made] for place, row in enumerate(rows)}
+    found = {"rows": videos, "numbers": [FIRST, FIRST + args.videos]}
+    return write_result(args.out, "references", table(videos), found, indent=None)
+
+
+def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
+    """Make one video, and look for the layout of the room, and for that of the wrong picture, in its second scene."""
+    looks = returning_story(np.random.default_rng(number), SHOWN, 0, 0, BEFORE)
+    story = timeline_of(looks)
+    pictures = {} if shown == NONE else {"room": _picture(judge, looks, number, wrong=shown == WRONG)}
+    if pictures:  # the model reads the same words
+        *others, last = (segment.text for segment in story.segments)
+        named = "|".join([*others, last.replace(" room", " @room")])
+        story = parse_timeline(named, CLOCK.start_seconds(len(looks)), references=("room",))
+    latents = judge.latents(judge.plan(CachePolicy(), rule, story, number), pictures)
+    frames = range(BEFORE * CLOCK.frames_per_block, len(looks) * CLOCK.frames_per_block)
+    seen = sightings(judge.autoencoder.decode(latents)[[STRIDE * frame for frame in frames]])
+    layouts = [Layout(number, looks[-1].room, version).pictures() for version in (0, 1)]
+    found: list[Sequence[float | None]] = [[layout_overlap(each, layout) for each in seen] for layout in layouts]
+    found.append([sighting.overlaps.get(looks[-1].shape, 0.0) for sighting in seen])
+    return {column: mean(values, decides=False) for column, values in zip(COLUMNS, found, strict=True)}
+
+
+def _picture(judge: RoomsJudge, looks: Sequence[Look], number: int, wrong: bool) -> Picture:
+    """The first video frame of the second scene, repeated to a block and encoded."""
+    versions = [int(wrong)] * len(looks)
+    still = render(looks, number, versions).video_frames[CLOCK.start_video_frame(BEFORE)]
+    frames = STRIDE * (CLOCK.frames_per_block - 1) + 1
+    return Picture(judge.autoencoder.encode(still.expand(frames, -1, -1, -1)), f"{number} {wrong}")
+
+
+def table(videos: Mapping[str, Sequence[Numbers]]) -> str:
+    """The rows with means and 95 % intervals, and each row's layout minus that without a picture."""
+    floors = {row: f"{NONE}, roles by {row.rpartition(' ')[2]}" for row in videos}
+    return means_table(videos, COLUMNS, floors, "layout minus no picture")

@@ -1,0 +1,185 @@
+"""The judge of the world of rooms: its stories, what it sees in videos, and the caches that only it makes."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+import torch
+from headforcing.headforcing_core.cache.memory import candidate_frame
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.render.comparison import Entry
+from headforcing.headforcing_core.render.video import begin_render
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.research.ablations import EvenMemory, RandomAdmission
+from headforcing.research.role_rules import RULES, with_rule
+from headforcing.research.rooms import judge as rooms_judge
+from headforcing.research.rooms import measure as rooms
+from headforcing.research.rooms.judge import STORIES, RoomsJudge, given_last_visits, timeline_of
+from headforcing.research.rooms.measurements import Trained
+from headforcing.research.rooms.scenes import CLOCK
+from headforcing.research.rooms.stories import last_visits, returns, visits
+from headforcing.research.rooms.tables import ROOMS_TABLES
+from tiny_files import NAVY, SAND, TEAL
+
+
+@pytest.fixture(scope="module")
+def judge(trained):
+    model = Trained(trained / "student-20.safetensors", trained / "autoencoder.safetensors")
+    return model.judge(model.profile(trained / "profile.json"))
+
+
+def test_the_stories_are_those_of_the_pre_registration():
+    looks = STORIES["second_away_30"](84_000)
+    assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
+    for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
+        looks = STORIES[name](80_000)
+        assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
+        assert len(set(map(len, (visits(looks)[0], visits(looks)[-1])))) == 1
+    looks = STORIES["eight_rooms"](83_000)
+    assert len({look.room for look in looks}) == 8 and looks[0:48:3] == looks[48:] and len(visits(looks)) == 16
+
+
+def test_every_one_of_eight_rooms_can_be_remembered_and_not_all_of_them():
+    """Each has two candidates before it is left, and there are more than entries before the first one comes back."""
+    policy, firsts = preset("head_forcing"), visits(STORIES["eight_rooms"](83_000))[:8]
+    options = CLOCK.frames_per_block, policy.memory.recent_frames, policy.episodic.update_interval
+    found = [[frame for block in visit if (frame := candidate_frame(block, *options)) is not None] for visit in firsts]
+    for visit, frames in zip(firsts, found, strict=True):
+        assert sum(frame // CLOCK.frames_per_block in visit for frame in frames) >= 2
+    assert sum(map(len, found)) > policy.memory.episodic_frames
+
+
+def test_a_timeline_shows_the_story(judge):
+    for story in STORIES.values():
+        looks = story(80_001)
+        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
+        assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
+
+
+def test_every_rule_gives_as_many_heads_to_each_role_and_needs_shares(judge):
+    profile = judge.profile
+    assert with_rule(profile, "quota").roles == (("anchor", "memory"), ("memory", "local"))
+    assert with_rule(profile, "function").roles == (("memory", "memory"), ("anchor", "local"))
+    assert with_rule(with_rule(profile, "function"), "quota") == profile
+    draw = random.Random(3)
+    parts = [[[draw.random() for _ in range(3)] for _ in range(6)] for _ in range(5)]
+    shares = [[[part / sum(head) for part in head] for head in layer] for layer in parts]
+    for fractions in ((0.25, 0.20), (0.0, 0.5), (0.7, 0.3), (1.0, 1.0), (0.0, 0.0)):
+        one, other = (Counter(role for layer in rule(shares, *fractions) for role in layer) for rule in RULES.values())
+        assert one == other
+    with pytest.raises(HeadForcingError, match="roles only"):
+        with_rule(replace(profile, shares=None), "function")
+
+
+def test_the_rendered_row_keeps_everything(judge):
+    found = judge.measure_truth(STORIES["twelve_blocks"](82_001), 82_001, encoded=False, ahead=True)
+    kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves", "camera")
+    assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1.0)
+    assert found["layout_by_chance"] < 0.4 and found["outline"] > 0.9 and found["place_error"] < 1.5
+
+
+def test_another_room_on_return_is_seen():
+    """The first two blocks of one video and the last one of another: other pictures, another marking."""
+    looks = (TEAL, SAND, TEAL)
+    one, other = (rooms_judge.render(looks, seed).video_frames for seed in (3, 4))
+    mixed = torch.cat((one[:21], other[21:]))
+    whole, found = (rooms_judge.story_numbers(video, looks, 3) for video in (one, mixed))
+    assert whole["layout"] == 1 and found["layout"] < 0.5
+    assert whole["background"] == found["background"] == 1
+
+
+def test_identity_is_the_colour_of_the_marking_of_the_first_block():
+    """Of a video, of one that goes on as the video that stands for chance, and of one that begins turned away."""
+    looks, cut, far = STORIES["twelve_blocks"](82_000), CLOCK.start_video_frame(1), rooms_judge.OTHER_VIDEO
+    draw = rooms_judge.Marking.draw
+    number = next(number for number in range(4) if draw(looks, number).colour != draw(looks, number + far).colour)
+    clip, other = rooms_judge.render(looks, number), rooms_judge.render(looks, number + far)
+    away = int((clip.facing == 0).nonzero()[0])
+    videos = (
+        clip.video_frames,
+        torch.cat((clip.video_frames[:cut], other.video_frames[cut:])),
+        torch.cat((clip.video_frames[away].expand(cut, -1, -1, -1), clip.video_frames[cut:])),
+    )
+    found = [rooms_judge.story_numbers(video, looks, number) for video in videos]
+    assert [numbers["identity"] for numbers in found] == [1.0, 0.0, None]
+    assert [numbers["identity_by_chance"] for numbers in found] == [0.0, 1.0, None]
+
+
+def roll(judge, policy, looks):
+    """The rollout's cache at its end, its events, and the latents of its blocks."""
+    plan = judge.plan(policy, "profile", timeline_of(looks), 0)
+    with begin_render(rooms_judge.job_of(plan), WanVideoModel(judge.backbone, torch.float32)) as render:
+        made = [block.latents for block in islice(render.blocks(), len(looks))]
+        return render.run.cache, render.run.events, made
+
+
+def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it_returns(judge):
+    looks = (TEAL, TEAL, SAND, TEAL, NAVY, SAND)
+    assert [list(visit) for visit in last_visits(looks)] == [[], [], [], [0, 1], [], [2]]
+    assert given_last_visits(looks).given == ((), (), (), (0, 1, 2, 4, 5), (), (6, 7, 8))
+    looks = (TEAL, TEAL, SAND, NAVY, TEAL, TEAL)
+    given, _, shown = roll(judge, given_last_visits(looks), looks)
+    _, _, plain = roll(judge, preset("head_forcing"), looks)
+    assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [False]
+    assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
+
+
+def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
+    table = ROOMS_TABLES["recall"]
+    for number in table.numbers(64):
+        looks = STORIES[table.question.story](number)
+        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks, "[recall]"), number)
+        assert rooms_judge.job_of(plan).script.rows[38].switch.recall == 2
+
+
+def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
+    """Compare what each row's plan says before the return; the video itself is not made."""
+    told = {}
+
+    def latents(self, plan):
+        told[row.label] = [str(segment.switch) for segment in plan.timeline.segments]
+        return torch.zeros(plan.frames, 16, 8, 8)
+
+    monkeypatch.setattr(RoomsJudge, "latents", latents)
+    monkeypatch.setattr(judge.autoencoder, "decode", lambda latents: latents)
+    monkeypatch.setattr(rooms_judge, "story_numbers", lambda *video: {})
+    monkeypatch.setitem(STORIES, "second_away_30", lambda number: (NAVY, TEAL, SAND, TEAL))
+    for row in ROOMS_TABLES["recall"].entries(deciding=False):
+        if isinstance(row, Entry):
+            rooms.measured(judge, rooms.VideoJob("recall", row, 84_000))
+    tags = {"[recall 2]": "recall 2", "[recall]": "recall"}
+    assert told == {label: ["reset"] * 3 + [tags.get(label.split(", ")[-1], "reset")] for label in told}
+    assert sum(switches[-1] != "reset" for switches in told.values()) == 3 and list(told)[-1] == "Head Forcing"
+
+
+def test_even_memory_has_the_frame_slots_of_head_forcing(judge):
+    story = timeline_of(STORIES["away_15"](80_000))
+    ours, even = (judge.plan(policy, "profile", story, 0).shape for policy in (preset("head_forcing"), EvenMemory()))
+    assert even.frame_slots == ours.frame_slots
+    assert {policy.recent_frames for policy in even.groups} == {3}
+    assert sorted(policy.episodic_frames for policy in even.groups) == [2, 3]
+    cache, _, _ = roll(judge, EvenMemory(), (TEAL, SAND, NAVY) * 3)
+    held = [group.entries for group in cache.groups]
+    assert held == [len(cache.memory.entries), len(cache.others[0][1].entries)] and min(held) >= 1
+
+
+def test_random_admission_admits_some(judge):
+    policy = RandomAdmission()
+    policy = replace(policy, episodic=replace(policy.episodic, update_interval=1))
+    _, events, _ = roll(judge, policy, (TEAL, SAND, NAVY) * 4)
+    assert {event.admitted for event in events} == {True, False}
+
+
+def test_a_model_is_judged_one_block_ahead_of_a_true_past(judge):
+    rows = {row.label: row for row in ROOMS_TABLES["h3"].question.rows}
+    found = [
+        judge.measure_story(rows[label].policy, "profile", (TEAL, SAND, TEAL), 5, ahead=True)
+        for label in ("Head Forcing", "local heads see their own block alone")
+    ]
+    assert found[0]["loss_0.9375"] != found[1]["loss_0.9375"]
+    assert all(0 <= numbers["place_error"] <= 32 for numbers in found)

@@ -1,0 +1,332 @@
+"""Training of the embedded model: the parallel forward is the engine's, and every stage goes on where it stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.research.rooms.scenes import render
+from headforcing.research.rooms.stories import random_story
+from headforcing.research.training import data as rooms_data
+from headforcing.research.training import distill
+from headforcing.research.training import gate as rooms_gate
+from headforcing.research.training import stages as rooms_stages
+from headforcing.research.training import train as rooms
+from headforcing.research.training.data import ClipPool, Crops, asked_for, draw_stories, latent_cells, text_of
+from headforcing.research.training.parallel_forward import forward, teacher_forced_flow, teacher_forcing
+from headforcing.research.training.resumable import Checkpoints, Deadline, Stopped
+from headforcing.research.training.stages import Recipe, Run, flow_loss, picture_loss, rate_factor
+from headforcing.research.training.training import (
+    Average,
+    Optimizer,
+    Workers,
+    add_noise,
+    draw_times,
+    initialise,
+    load,
+    save,
+)
+from safetensors.torch import load_file
+from tiny_files import SAND, TEAL
+
+TINY = WanConfig(dim=32, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
+
+
+@pytest.fixture(autouse=True)
+def eager():
+    """Compiling takes a minute and changes nothing that is tested here."""
+    torch.manual_seed(0)
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+def draw_texts(seed, batch, blocks=7):
+    """Text embeddings of the first blocks of random stories, `[batch, blocks, 12, 64]`."""
+    return draw_stories(seed, 0, 0, batch)[0][:, :blocks]
+
+
+def tiny_model():
+    model = WanModel(TINY)
+    initialise(model)
+    torch.nn.init.normal_(model.head.head.weight, std=0.1)
+    return model
+
+
+def engine_flows(model, clean, noisy, sigmas, texts):
+    """The flow of every block from the engine: each is noised, then remembered clean."""
+    timeline = parse_timeline(" | ".join(f"prompt {i}" for i in range(len(texts))), (12 * len(texts) - 3) / 16)
+    plan = RenderPlan.make(model.config, preset("self_forcing"), schedule("self_forcing"), timeline, 64, 64)
+    assert [row.prompt for row in plan.rows] == [segment.text for segment in plan.timeline.segments]
+    video = WanVideoModel(model, torch.float32)
+    cache = plan.make_cache(torch.float32, "cpu")
+    flows = []
+    for block in range(plan.blocks):
+        video.use_prompt(texts[block])
+        frames = slice(3 * block, 3 * block + 3)
+        cache.begin_block()
+        flows.append(video.flow(noisy[frames], sigmas[block], cache))
+        video.write_clean(clean[frames], cache)
+        cache.commit(video.prompt)
+    return torch.cat(flows)
+
+
+def test_the_parallel_forward_is_the_engine_with_its_cache():
+    """Of the shipped weights: seven blocks at once against one after another, to 2e-5."""
+    model = load(assets.TOY_CONFIG, assets.model_path()).requires_grad_(False)
+    text = draw_texts(1, 1)
+    clean = torch.randn(1, 21, 16, 8, 8)
+    times = draw_times((1, 7))
+    noisy, _ = add_noise(clean, times)
+    found = teacher_forced_flow(model, clean, noisy, 1000 * times, text)[0]
+    expected = engine_flows(model, clean[0], noisy[0], times[0, ::3].tolist(), text[0])
+    torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.std()), rtol=2e-5)
+
+
+def test_blocks_with_a_past_are_the_same_blocks_in_one_piece():
+    model, text = tiny_model().requires_grad_(False), draw_texts(2, 2, blocks=2)
+    clean, noisy = torch.randn(2, 6, 16, 8, 8), torch.randn(2, 6, 16, 8, 8)
+    times = torch.full((2, 6), 0.7)
+    whole = teacher_forced_flow(model, clean, noisy, 1000 * times, text)
+    _, past = forward(model, clean[:, :3], torch.zeros(2, 3), text[:, :1], range(3))
+    second, _ = forward(model, noisy[:, 3:], 700 * torch.ones(2, 3), text[:, 1:], range(3, 6), past=past)
+    torch.testing.assert_close(second, whole[:, 3:], atol=1e-5, rtol=1e-5)
+
+
+def test_teacher_forcing_lets_a_block_see_itself_and_clean_blocks_before_it():
+    assert teacher_forcing(3, 10) == (
+        (0, 10, ((0, 10),)),
+        (10, 20, ((0, 20),)),
+        (20, 30, ((0, 0), (20, 30))),
+        (30, 40, ((0, 10), (30, 40))),
+        (40, 50, ((0, 20), (40, 50))),
+    )
+
+
+def test_noise_levels_are_shared_by_the_frames_of_a_block_and_lean_to_high_ones():
+    times = draw_times((500, 7))
+    assert times.shape == (500, 21) and torch.equal(times[:, 0], times[:, 2])
+    assert 0 < times.min() and times.max() < 1 and 0.55 < times.mean() < 0.66
+    clean = torch.randn(500, 21, 1, 1, 1)
+    noisy, noise = add_noise(clean, times)
+    torch.testing.assert_close(noisy + times[..., None, None, None] * (clean - noise), clean)
+    rates = [rate_factor(step, 1000, decay=0.4) for step in (0, 49, 99, 500, 600, 800, 999)]
+    assert rates == pytest.approx([0.01, 0.5, 1, 1, 1, 0.5, 0.0025]), "rises, stays and falls"
+
+
+def test_some_clips_have_no_text_and_some_words_are_left_out_of_whole_clips():
+    rng = np.random.default_rng(3)
+    texts = [text_of(random_story(rng, 7), rng) for _ in range(400)]
+    assert 0.10 < np.mean([not text.any() for text in texts]) < 0.21
+    words = [int((text[0].abs().sum(-1) > 0).sum()) for text in texts if text.any()]
+    assert {9, 11} < set(words) and 0.02 < np.mean([n not in (9, 11) for n in words]) < 0.6
+
+
+def test_the_pool_gives_other_clips_as_time_goes_on():
+    pool = ClipPool(assets.load_autoencoder(), seed=4, rank=0, size=4, fresh=2)
+    latents, cover, text = pool.draw(0, 3)
+    assert latents.shape == (3, 36, 16, 8, 8) and cover.shape == (3, 36, 8, 8) and text.shape == (3, 12, 12, 64)
+    assert 0 <= cover.min() and cover.max() <= 1 and 0.02 < cover.mean() < 0.4
+    first = set(pool._clips)
+    pool.draw(1, 4)
+    assert first <= {0, 1, 2, 3} and set(pool._clips) == {2, 3, 4, 5}, "two of four are replaced at every step"
+
+
+@pytest.mark.slow
+def test_base_training_makes_the_flow_better_and_its_weights_are_stored(tmp_path):
+    model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
+    optimizer, average = Optimizer(model, 0.02, 2e-3), Average(model, 0.9)
+    losses = []
+    for step in range(25):
+        loss = flow_loss(model, *pool.draw(step, 4))
+        optimizer.step(loss, 1.0)
+        average.update(model)
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
+    assert set(average.state_dict(model)) == set(model.state_dict())
+    save(model.state_dict(), tmp_path / "w.safetensors")
+    again = load(TINY, tmp_path / "w.safetensors")
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
+
+
+def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
+    model, text = tiny_model().requires_grad_(False), draw_texts(6, 3)
+    made = distill.roll_out(model, text)
+    assert made.clean.shape == made.noisy.shape == (3, 21, 16, 8, 8)
+    levels = torch.tensor(distill.SIGMAS)
+    assert torch.isin(made.times, levels).all() and len(made.times.unique()) == 4
+    again = distill.denoised(model, made.clean, made.noisy, made.times, text)
+    last = made.times == levels[-1]
+    torch.testing.assert_close(again[last], made.clean[last], atol=1e-4, rtol=1e-4)
+    assert (again[~last] - made.clean[~last]).abs().max() > 1e-3  # other steps are not the last
+
+
+def test_a_student_as_good_as_its_teacher_is_left_alone_and_a_worse_one_is_not():
+    teacher, text = tiny_model().requires_grad_(False), draw_texts(7, 2)
+    made = distill.roll_out(teacher, text)
+    same = distill.matching_gradient(teacher, teacher, made.clean, made, guidance=1.0)
+    assert same.abs().max() == 0
+    other = distill.matching_gradient(teacher, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0)
+    assert other.abs().mean() > 0.01
+
+
+@pytest.fixture
+def autoencoder():
+    torch.manual_seed(0)
+    model = RoomsAutoencoder(fine=8, coarse=16)
+    torch.nn.init.normal_(model.time.weight, std=0.1)
+    return model.eval().requires_grad_(False)
+
+
+def test_training_decodes_what_inference_decodes(autoencoder):
+    latents = torch.randn(2, 3, 16, 2, 2)
+    both = autoencoder.decode_raw(autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
+    for clip, decoded in zip(latents, both, strict=True):
+        torch.testing.assert_close(autoencoder.decode(clip), decoded, atol=1e-5, rtol=1e-5)
+
+
+def test_the_loss_of_pictures_sees_what_looks_blocky():
+    """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
+    truth, weight = torch.zeros(1, 2, 3, 32, 32), torch.ones(1, 2, 1, 32, 32)
+    tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
+    shifted = tiles.roll((2, 2), (0, 1))
+
+    def cost(error):
+        return picture_loss(truth + error, truth, weight).item()
+
+    assert cost(tiles) > cost(shifted) + 0.02
+
+
+def test_pictures_count_where_a_room_comes_back_and_crops_follow_from_the_step_alone():
+    clip = render((TEAL, SAND, TEAL), seed=8)
+    extra = asked_for(clip) - latent_cells(clip.shape)
+    assert (extra[:6] == 0).all() and extra[6:].sum() > 5
+    one, other = Crops(1, 0, clips=2), Crops(1, 0, clips=2)
+    one.draw(0, 2)
+    video_frames, weight = one.draw(5, 3)
+    assert video_frames.shape == (3, 9, 3, 32, 32) and weight.min() >= 1
+    assert torch.equal(video_frames, other.draw(5, 3)[0])
+
+
+def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, monkeypatch):
+    cases = [rooms_gate.make_case(autoencoder, 2, seed) for seed in (1, 2)]
+    changed = (cases[0].true != cases[0].other).flatten(1).any(1)
+    assert changed[:6].all() and not changed[6:12].any() and changed[12:].all(), "pasts differ in one room alone"
+    noise = torch.randn(2, 3, 16, 8, 8)
+    monkeypatch.setattr(rooms_gate, "teacher_forced_flow", lambda model, past, noisy, times, text: noisy - past)
+    torch.testing.assert_close(rooms_gate.recalls(None, cases, noise), torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
+    monkeypatch.setattr(rooms_gate, "teacher_forced_flow", lambda model, past, noisy, times, text: noisy)
+    true, other = rooms_gate.recalls(None, cases, noise)
+    torch.testing.assert_close(true, other)
+
+
+def test_only_a_state_that_every_worker_has_is_gone_on_from_and_older_ones_go(tmp_path):
+    workers = [Checkpoints(tmp_path, "base", rank, 2) for rank in (0, 1)]
+    assert workers[0].load() is None
+    for step in (10, 20, 30):
+        workers[0].save(step, {"step": step})
+        if step < 30:  # the second worker is stopped before it has stored its third state
+            workers[1].save(step, {"step": step})
+    assert [checkpoints.load() for checkpoints in workers] == [(20, {"step": 20})] * 2
+    assert not list(tmp_path.glob("*000030*")) and not list(tmp_path.glob("*000010.rank0*"))
+    alone = Checkpoints(tmp_path / "alone", "base")
+    for step in (50, 60, 10, 20, 30):
+        alone.save(step, {})
+    assert [int(path.name[5:11]) for path in sorted(alone.folder.glob("*.pt"))] == [20, 30, 50, 60]
+
+
+def test_states_of_another_training_are_refused(tmp_path):
+    """Neither mixed nor begun anew: another number of workers, another seed, no common step."""
+    for rank in (0, 1):
+        Checkpoints(tmp_path, "base", rank, 2, seed=1).save(10, {"step": 10})
+    assert Checkpoints(tmp_path, "base", 1, 2, seed=1).load() == (10, {"step": 10})
+    for rank, workers, seed, message in (
+        (0, 1, 1, "by 2 workers with seed 1, and these are 1 with seed 1"),
+        (0, 2, 3, "these are 2 with seed 3"),
+        (0, 3, 1, "no step after which all 3 workers"),
+    ):
+        with pytest.raises(Stopped, match=message):
+            Checkpoints(tmp_path, "base", rank, workers, seed).load()
+    assert len(list(tmp_path.glob("*.pt"))) == 2
+
+
+@pytest.mark.parametrize(
+    ("effects", "chosen"), [((0.7, 0.5, 0.39), "student-2"), ((0.1, 0.2, 0.4), "student-3"), ((0.3, 0.2, 0.1), None)]
+)
+def test_the_latest_student_that_remembers_enough_is_chosen(effects, chosen, tmp_path, monkeypatch):
+    small = replace(recipe(tmp_path), student_steps=3, student_warm_up=0)
+    found = dict(zip((path.name for path in small.students()), effects, strict=True))
+    monkeypatch.setattr(rooms, "gate", lambda run, weights, target: found[weights.name])
+    rooms.choose(Run(small, Workers(), Deadline(None)))
+    stored = json.loads((tmp_path / "chosen.json").read_text())
+    assert stored["chosen"] == (chosen and f"{chosen}.safetensors") and stored["passes"] is (chosen is not None)
+    asked = list(found)[::-1][: 3 if chosen is None else 4 - int(chosen[-1])]
+    assert stored["students"] == {name: found[name] for name in asked}
+    assert stored["memory"] == found.get(stored["chosen"])
+
+
+def test_the_gate_measures_again_what_has_changed(tmp_path, monkeypatch):
+    small, made = recipe(tmp_path), []
+    monkeypatch.setattr(rooms, "load", lambda config, path: torch.nn.Identity())
+    monkeypatch.setattr(rooms_gate, "measure", lambda *given: made.append(1) or {"0": [1.0], "1": [0.5]})
+    run = Run(small, Workers(), Deadline(None))
+    run.__dict__["autoencoder"] = None
+    for weights, autoencoder, measured in ((b"a", b"a", 1), (b"a", b"a", 1), (b"b", b"a", 2), (b"b", b"b", 3)):
+        small.base.write_bytes(weights)
+        small.autoencoder.write_bytes(autoencoder)
+        assert rooms.gate(run, small.base, tmp_path / "base.gate.json") == 0.5
+        assert len(made) == measured
+    monkeypatch.setattr(rooms, "gate", lambda run, weights, target: 0.2)
+    with pytest.raises(Stopped, match=r"0.200, at least 0.6"):
+        rooms.train(run)  # a base that remembers too little is not distilled
+
+
+def recipe(folder):
+    return Recipe(
+        folder,
+        autoencoder_steps=2, autoencoder_batch=1, autoencoder_keep=1,
+        base_steps=2, base_batch=1, base_keep=1,
+        student_steps=2, student_batch=1, student_warm_up=1, students_every=1, student_keep=1,
+        config=TINY,
+    )  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, monkeypatch):
+    """Autoencoder, base, gate, distillation and choice, bit for bit; clips of three blocks."""
+    monkeypatch.setattr(rooms_data, "BLOCKS", 3)
+    monkeypatch.setattr(rooms_data, "random_story", lambda rng, blocks=3: random_story(rng, 3))
+    monkeypatch.setattr(rooms, "GATE_STORIES", 2)
+    monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
+    monkeypatch.setattr(rooms_gate, "AWAY", (0, 1))
+    whole, parts = recipe(tmp_path / "whole"), recipe(tmp_path / "parts")
+    rooms.train(Run(whole, Workers(), Deadline(None)), below_gate=True)
+    # the first distillation of a process can round differently from all later ones
+    whole.student(2).unlink()
+    rooms_stages.distill(Run(whole, Workers(), Deadline(None)))
+    stops = 0
+    for _ in range(20):
+        try:
+            rooms.train(Run(parts, Workers(), Deadline(0)), below_gate=True)
+            break
+        except Stopped:
+            stops += 1
+    assert stops == 6
+    for name in ("autoencoder", "base", "student-2"):
+        one, other = (load_file(run.out / f"{name}.safetensors") for run in (whole, parts))
+        assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
+    assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, "a student is measured as it is released"
+    chosen = json.loads((parts.out / "chosen.json").read_text())
+    assert chosen["chosen"] is None and chosen["passes"] is False
+    assert all(map(np.isfinite, chosen["students"].values()))
+    assert not list(parts.out.glob("student-*.pt"))

@@ -1,0 +1,148 @@
+"""Clips of the world of rooms, rendered or through an autoencoder: as one picture, and as the detector sees them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import groupby
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ...headforcing_core.commands.arguments import Result
+from ...headforcing_core.commands.parser import count
+from ...headforcing_core.commands.paths import READ, WRITTEN
+from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
+from ...headforcing_core.demo.words import Look
+from ...headforcing_core.files import replacing
+from ..rooms.detector import Sighting, camera_words, layout_overlap, mark_of, motion_word, sightings
+from ..rooms.scenes import FRAME_SIZE, Clip, looks_of_frames
+from .data import training_clip
+
+STRIDE = 4
+LEAST_PLACES = 18  # of one motion, so many latent frames, before its word is judged
+FIRST_CLIP = 90_000  # training uses other clips
+SCALE = 2  # of a sheet
+
+Numbers = dict[str, list[float]]
+Accuracy = dict[str, list[float | None]]
+"""By what is detected, a value for each clip; None where there was nothing to detect."""
+
+
+def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
+    """Detections that are right in the video frames of a clip, one value per chance to be right."""
+    seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
+    numbers: Numbers = {}
+    for index, sighting in enumerate(seen):
+        for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
+            if value is not None:
+                numbers.setdefault(name, []).append(float(value))
+    numbers["colour of the marking, of the whole clip"] = [float(mark_of(seen) == clip.marking.colour)]
+    start = 0
+    for motion, group in groupby(looks[::STRIDE], key=lambda look: look.motion):
+        stop = start + len(list(group))
+        places, start = [sighting.place for sighting in seen[start:stop]], stop
+        if len(places) >= LEAST_PLACES:
+            numbers.setdefault("word of the motion", []).append(float(motion_word(places, STRIDE) == motion))
+    words = camera_words(video_frames)
+    still = [frame for frame in range(0, len(words), STRIDE) if looks[frame] == looks[frame + 2]]
+    numbers["word of the camera"] = [float(words[frame] == looks[frame].camera) for frame in still]
+    return numbers
+
+
+def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[str, float | None]:
+    """Whether each thing in a video frame was detected rightly; None where there was nothing to detect."""
+    layout = next(layout for layout in clip.layouts if layout.room == look.room)
+    camera = int(clip.camera[frame])
+    hung = [replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)]
+    return {
+        "one actor": seen.count == 1,
+        "colour": seen.colour == look.colour,
+        "shape": seen.shape == look.shape,
+        "overlap with the named outline": seen.overlaps.get(look.shape, 0.0),
+        "colour of the wall": seen.background == look.background,
+        "pattern of the wall": seen.pattern == look.pattern,
+        "tint, largest error of a channel": float(np.abs(np.array(seen.tint) - layout.tint).max()),
+        "layout": layout_overlap(seen, hung),
+        "colour of the marking, facing the camera": seen.mark == clip.marking.colour
+        if clip.facing[frame] == 1
+        else None,
+        "marking, facing the camera": seen.marking == clip.marking if clip.facing[frame] == 1 else None,
+        "no marking, turned away": seen.mark is None if clip.facing[frame] == 0 else None,
+    }
+
+
+def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> Accuracy:
+    """The part of each clip that was detected rightly, after `through` has had its video frames."""
+    every: Accuracy = {}
+    for index in range(clips):
+        clip = training_clip(FIRST_CLIP + index)
+        for name, values in clip_accuracy(clip, through(clip.video_frames)).items():
+            every.setdefault(name, [None] * clips)[index] = round(float(np.mean(values)), 5)
+    return every
+
+
+def table(columns: Mapping[str, Accuracy]) -> str:
+    """A Markdown table of the means over the clips in which there was something to detect."""
+    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    for row in next(iter(columns.values())):
+        means = (np.mean([value for value in column[row] if value is not None]) for column in columns.values())
+        lines.append(f"| {row} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
+    return "\n".join(lines)
+
+
+def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
+    """Add `accuracy` and `sheet` to the commands."""
+    sub = command("accuracy", show_accuracy, "Measure how often the detector is right on rendered clips.")
+    sub.add_argument("--clips", type=count, default=64)
+    sub.add_argument("--autoencoder", type=READ)
+    sub.add_argument("--out", type=WRITTEN, help="JSON to write")
+
+    sub = command("sheet", write_sheet, "Draw clips of the world of rooms, one row each.")
+    sub.add_argument("--out", type=WRITTEN, required=True, help="PNG to write")
+    sub.add_argument("--clips", type=count, default=8)
+    sub.add_argument("--columns", type=count, default=12)
+    sub.add_argument("--seed", type=int, default=0, help="number of the first clip")
+    sub.add_argument("--autoencoder", type=READ, help="show each clip also through it")
+
+
+def show_accuracy(args: argparse.Namespace) -> Result:
+    """Measure the detector on rendered clips."""
+    torch.set_num_threads(1)
+    columns = {"rendered": accuracy(args.clips)}
+    if args.autoencoder:
+        autoencoder = load_rooms_autoencoder(args.autoencoder)
+        columns["through the autoencoder"] = accuracy(args.clips, lambda v: autoencoder.decode(autoencoder.encode(v)))
+    if args.out:
+        with replacing(args.out) as partial:
+            partial.write_text(json.dumps(columns) + "\n", encoding="utf-8")
+    return {"text": table(columns), "json": columns}
+
+
+def sheet(videos: Sequence[Tensor], columns: int) -> Image.Image:
+    """Evenly spaced video frames of each video in a row."""
+    rows = []
+    for video_frames in videos:
+        chosen = torch.linspace(0, len(video_frames) - 1, columns).round().long()
+        rows.append(torch.cat(list(video_frames[chosen]), 1))
+    pixels = (torch.cat(rows) * 255).round().byte().numpy()
+    image = Image.fromarray(pixels)
+    return image.resize((image.width * SCALE, image.height * SCALE), Image.Resampling.NEAREST)
+
+
+def write_sheet(args: argparse.Namespace) -> Result:
+    """Write a contact sheet of clips."""
+    torch.set_num_threads(1)
+    autoencoder = load_rooms_autoencoder(args.autoencoder) if args.autoencoder else None
+    videos = []
+    for seed in range(args.seed, args.seed + args.clips):
+        videos.append(training_clip(seed).video_frames)
+        if autoencoder:
+            videos.append(autoencoder.decode(autoencoder.encode(videos[-1])))
+    with replacing(args.out) as partial:
+        sheet(videos, args.columns).save(partial, format="PNG")
+    return {"text": f"sheet    {args.out}", "json": {"sheet": str(args.out)}}

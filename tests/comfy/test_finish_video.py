@@ -1,0 +1,234 @@
+"""Finish Video: chunks without seams, sound, a server that is killed, memory, and what it refuses."""
+
+import json
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+import torch
+from comfy_browser import Browser
+from comfy_graphs import Graph, changed, failed, node, queued, stopper, video_frames
+from comfy_harness import ComfyServer, run_in_comfy
+from comfy_setup import FLOOR, NEWEST, installed
+from headforcing.headforcing_core.video.sound import sound_of_samples
+from headforcing.headforcing_core.video.writer import VideoWriter
+from tiny_checkpoints import interpolator, upscaler
+from websockets.exceptions import ConnectionClosed
+
+pytestmark = pytest.mark.comfy
+
+# notes what the player plays, ten times a second: whether it grows, its length, and the text above it
+_WATCH = """() => {
+  window.__seen = [];
+  const text = (video) => video.parentNode.parentNode.firstChild.textContent;
+  setInterval(() => {
+    const video = document.querySelector("video[aria-label='Video of Finish Video']");
+    if (video?.readyState >= 2)
+      window.__seen.push([video.src.startsWith("blob:"), video.duration, text(video)]);
+  }, 100);
+}"""
+WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
+
+
+def picture(place: int, width: int = WIDTH, height: int = HEIGHT) -> torch.Tensor:
+    """A bar that moves over a slope, `[1, height, width, 3]`."""
+    frame = torch.linspace(40, 160, width).repeat(1, height, 1)[..., None].repeat(1, 1, 1, 3)
+    frame[:, :, place % width : place % width + 6, place % 3] = 255
+    return frame.byte()
+
+
+def tone(seconds: float) -> torch.Tensor:
+    """Two channels of sound, `[2, n]`."""
+    at = torch.arange(round(seconds * RATE)) / RATE
+    return torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
+
+
+def video_file(path: Path, count: int, sound: bool = True, **size: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    first = picture(0, **size)
+    tones = sound_of_samples(tone(count / FPS), RATE) if sound else None
+    with VideoWriter(path, first.shape[2], first.shape[1], FPS, sound=tones) as writer:
+        for place in range(count):
+            writer.write(picture(place, **size))
+    return path
+
+
+def models(server: ComfyServer) -> None:
+    upscaler(server.model_path("upscale_models", "tiny_x2.safetensors"))
+    interpolator(server.model_path("frame_interpolation", "tiny_rife.safetensors"))
+
+
+def finishing(file: str, prefix: str, interpolated: bool = True, **more: Any) -> Graph:
+    """Load Video and the models into Finish Video."""
+    graph = {
+        "load": node("LoadVideo", file=file),
+        "upscaler": node("UpscaleModelLoader", model_name="tiny_x2.safetensors"),
+        "finish": node(
+            "HeadForcingFinishVideo",
+            video=["load", 0], upscale_model=["upscaler", 0], multiplier=2, filename_prefix=prefix, **more,
+        ),
+    }  # fmt: skip
+    if interpolated:
+        graph["rife"] = node("FrameInterpolationModelLoader", model_name="tiny_rife.safetensors")
+        graph = changed(graph, "finish", interp_model=["rife", 0])
+    return graph
+
+
+def frames_of(path: Path) -> np.ndarray:
+    return video_frames(path).astype(int)
+
+
+def sound_packets(path: Path) -> list[bytes]:
+    with av.open(str(path)) as container:
+        return [bytes(packet) for packet in container.demux(audio=0) if packet.size]
+
+
+def about(path: Path) -> tuple[int, int, int, Fraction | None]:
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        return stream.width, stream.height, stream.frames, stream.average_rate
+
+
+def test_chunks_have_no_seams_and_a_long_video_takes_no_more_memory(tmp_path: Path):
+    """Every length of chunks, and going on from any frame, gives what ComfyUI's own nodes give for the whole clip."""
+    for folder, write in (("upscale_models", upscaler), ("frame_interpolation", interpolator)):
+        (tmp_path / "models" / folder).mkdir(parents=True)
+        write(tmp_path / "models" / folder / "tiny.safetensors")
+    short = video_file(tmp_path / "short.mp4", 11)
+    long = video_file(tmp_path / "long.mp4", 240, sound=False, width=256, height=192)  # finished 0.6 GB as an IMAGE
+    printed = run_in_comfy(
+        installed(NEWEST),
+        Path(__file__).parent / "programs" / "finish_in_chunks.py",
+        "tiny.safetensors", "tiny.safetensors", short, long, Path(__file__).parents[1] / "helpers",
+        base_dir=tmp_path,
+    )  # fmt: skip
+    found = json.loads(printed.splitlines()[-1])
+    assert (found["frames"], found["fps"], found["keys"]) == (11, FPS, 3) and found["moves"] > 1
+    assert found["differs"] == dict.fromkeys(found["differs"], 0)
+    assert found["long"] == 240 and found["longest"] <= 17 and found["grown"] < 200e6
+
+
+def test_a_video_is_finished_with_its_sound(comfy: ComfyServer):
+    models(comfy)
+    source = video_file(comfy.input_dir / "clip.mp4", 40)
+    result = queued(comfy, finishing("clip.mp4", "finish/clip"))
+    (shown,) = result.outputs["finish"]["images"]
+    path = comfy.output_dir / shown["subfolder"] / shown["filename"]
+    assert path.name == "clip_00001_.mp4" and about(path) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
+    assert sound_packets(path) == sound_packets(source), "unchanged"
+    with av.open(str(path)) as container:
+        assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
+    own, given = frames_of(path), frames_of(source)
+    assert np.abs(own[::2, ::2, ::2] - given).mean() < 12, "the frames of the video are every second one"
+    assert [name.name for name in (comfy.output_dir / "finish").iterdir()] == ["clip_00001_.mp4"]
+
+
+def test_another_sound_a_part_of_a_video_and_one_in_memory(comfy: ComfyServer):
+    """Video Slice leaves a part; CreateVideo holds frames; AUDIO replaces the sound."""
+    models(comfy)
+    video_file(comfy.input_dir / "parts.mp4", 40)
+    graph = finishing("parts.mp4", "finish/part", interpolated=False)
+    graph["slice"] = node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False)
+    graph["parts"] = node("GetVideoComponents", video=["load", 0])
+    graph["memory"] = node("CreateVideo", images=["parts", 0], fps=16.0)
+    graph["again"] = {**graph["finish"], "inputs": {**graph["finish"]["inputs"], "filename_prefix": "finish/memory"}}
+    graph = changed(graph, "finish", video=["slice", 0])
+    graph = changed(graph, "again", video=["memory", 0], audio=["parts", 1])
+    queued(comfy, graph)
+    part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("part", "memory"))
+    assert about(part) == (2 * WIDTH, 2 * HEIGHT, 16, Fraction(FPS)) and about(memory)[2:] == (40, Fraction(FPS))
+    assert np.abs(frames_of(part) - frames_of(memory)[8:24]).mean() < 2
+    with av.open(str(part)) as container:
+        assert float(container.streams.audio[0].duration * container.streams.audio[0].time_base) == pytest.approx(
+            1, abs=0.05
+        )
+    with av.open(str(memory)) as container:
+        samples = np.concatenate([frame.to_ndarray() for frame in container.decode(audio=0)], 1)
+    heard = np.abs(np.fft.rfft(samples[0, RATE // 2 : RATE // 2 + RATE]))
+    assert heard.argmax() == pytest.approx(220, abs=3), "neither faster nor slower"
+
+
+def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy_to_kill: ComfyServer):
+    """SIGKILL in the middle; the next server copies what is there and makes the rest, as if nothing had been."""
+    server = comfy_to_kill
+    video_file(server.input_dir / "long.mp4", 128)
+    graph = finishing("long.mp4", "finish/v")
+
+    def kill(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "finish" and data["value"] >= 180:
+            server.stop()
+
+    models(server)
+    with pytest.raises(ConnectionClosed):
+        server.queue(graph, on_event=kill)
+    (growing,) = (server.output_dir / "finish").glob("*.mp4")
+    before = frames_of(growing)
+    assert growing.name.endswith(".part.mp4") and len(before) > 70, "what was written until then plays"
+    server.start()
+    done = queued(server, graph)
+    values = [value for value, _ in done.progress["finish"]]
+    assert values[0] > 48 and values == sorted(values) and values[-1] == 255, "not from the beginning"
+    straight = queued(server, changed(graph, "finish", filename_prefix="finish/straight"))
+    assert straight.progress["finish"][0][0] < 48
+    ours, whole = (frames_of(server.output_dir / "finish" / f"{name}_00001_.mp4") for name in ("v", "straight"))
+    moves = np.abs(whole[1:] - whole[:-1]).mean()
+    assert ours.shape == whole.shape and np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves, (
+        "but for what encoding loses"
+    )
+    assert sorted(path.name for path in (server.output_dir / "finish").iterdir()) == [
+        "straight_00001_.mp4",
+        "v_00001_.mp4",
+    ]
+
+
+def test_a_cancelled_one_goes_on_and_an_older_comfyui_enlarges(comfy_floor: ComfyServer):
+    """0.3.75 has no models for interpolation."""
+    models(comfy_floor)
+    video_file(comfy_floor.input_dir / "cancel.mp4", 300)
+    graph = finishing("cancel.mp4", "cancelled/v", interpolated=False)
+
+    assert comfy_floor.queue(graph, on_event=stopper(comfy_floor, "finish", 200)).outcome == "interrupted"
+    result = queued(comfy_floor, graph)
+    assert 100 < result.progress["finish"][0][0]
+    (file,) = (comfy_floor.output_dir / "cancelled").iterdir()
+    assert about(file) == (2 * WIDTH, 2 * HEIGHT, 300, Fraction(FPS)) and comfy_floor.install.version == FLOOR
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
+def test_it_plays_in_the_node_while_it_grows(browser: Browser):
+    models(browser.server)
+    video_file(browser.server.input_dir / "watch.mp4", 120)
+    browser.load_api(finishing("watch.mp4", "finish/watched"))
+    browser.fit_view()
+    browser.page.evaluate(_WATCH)
+    browser.queue()
+    assert browser.wait_done(300) == "success"
+    browser.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
+    seen = browser.page.evaluate("window.__seen")
+    grew = [seconds for grows, seconds, _ in seen if grows]
+    assert grew == sorted(grew) and 1 < grew[0] < grew[-1] <= 7.5, "longer and longer"
+    assert (
+        seen[-1][1] == pytest.approx(7.47, abs=0.05) and browser.page.get_by_label("Video of Finish Video").count() == 1
+    )
+    texts = [text for _, _, text in seen]
+    assert any(re.match(r"frame \d+ of 239 - [\d.]+ fps, \d+:\d\d left$", text) for text in texts)
+    assert texts[-1] == "wrote output/finish/watched_00001_.mp4 - 239 frames, 160x96 at 32 fps"
+    assert browser.page_errors == []
+
+
+def test_what_cannot_be_finished_is_said_in_one_sentence(comfy: ComfyServer):
+    models(comfy)
+    video_file(comfy.input_dir / "clip2.mp4", 5)
+    graph = finishing("clip2.mp4", "refused/v", interpolated=False)
+    bare = {**graph["finish"], "inputs": {k: v for k, v in graph["finish"]["inputs"].items() if k != "upscale_model"}}
+    failed(comfy, graph | {"finish": bare}, "upscale_model, interp_model: none is connected")
+    outside = comfy.queue(changed(graph, "finish", filename_prefix="../x"))
+    assert outside.status == 400 and "must stay inside ComfyUI's output folder" in str(outside.error)
+    (comfy.input_dir / "broken.mp4").write_bytes(b"no video")
+    failed(comfy, changed(graph, "load", file="broken.mp4"), "broken.mp4 cannot be read as a video")
+    assert not (comfy.output_dir / "refused").exists() or not list((comfy.output_dir / "refused").iterdir())

@@ -1,0 +1,174 @@
+"""Rolling Forcing and CausVid, which make blocks in an order of their own: in a window, and in overlapping rollouts."""
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.registry import (
+    method_policy,
+    method_schedule,
+)
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.video import make_blocks
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.switch import Blend
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from method_renders import (
+    CONFIG,
+    ONE,
+    TWO,
+    causvid_plan,
+    job_of,
+    keys_of,
+    latents_of,
+    plan,
+    random_backbone,
+    rolled,
+    rolling_plan,
+    video_of,
+    watched,
+)
+from torch import Tensor
+
+
+@pytest.fixture(scope="module")
+def backbone() -> WanModel:
+    return random_backbone()
+
+
+def test_rolling_forcing_has_steps_of_its_own_in_the_familys_blocks_unless_sigmas_are_given():
+    rolling = method_policy("rolling_forcing")
+    own = method_schedule(rolling, "self_forcing")
+    assert own == SCHEDULE and len(own.sigmas) == 5
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
+    assert method_schedule(method_policy("longlive"), "self_forcing") == schedule("self_forcing")
+
+
+def test_a_plan_counts_the_whole_window_of_rolling_forcing():
+    rolling, other = rolling_plan(), plan("longlive")
+    assert (rolling.blocks_per_pass, rolling.frames_per_pass) == (5, 15)
+    assert (other.blocks_per_pass, other.frames_per_pass) == (1, 3)
+    takes = [needs_of(made, torch.float32, 0, kept=True) for made in (rolling, other)]
+    assert takes[0].activations == 5 * takes[1].activations and takes[0].run_folder == 5 * takes[1].run_folder
+
+
+@pytest.mark.parametrize(
+    ("made", "stop_after"),
+    [(rolling_plan(TWO), 1), (rolling_plan(TWO), 10), (rolling_plan(TWO), 13)]
+    + [(causvid_plan(12.0, TWO), 3), (causvid_plan(12.0, TWO), 7), (causvid_plan(12.0, TWO), 15)],
+    ids=[f"{name}-{stop}" for name, stops in (("rolling", (1, 10, 13)), ("causvid", (3, 7, 15))) for stop in stops],
+)
+def test_a_render_in_another_order_goes_on_to_the_same_bytes_and_makes_no_step_twice(
+    backbone, tmp_path, made, stop_after
+):
+    expected = latents_of(made, backbone)
+    rolled(tmp_path, made, backbone, stop_after)
+    steps: list = []
+    run, blocks = rolled(tmp_path, made, backbone, on_step=watched(steps))
+    assert len(run.stored) == stop_after and torch.equal(torch.cat(blocks), expected)
+    assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+
+
+def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it():
+    def same(other: RenderPlan) -> int:
+        pairs = list(zip(keys_of(rolling_plan(TWO)), keys_of(other), strict=False))
+        equal = [a == b for a, b in pairs]
+        assert equal == sorted(equal, reverse=True)
+        return sum(equal)
+
+    assert same(rolling_plan(TWO)) == 13
+    assert same(rolling_plan(TWO.replace("yellow", "green"))) == 2  # its first block, 6, comes in with block 2
+    longer = rolling_plan(TWO, seconds=12.0)
+    assert longer.blocks == 17 and same(longer) == 13 - 4
+    assert same(rolling_plan(TWO, seconds=8.0)) == 11 - 4
+    assert len(set(keys_of(longer))) == 17
+
+
+@pytest.mark.parametrize(("seconds", "text", "reused"), [(12.0, TWO, 9), (9.0, TWO.replace("yellow", "green"), 2)])
+def test_a_longer_rolling_render_or_one_with_another_prompt_takes_what_is_the_same(
+    backbone, tmp_path, seconds, text, reused
+):
+    rolled(tmp_path, rolling_plan(TWO), backbone)
+    made = rolling_plan(text, seconds)
+    run, latents = rolled(tmp_path, made, backbone)
+    assert len(run.stored) == reused and torch.equal(torch.cat(latents), latents_of(made, backbone))
+
+
+def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_block(backbone, tmp_path):
+    made, seen = rolling_plan(), []
+
+    class Cancel(Exception):
+        pass
+
+    def on_step(block, step, latents):
+        seen.append(block)
+        if len(seen) == 31:
+            raise Cancel
+
+    with pytest.raises(Cancel):
+        rolled(tmp_path, made, backbone, on_step=on_step)
+    assert len(seen) == 31
+    again, _ = rolled(tmp_path, made, backbone)
+    assert len(again.stored) == 2
+
+
+def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(backbone):
+    own = method_schedule(method_policy("causvid"), "self_forcing")
+    whole = RenderPlan.make(CONFIG, method_policy("causvid"), own, parse_timeline(ONE), 96, 64, 1.0)
+    for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
+        video, model = video_of(made, backbone)
+        told, flow = [], model.flow
+        model.flow = lambda x, sigma, *args, told=told, flow=flow, **options: (
+            told.append(1000 * sigma) or flow(x, sigma, *args, **options)
+        )
+        list(make_blocks(video, model))
+        assert told == pytest.approx(timesteps * 2, abs=1e-9)
+
+
+def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):
+    assert causvid_plan(5.0).restart_frames == () and plan("longlive").restart_frames == ()
+    assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
+    assert "rollouts" not in describe(causvid_plan(5.0), torch.float32)
+    assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
+    assert latents_of(causvid_plan(5.0), backbone, codec=None).isfinite().all()
+    with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
+        latents_of(causvid_plan(5.25), backbone, codec=None)
+
+
+def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbone):
+    asked = []
+
+    def reencode(latents: Tensor) -> Tensor:
+        asked.append(latents)
+        return latents[-1:] + 1
+
+    made = causvid_plan(12.0)
+    video = latents_of(made, backbone, codec=SimpleNamespace(reencode=reencode, fingerprint=lambda: ""))
+    assert len(video) == made.frames == 51
+    assert torch.equal(asked[0], video[:19])
+    assert torch.equal(asked[1], torch.cat([video[18:19] + 1, video[19:37]])) and len(asked) == 2
+    other = latents_of(made, backbone)
+    assert torch.equal(video[:21], other[:21]) and (video[21:] - other[21:]).abs().max() > 1e-3
+
+
+def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
+    def keys(seconds: float, autoencoder: str, text: str = TWO) -> list[str]:
+        return job_of(causvid_plan(seconds, text), codec=SimpleNamespace(fingerprint=lambda: autoencoder)).keys
+
+    one, other = keys(12.0, "one"), keys(12.0, "other")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
+    assert keys(20.0, "one")[:17] == one
+    assert keys(5.25, "")[:7] == one[:7]
+
+
+def test_a_blend_goes_over_where_the_switch_is_a_reset():
+    rolling = rolling_plan(TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).rows
+    assert sum(isinstance(row.prompt, Blend) for row in rolling) == 2
+    assert isinstance(causvid_plan(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).rows[6].prompt, Blend)

@@ -1,0 +1,26 @@
+"""The archive that the registry gets."""
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+REPO = Path(__file__).resolve().parents[2]
+
+
+def packed_files() -> list[str]:
+    """The files that `comfy node pack` packs: what git tracks but for what .comfyignore names in git's patterns."""
+
+    def listed(*options: str) -> set[str]:
+        command = ["git", "ls-files", "-z", *options]
+        return set(subprocess.run(command, cwd=REPO, capture_output=True, text=True, check=True).stdout.split("\0"))
+
+    files = listed() - listed("--cached", "--ignored", "--exclude-from=.comfyignore")
+    return sorted(name for name in files if name and (REPO / name).is_file())
+
+
+def pack(target: Path) -> Path:
+    """Write the archive."""
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in packed_files():
+            archive.write(REPO / name, name)
+    return target

@@ -1,0 +1,181 @@
+"""Pictures that scenes keep: renders that are resumed, extended, re-rolled or changed, and the command line."""
+
+import json
+import shutil
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.render.live_story import LiveEdits
+from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.render.video import make_video
+from headforcing.headforcing_core.rollout.rows import Picture
+from PIL import Image
+from safetensors.torch import load_file
+from toy_renders import Render, Told
+
+SECONDS = 6.0
+HERO, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
+TOLD = f"0:00 {HERO}\n0:02.3 @hall {CROSS}\n0:04.5 {HERO} again"  # blocks 0, 3 and 6 of 9
+PLAIN = TOLD.replace("@", "")
+
+
+def picture(seed: int) -> Picture:
+    generator = torch.Generator().manual_seed(seed)
+    return Picture(torch.randn(3, 16, 8, 8, generator=generator), f"picture {seed}")
+
+
+PICTURES = {"hall": picture(1), "hero": picture(2)}
+
+
+def render_of(backbone, folder, text=TOLD, pictures=PICTURES, **options) -> Render:
+    return Render(backbone, folder, text, options.pop("seconds", SECONDS), pictures=pictures, **options)
+
+
+@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
+@pytest.mark.parametrize("text", [TOLD, TOLD.replace("0:00 ", "0:00 @hero ")], ids=["second scene", "first scene, too"])
+def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, text, state_seconds):
+    render = render_of(backbone, tmp_path, text, state_seconds=state_seconds)
+    expected = render.straight()
+    for stop_after in (3, 4):
+        shutil.rmtree(render.folder, ignore_errors=True)
+        render.go(stop_after=stop_after)
+        assert torch.equal(render.go(), expected) and render.reused == stop_after
+
+
+def test_blocks_are_those_of_a_story_without_pictures_until_one_is_named(backbone, tmp_path):
+    plain = render_of(backbone, tmp_path, PLAIN, pictures=None)
+    expected = plain.go()
+    unnamed = render_of(backbone, tmp_path, PLAIN)
+    assert torch.equal(unnamed.go(), expected) and unnamed.reused == 9
+    shown = render_of(backbone, tmp_path)
+    assert torch.equal(shown.go(), shown.straight()) and shown.reused == 3
+    assert not torch.equal(shown.straight()[9:], expected[9:])
+    other = render_of(backbone, tmp_path, pictures={"hall": picture(3), "hero": picture(2)})
+    assert torch.equal(other.go(), other.straight()) and other.reused == 3, "a picture with other contents"
+    again = render_of(backbone, tmp_path, pictures={"hero": picture(9), "hall": picture(1)})
+    assert torch.equal(again.go(), shown.straight()) and again.reused == 9, "names and other pictures do not count"
+    take = render_of(backbone, tmp_path, TOLD.replace("0:02.3 ", "0:02.3 [seed 7] "))
+    assert torch.equal(take.go(), take.straight()) and take.reused == 3
+    longer = render_of(backbone, tmp_path, f"{TOLD}\n0:06 the @hero and the @hall", seconds=8.0)
+    assert torch.equal(longer.go(), longer.straight()) and longer.reused == 8
+
+
+def test_a_later_scene_has_another_key_where_the_same_words_leave_a_picture(backbone, tmp_path):
+    """The prompt after the picture is the same text: a story in which the scene lasts has the same embeddings."""
+    left, lasts = (
+        render_of(backbone, tmp_path, f"0:00 {CROSS}\n0:02.3 @hall{more}", policy=replace(CachePolicy(), scenes=scenes))
+        for more, scenes in (("\n0:04.5 hall", "off"), ("", "off"))
+    )
+    lasts.go()
+    assert torch.equal(left.go(), left.straight()) and left.reused == 6
+    assert not torch.equal(left.straight()[18:], lasts.straight()[18:])
+
+
+def test_start_frames_are_written_behind_the_first_prompts_pictures(backbone, tmp_path):
+    start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+    options = {"start": start, "seconds": 3.0}
+    made = [render_of(backbone, tmp_path, text, **options) for text in ("the @hall", "the hall")]
+    assert made[0].keys != made[1].keys and not torch.equal(made[0].straight(), made[1].straight())
+    assert torch.equal(made[0].go(stop_after=2), made[0].straight()[:6])
+    assert torch.equal(made[0].go(), made[0].straight())
+
+
+def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(backbone, tmp_path):
+    text, kept = TOLD.replace(f"{HERO} again", "the @hero and the @hall"), KeptLatents()
+    story = Told({4: text}, SECONDS, PICTURES)
+    render = render_of(backbone, tmp_path)
+    make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
+    assert not story.refusals
+    assert torch.equal(torch.cat(kept.blocks), render_of(backbone, tmp_path / "other", text).straight())
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    ({"policy": method_policy("longlive")}, "prompt 2 names @hall, and this method holds no pictures"),
+    ({"text": "@a @b @c @d", "names": "abcd"}, "prompt 1 names 4 pictures, .* a scene holds up to 3"),
+    ({"profile": AutoProfile()}, "no prompt switch or picture may change the cache, got a picture in block 3"),
+])  # fmt: skip
+def test_what_cannot_hold_pictures_says_so_before_anything_is_made(backbone, tmp_path, options, why):
+    options, names = dict(options), options.get("names")
+    options.pop("names", None)
+    pictures = PICTURES if names is None else {name: picture(1) for name in names}
+    with pytest.raises(HeadForcingError, match=why):
+        render_of(backbone, tmp_path, pictures=pictures, **options).plan.check_warm_up()
+
+
+# ------------------------------------------------------------------------------------------------ on the command line
+
+
+SMALL = "--device cpu --scale 1 --sigmas 1,0.5".split()
+
+
+@pytest.fixture
+def demo(tmp_path, capsys):
+    for name, seed in (("hall.png", 0), ("hero.png", 1)):
+        pixels = np.random.default_rng(seed).integers(0, 255, (80, 90, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+
+    def run(story, *more):
+        out = tmp_path / "latents.safetensors"
+        told = ("--prompts", story, "--seconds", "2.2", "--out", tmp_path / "out", "--latents", out, "--json")
+        code = main(["demo", *map(str, told), "--runs", str(tmp_path / "runs"), *SMALL, *map(str, more)])
+        said = capsys.readouterr()
+        return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
+
+    return run
+
+
+def test_a_picture_of_the_command_line_is_held_and_named_in_the_report(demo, tmp_path, capsys):
+    story = "0:00 a red ball in the teal room\n0:01 the ball in the @Hall, ask me@example.com"
+    reference = ("--reference", f"hall={tmp_path / 'hall.png'}")
+    _, plain = demo(story.replace("@Hall", "Hall"))
+    result, shown = demo(story, *reference)
+    assert result["reused_blocks"] == 2 and not torch.equal(shown, plain) and torch.equal(shown[:6], plain[:6])
+    again, same = demo(story, *reference)
+    assert again["reused_blocks"] == 4 and torch.equal(same, shown)
+    Image.open(tmp_path / "hero.png").save(tmp_path / "hall.png")
+    other, changed = demo(story, *reference)
+    assert other["reused_blocks"] == 2 and not torch.equal(changed, shown), "the file's contents count, not its name"
+    main(["demo", "--prompts", story, "--seconds", "1.5", "--out", str(tmp_path / "out"), *SMALL, *map(str, reference)])
+    assert "picture @hall: held in prompts 2" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("story", "references", "why"), [
+    ("0:00 a\n0:01 the @kitchen", ["hall=hall.png"], "line 2: no picture is named @kitchen; there are @hall"),
+    ("a", ["hall.png"], "--reference is NAME=FILE, such as hero=hero.png, got"),
+    ("a", ["my hall=hall.png"], "a picture's name is a letter and then letters"),
+    ("a", ["hall=hall.png", "Hall=hero.png"], "two pictures are named hall"),
+    ("a", [f"{name}=hall.png" for name in "abcde"], "up to 4 pictures, got 5"), ("a", ["hall=none.png"], "none.png"),
+])  # fmt: skip
+def test_a_wrong_reference_is_told_in_one_line(demo, tmp_path, monkeypatch, story, references, why):
+    monkeypatch.chdir(tmp_path)
+    said = demo(story, *(word for reference in references for word in ("--reference", reference)))
+    assert isinstance(said, str) and why in said.splitlines()[-1]
+
+
+def test_a_batch_makes_videos_with_pictures_and_makes_one_again_whose_picture_has_changed(demo, tmp_path, capsys):
+    lines = [
+        {"demo": True, "name": name, "prompts": "a ball in the @hall", "seconds": 1.0, "sigmas": "1"}
+        for name in ("one", "two")
+    ]
+    lines[0]["reference"] = f"hall={tmp_path / 'hall.png'}"
+    lines[1] |= {
+        "prompts": "the @hero in the @hall",
+        "reference": [f"{n}={tmp_path / n}.png" for n in ("hall", "hero")],
+    }
+    (tmp_path / "jobs.jsonl").write_text("\n".join(map(json.dumps, lines)))
+
+    def made() -> list[str]:
+        assert main(["batch", str(tmp_path / "jobs.jsonl"), "--out", str(tmp_path / "batch"), "--json"]) == 0
+        return [row["state"] for row in json.loads(capsys.readouterr().out)["videos"]]
+
+    assert made() == ["done", "done"] and made() == ["finished before"] * 2
+    (tmp_path / "hero.png").write_bytes((tmp_path / "hall.png").read_bytes())
+    assert made() == ["finished before", "done"]
