@@ -11,6 +11,14 @@ const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
 const STILL = 5; // pixels that a pointer may move in a click
+const help = () => [
+  t("Arrow left and right move the start by a block, with Shift by ten."),
+  t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
+  t("Arrow up and down go to other prompts."),
+  t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),
+  t("Plus and minus zoom, 0 shows all, Control Z undoes."),
+];
+let helps = 0; // elements with that text on the page
 
 /**
  * `actions`: select(index), open(), seek(seconds), edit(), remove(), duplicate(), locked(index), preview(segments,
@@ -32,7 +40,9 @@ export class Bars {
     this.inner = make("div", { class: "hf-inner" }, this.ruler, this.track);
     this.playhead = new Playhead(this.track);
     this.ruler.addEventListener("click", (event) => this.#actions.seek(this.#seconds(event)));
-    this.element = make("div", { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 }, this.inner);
+    const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 };
+    this.help = make("span", { id: `hf-timeline-help-${++helps}`, hidden: true }, help().join(" "));
+    this.element = make("div", scroll, this.inner, this.help);
     this.element.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
     new ResizeObserver(() => this.#state && this.draw(this.#state)).observe(this.element);
   }
@@ -117,7 +127,7 @@ export class Bars {
       this.#actions.open();
       this.#actions.seek(startSeconds(this.#state.view, this.#state.segments[index].start_block));
     });
-    const about = { class: "hf-bar", role: "slider", "aria-describedby": this.helpId };
+    const about = { class: "hf-bar", role: "slider", "aria-describedby": this.help.id };
     about["aria-orientation"] = "horizontal";
     for (const [name, value] of Object.entries(about)) bar.setAttribute(name, value ?? "");
     bar.style.setProperty("--hf-hue", String((205 + index * 67) % 360));

@@ -2,6 +2,7 @@
 // the only grammar, turns it into segments and changed segments into text.
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
+import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
 import { History } from "./history.js";
 import { Lane } from "./lane.js";
@@ -11,14 +12,6 @@ import { changed, divided, duplicated, joined, lengthWith, startSeconds, timeTex
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
-const help = () => [
-  t("Arrow left and right move the start by a block, with Shift by ten."),
-  t("With Control all later prompts move along, with Alt the prompt moves past its neighbour."),
-  t("Arrow up and down go to other prompts."),
-  t("Enter edits the words and Escape ends that; D duplicates the prompt, Delete removes it."),
-  t("Plus and minus zoom, 0 shows all, Control Z undoes."),
-];
-let editors = 0;
 
 /** Load the style sheet beside this file, once for all editors. */
 function addStyle() {
@@ -52,6 +45,7 @@ export class TimelineEditor {
   #selected = 0;
   #valid = false; // whether the text, as it is now, is a timeline
   #seen = null; // the values that were asked about last
+  #answers = new Answers();
   #request = 0;
   #player = null; // what plays the story
   #height = HEIGHT.closed;
@@ -61,7 +55,6 @@ export class TimelineEditor {
   constructor(host) {
     this.#host = host;
     addStyle();
-    const helpId = `hf-timeline-help-${++editors}`;
     this.#bars = new Bars({
       select: (index) => this.#select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
@@ -73,7 +66,6 @@ export class TimelineEditor {
       edit: () => this.#edit(),
       remove: () => this.#remove(),
     });
-    this.#bars.helpId = helpId;
     this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
     this.undo = button("↶", t("Undo (Ctrl+Z)"), () => this.#step(-1));
     this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => this.#step(1));
@@ -102,7 +94,6 @@ export class TimelineEditor {
       this.#bars.element,
       this.#panel.element,
       this.status,
-      make("span", { id: helpId, hidden: true }, help().join(" ")),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
     // the canvas and the node below would be dragged
@@ -144,16 +135,22 @@ export class TimelineEditor {
       return;
     }
     this.#history.record(stepOf(values), "outside", false);
-    const answer = await this.#host.ask(values);
+    const known = this.#answers.of(seen);
+    const answer = known ?? (await this.#host.ask(values));
     if (request !== this.#request) return;
     if (answer.offline) setTimeout(() => (this.#seen = null), OFFLINE_MS); // look again
     if (answer.error) this.#fail(answer.error);
-    else this.#show(answer);
+    else this.#show(this.#answers.keep(seen, answer));
+  }
+
+  /** Whether the bars are those of the text as it is now. */
+  get isCurrent() {
+    return this.#valid && this.#host.read().text === this.#view.text;
   }
 
   /** Write changed segments into the text. A text that was changed elsewhere, just before or meanwhile, stays. */
   #commit(segments, key, selected = this.#selected, shared = this.#shared) {
-    if (this.#valid && this.#host.read().text === this.#view.text)
+    if (this.isCurrent)
       this.#written = this.#send(joined(segments), key, selected, shared);
     else {
       this.#lost = `${t("The last change was not taken: the text was changed elsewhere.")} `;
@@ -188,7 +185,7 @@ export class TimelineEditor {
     const values = this.#host.read();
     this.#seen = JSON.stringify([values, this.#host.linked("prompts")]);
     this.#history.record(stepOf(values), key, true);
-    this.#show(answer);
+    this.#show(this.#answers.keep(this.#seen, answer));
   }
 
   /** Go back to the text as it is. */
