@@ -89,7 +89,9 @@ def test(arguments: list[str]) -> None:
         raise SystemExit(pytest(*arguments))
     timing = [file for file in ROOT.glob("tests/*/test_*.py") if "mark.alone" in file.read_text(encoding="utf-8")]
     timing_failed = pytest("-m", "alone", *timing)  # of all files the collection alone takes 20 s
-    failed = pytest(*in_parallel(), "-m", "not alone")
+    # a page or server that did not answer in minutes is asked once more, and the summary names it
+    again = ["--reruns", "1", "--only-rerun", "TimeoutError", "-raR", "--rerun-show-tracebacks"]
+    failed = pytest(*in_parallel(), *again, "-m", "not alone")
     if timing_failed and not failed:
         raise SystemExit(
             "Tests that measure time have failed; pytest's report on them stands above that on the others."
