@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from ..cache.method import Method
@@ -21,14 +22,14 @@ class HeadRoles(NamedTuple):
     Attributes:
         name: of the profile, in reports.
         auto: how they are found while sampling; None if they are known.
-        queries: the query statistics of the profile; None if it has none.
+        queries: reads the query statistics of the profile; None if it has none.
         remarks: sentences for reports.
     """
 
     name: str
     roles: Roles
     auto: AutoProfile | None = None
-    queries: QueryStatistics | None = None
+    queries: Callable[[], QueryStatistics | None] = lambda: None
     remarks: tuple[str, ...] = ()
 
 
@@ -50,7 +51,7 @@ def head_roles(
             profile = AutoProfile()
     if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
         _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
-    queries = profile.query_statistics if isinstance(profile, HeadProfile) else None
+    queries = (lambda: profile.query_statistics) if isinstance(profile, HeadProfile) else (lambda: None)
     if profile is None or not policy.heads_by:
         every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
         return HeadRoles("one cache for every head", every_head, queries=queries)

@@ -20,8 +20,8 @@ from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
 from ..weights.finite import is_finite
 from .plan import RenderPlan
-from .remedies import Host, check_memory
-from .resources import Needs, needs_of
+from .remedies import too_large
+from .resources import Host, Needs, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -152,7 +152,8 @@ class RenderJob:
 
         Args:
             weights: bytes of the model's.
-            room, host: as for `check_memory`; None where the device's memory is not known.
+            room: free memory of the device; None where it is not known.
+            host: where the render runs.
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
@@ -162,6 +163,6 @@ class RenderJob:
         self.plan.check_encoder(encodes, remedy)
         kept, state = self.runs is not None, self.state_seconds > 0
         needs = needs_of(self.plan, self.dtype, weights, kept=kept, state=state, **sizes)
-        if room is not None:
-            check_memory(needs, self.plan, self.dtype, room, host)
+        if room is not None and needs.wanted(host) > room:
+            raise too_large(needs, self.plan, self.dtype, room, host)
         return needs

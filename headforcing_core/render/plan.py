@@ -148,10 +148,12 @@ class RenderPlan(Layout):
 
         Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
         """
+        if self.auto is None:
+            return
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
         early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
-        if self.auto is not None and min(early, shown) < warm_up:
+        if min(early, shown) < warm_up:
             clock, first = self.timeline.clock, warm_up - self.start_blocks
             what = f"{self.switches[early]!s} in block {early}" if early <= shown else f"a picture in block {shown}"
             raise HeadForcingError(
@@ -164,6 +166,8 @@ class RenderPlan(Layout):
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
         those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.alike, pictures)
+        if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
+            return script
         return number_recalls(script, self.policy.recalled(script))
 
     @property

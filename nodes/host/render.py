@@ -23,9 +23,9 @@ from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.provenance import about_video
-from ...headforcing_core.render.remedies import COMFYUI, check_decoder
+from ...headforcing_core.render.remedies import check_decoder
 from ...headforcing_core.render.render import Listener, Place
-from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
+from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
 from ...headforcing_core.render.start import Start, image_frames
