@@ -24,10 +24,9 @@ from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
 from ..render.family import family_for
-from ..render.job import RenderJob
+from ..render.job import RenderJob, about_video
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
-from ..render.provenance import about_video
 from ..render.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
 from ..render.sinks import load_latents
 from ..render.start import Start
@@ -37,7 +36,7 @@ from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .followed_file import FollowedFile
+from .follow import FollowedFile
 from .loaded import LoadedModel, Machine
 from .values import DTYPES, ModelFiles, chosen_references, chosen_start, read_text, render_options, text_encoder_bytes
 

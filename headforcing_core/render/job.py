@@ -1,7 +1,8 @@
-"""One video from a plan to finished blocks: the one render path of the command line, the comparisons and the nodes."""
+"""The job of a render: one video of a plan, with what its blocks depend on, and what is noted about it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
@@ -18,6 +20,7 @@ from ..head_profiles.auto import load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
+from ..versions import versions
 from ..weights.finite import is_finite
 from .plan import RenderPlan
 from .remedies import too_large
@@ -45,7 +48,7 @@ class RenderJob:
         patience: seconds to wait for another process that writes there.
         state_seconds: how often the cache is stored there; 0 never.
         found_profiles: folder for roles that were found; None keeps none.
-        about: what to note in the run folder, see `provenance.about_video`.
+        about: what to note in the run folder, see `about_video`.
         until: number of blocks, start blocks included, after which the render ends; None: all. A later one goes on.
     """
 
@@ -166,3 +169,53 @@ class RenderJob:
         if room is not None and needs.wanted(host) > room:
             raise too_large(needs, self.plan, self.dtype, room, host)
         return needs
+
+
+# -------------------------------------------------------------------------------------------- notes on a video
+
+
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")
+
+
+def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
+    """Metadata of a video for people, *Load Head Forcing Run* and reports.
+
+    `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
+    scale of the latents.
+    """
+    clock, policy = plan.timeline.clock, plan.policy
+    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        **about_story(plan),
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "start_frames": plan.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
+        "restart_frames": list(plan.restart_frames),
+        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
+        "latent_format": latent_format,
+        "versions": versions(),
+    }
+
+
+def about_story(plan: RenderPlan) -> dict[str, Any]:
+    """The part of `about_video` that prompts and length decide."""
+    segments = plan.timeline.segments
+    return {
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
+        "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
+        "video_frames": plan.video_frames,
+    }
+
+
+def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    tags = {name: about[name] for name in _IN_FILES if name in about}
+    if fps is not None and "starts_seconds" in tags:
+        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+    return {"head_forcing": json.dumps(tags)}

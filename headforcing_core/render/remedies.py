@@ -1,4 +1,4 @@
-"""What would fit where a render does not fit into memory: every remedy is computed.
+"""Remedies for a render that does not fit into memory: all are computed.
 
 In the order of what they cost: first what leaves the video as it is, then fewer frames in memory heads, a shorter or a
 smaller video, another method.

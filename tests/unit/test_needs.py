@@ -229,11 +229,11 @@ def test_the_estimate_is_near_what_a_render_really_takes():
         from headforcing.headforcing_core.render.plan import RenderPlan
         from headforcing.headforcing_core.cache.policy import preset
         from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-        from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+        from headforcing.headforcing_core.rollout.loop import WanVideoModel
         from headforcing.headforcing_core.rollout.schedule import schedule
         from headforcing.headforcing_core.timeline.timeline import parse_timeline
         from headforcing.headforcing_core.render.job import RenderJob
-        from headforcing.headforcing_core.render.video import make_blocks
+        from headforcing.headforcing_core.render.render import make_blocks
         from headforcing.headforcing_core.model.wan import WanConfig, WanModel
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),

@@ -78,7 +78,7 @@ def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
 def test_importing_the_command_line_imports_no_torch_and_the_core_no_optional_package(tmp_path):
     core = "headforcing.headforcing_core"
     assert not modules_after(f"import {core}.commands.cli", tmp_path) & (OPTIONAL | {"torch", "comfy"})
-    found = modules_after(f"import {core}.render.video, {core}.report.metrics", tmp_path)
+    found = modules_after(f"import {core}.render.render, {core}.report.metrics", tmp_path)
     assert "torch" in found and not found & (OPTIONAL | {"comfy"})
 
 
