@@ -16,8 +16,7 @@ from typing import Any, NoReturn
 
 from ..errors import one_line
 from ..files import Named, check_kept, partial_path
-from ..head_profiles.bundled import bundled_profiles
-from ..names import METHODS, NOT_BUILT
+from ..names import METHODS, NOT_BUILT, bundled_profiles
 
 
 def whole_number(text: str) -> int:

@@ -119,7 +119,7 @@ def _clean_pass(
 ) -> None:
     """The clean pass over latents, for which `begin` is called first."""
     begin()
-    cache.begin_clean_pass()
+    cache.clean = True
     model.write_clean(latents, cache)
 
 
@@ -187,13 +187,12 @@ class BlockCache(KeyValueCache, Protocol):
     """The part of `cache.base.Cache` that the block loop uses."""
 
     device: torch.device
+    clean: bool
 
     @property
     def block(self) -> int: ...
 
     def begin_block(self) -> None: ...
-
-    def begin_clean_pass(self) -> None: ...
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
 

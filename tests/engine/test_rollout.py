@@ -134,7 +134,7 @@ class Elsewhere:
     def begin(self, *args, **options):
         pass
 
-    begin_block = begin_clean_pass = rewind = begin
+    begin_block = rewind = begin
 
     def switch_blocks(self, switch):
         return 0

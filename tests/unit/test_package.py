@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from headforcing.headforcing_core import names
 from headforcing.headforcing_core.commands import cli, values
-from headforcing.headforcing_core.head_profiles.bundled import bundled_profiles
 from headforcing.headforcing_core.methods.registry import method_names
 from headforcing.headforcing_core.model import attention_backends
+from headforcing.headforcing_core.names import bundled_profiles
 from headforcing.headforcing_core.render import cards
 from headforcing.headforcing_core.report.learned import registry
 from headforcing.headforcing_core.video import tiny_decoder
