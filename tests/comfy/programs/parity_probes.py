@@ -103,7 +103,6 @@ core = types.SimpleNamespace(
             "rollout.noise",
             "rollout.rows",
             "rollout.schedule",
-            "rollout.loop",
             "timeline.timeline",
             "video.stream",
             "weights.checkpoint",
