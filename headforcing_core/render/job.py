@@ -39,7 +39,7 @@ class RenderJob:
     Attributes:
         embeds: the text embeddings of `Timeline.texts`, by text.
         pictures: those of `Timeline.references`, by name.
-        weights: the fingerprint of the model's.
+        weights: the fingerprint of the model's; empty where nothing is kept under it.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.
         start_key: in block keys in place of them, see `start.Start.key`.

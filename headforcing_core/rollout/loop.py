@@ -231,7 +231,7 @@ class JointModel(VideoModel, Protocol):
         """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""
 
 
-# ------------------------------------------------------------------------------- the model of the loop
+# ----------------------------------------------------------------- the model of the loop
 
 
 class WanVideoModel:
