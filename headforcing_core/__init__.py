@@ -10,9 +10,9 @@ from typing import Any
 _PUBLIC = {
     "RenderJob": "render.job",
     "RenderPlan": "render.plan",
-    "make_blocks": "render.video",
+    "make_blocks": "render.render",
     "WanModel": "model.wan",
-    "WanVideoModel": "rollout.wan_video_model",
+    "WanVideoModel": "rollout.loop",
     "load_state_dict": "weights.checkpoint",
     "parse_timeline": "timeline.timeline",
     "preset": "cache.policy",

@@ -5,6 +5,16 @@ Names of things that are built elsewhere are those of the tables there, which a 
 
 from __future__ import annotations
 
+from pathlib import Path
+
+BUNDLED_FOLDER = Path(__file__).parents[1] / "profiles"
+
+
+def bundled_profiles() -> dict[str, Path]:
+    """Paths of the head profiles bundled with the pack, by name."""
+    return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
+
+
 BACKENDS = (
     "sdpa",
     "cudnn",

@@ -12,7 +12,7 @@ from pathlib import Path
 from ..headforcing_core.commands.arguments import Result, add_metric_arguments, add_source_arguments
 from ..headforcing_core.commands.compare import fitting, grid_tags, run_entries, write_result
 from ..headforcing_core.commands.farms import farm_of
-from ..headforcing_core.commands.paths import RENDERED_FILES, folder_written
+from ..headforcing_core.commands.parser import RENDERED_FILES, folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_writable, claimed_folder
 from ..headforcing_core.render.comparison import NOTE, Entry, grid, left_out_notes, table

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ..headforcing_core.commands.paths import folder_written
+from ..headforcing_core.commands.parser import folder_written
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import check_regular, replacing
 from ..headforcing_core.hashing import file_hash

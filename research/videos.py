@@ -22,7 +22,7 @@ from ..headforcing_core.commands.compared_video import (
     render_compared,
 )
 from ..headforcing_core.commands.farms import check_roles
-from ..headforcing_core.commands.metrics import panel_of
+from ..headforcing_core.commands.report import panel_of
 from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError

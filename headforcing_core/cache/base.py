@@ -30,6 +30,7 @@ class Cache(ABC):
     Attributes:
         block: number of blocks that were committed.
         reads_queries: whether the clean pass must compute the last layer's queries, too.
+        clean: set before a clean pass, over finished latents; caches that ask clear it when a block begins.
         fused: whether `write_projections` and `attend_rotated` may be called in place of `write` and `attend`.
         profile: the head profile that was found while sampling, a `head_profiles.profile.HeadProfile`; None for none.
         earlier_events: decisions of episodic memory about blocks before `profile` was found.
@@ -38,6 +39,7 @@ class Cache(ABC):
     device: torch.device
     block: int
     reads_queries: bool = False
+    clean: bool = False
     fused: bool = False
     profile: Any = None
     earlier_events: Sequence[MemoryEvent] = ()
@@ -77,9 +79,6 @@ class Cache(ABC):
     def begin_block(self) -> None:
         """Begin the next block."""
         raise NotImplementedError
-
-    def begin_clean_pass(self) -> None:  # noqa: B027  most caches need not know
-        """The next pass is over finished latents: the last one of a block, or one that writes blocks again."""
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Take the keys and values of the clean pass into the history; returns the decision of episodic memory."""

@@ -1,5 +1,5 @@
 """Guards against sink collapse: what other papers add to any cache with kept frames (METHOD.md, "Guards"). All are off
-at first. A cache knows them only as its `ActiveGuards`.
+at first.
 """
 
 from __future__ import annotations
@@ -39,37 +39,6 @@ class Guards:
 
 
 OFF = Guards()
-
-
-class ActiveGuards:
-    """The guards of one cache.
-
-    Attributes:
-        gate: of kept frames; None where it is off.
-        bases: the rotary base of every head, `[layers, heads]`; None where all have the same.
-    """
-
-    def __init__(self, guards: Guards, layers: int, heads: int):
-        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
-        self.strength = guards.rope_jitter
-        self.bases = jittered_bases(self.strength, layers, heads) if self.strength else None
-
-    def ropes(self, heads: Sequence[Sequence[int]], common: RotaryEmbedding, *sizes: Any) -> list[RotaryEmbedding]:
-        """The rotations of some heads, per layer: `common`, which was made with these `sizes`, without jitter."""
-        if self.bases is None:
-            return [common] * len(heads)
-        return [JitteredRotary(bases[chosen], *sizes) for bases, chosen in zip(self.bases, heads, strict=True)]
-
-    @property
-    def report(self) -> list[str]:
-        """One line for every guard that is on."""
-        lines = [] if self.gate is None else [self.gate.report()]
-        if self.bases is not None:
-            low, high = float(self.bases.min()), float(self.bases.max())
-            lines.append(
-                f"rope jitter {self.strength:g}: rotary bases from {low:,.0f} to {high:,.0f} in place of {THETA:,.0f}"
-            )
-        return lines
 
 
 class AroundAttention(Protocol):
@@ -154,6 +123,12 @@ def jittered_bases(strength: float, layers: int, heads: int) -> Tensor:
     """
     drawn = torch.rand(layers, heads, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return THETA * (1 + strength * (2 * drawn - 1))
+
+
+def jitter_report(strength: float, bases: Tensor) -> str:
+    """One line for a report."""
+    low, high = float(bases.min()), float(bases.max())
+    return f"rope jitter {strength:g}: rotary bases from {low:,.0f} to {high:,.0f} in place of {THETA:,.0f}"
 
 
 class JitteredRotary(RotaryEmbedding):

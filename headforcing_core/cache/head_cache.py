@@ -28,7 +28,7 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from ..timeline.switch import RESET, Switch
 from .base import Cache, State, WriteClean
-from .guards import ActiveGuards, AroundAttention
+from .guards import AroundAttention, JitteredRotary, SinkGate, jitter_report, jittered_bases
 from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
 from .query_score import QueryScore
@@ -67,8 +67,11 @@ class HeadCache(Cache):
         sizes = (shape.head_dim, shape.rows, shape.columns, device)
         self.rope = RotaryEmbedding(*sizes)
         reencode = shape.policy.rope == "contiguous"
-        self.guards = ActiveGuards(shape.policy.guards, shape.layers, shape.heads)
-        self.fused = self.guards.bases is None  # fused kernels know one rotary base for all heads
+        guards = shape.policy.guards
+        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
+        # the rotary base of every head; None where all have the same, as fused kernels need it
+        self.bases = jittered_bases(guards.rope_jitter, shape.layers, shape.heads) if guards.rope_jitter else None
+        self.fused = self.bases is None
         # by group and layer, the number of heads and that of their slots
         self._sizes = [[(len(h), shape.slots[policy]) for h in heads] for policy, heads in shape.groups.items()]
         self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
@@ -79,7 +82,9 @@ class HeadCache(Cache):
                 [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
                 k,
                 v,
-                self.guards.ropes(heads, self.rope, *sizes),
+                [self.rope] * shape.layers
+                if self.bases is None
+                else [JitteredRotary(bases[h], *sizes) for bases, h in zip(self.bases, heads, strict=True)],
                 reencode,
                 SlotKernels.of(self.flat, k, self.rope) if self.fused else None,
                 everywhere=everywhere,
@@ -93,12 +98,11 @@ class HeadCache(Cache):
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        self.memory = EpisodicMemory(
-            self.memory_group.policy.episodic_frames if self.memory_group else 0,
-            shape.policy.episodic,
-            QueryScore.of(shape, self.memory_group.heads) if self.memory_group else None,
-            everywhere=everywhere,
-        )
+        capacity, score = 0, None
+        if self.memory_group is not None:
+            capacity = self.memory_group.policy.episodic_frames
+            score = None if shape.policy.queries is None else QueryScore.of(shape, self.memory_group.heads)
+        self.memory = EpisodicMemory(capacity, shape.policy.episodic, score, everywhere=everywhere)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         sinks = [group.policy.sink_frames for group in self.sink_groups]
         self.scenes = Scenes(self.memory.capacity, sinks) if shape.policy.kept_scenes else None
@@ -174,11 +178,13 @@ class HeadCache(Cache):
     @property
     def _around(self) -> list[AroundAttention]:
         """Functions around attention now, the innermost first."""
-        return [each for each in (self.meter, self.guards.gate) if each is not None and each.active]
+        return [each for each in (self.meter, self.gate) if each is not None and each.active]
 
     @property
     def report(self) -> list[str]:
-        return self.guards.report + ([] if self.memory.score is None else [self.memory.score.report()])
+        gate, score = ([each.report()] if each is not None else [] for each in (self.gate, self.memory.score))
+        jitter = [] if self.bases is None else [jitter_report(self.shape.policy.guards.rope_jitter, self.bases)]
+        return [*gate, *jitter, *score]
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float

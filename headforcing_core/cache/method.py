@@ -69,7 +69,7 @@ class VideoFacts:
         prompts: number of its prompts; `recalls` tells whether one of them brings a scene back.
         pictures: whether there are any that prompts could name.
         seed: of the noise.
-        queries: query statistics of the head profile whose name is `profile`; None if it has none.
+        queries: reads the query statistics of the head profile whose name is `profile`; None if it has none.
     """
 
     schedule: Schedule
@@ -79,7 +79,7 @@ class VideoFacts:
     recalls: bool = False
     pictures: bool = False
     seed: int = 0
-    queries: QueryStatistics | None = None
+    queries: Callable[[], QueryStatistics | None] = lambda: None
     profile: str = "the head profile"
 
 

@@ -118,7 +118,7 @@ class CachePolicy(Method):
         kept = replace(self, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
         if self.episodic.token_selection != "trigonometric":
             return kept
-        if (queries := video.queries or self.queries) is None:
+        if (queries := video.queries() or self.queries) is None:
             raise HeadForcingError(
                 f"compression 'trigonometric' needs the query statistics of a measured head profile, and "
                 f"{video.profile} has none; measure one with this version (headforcing profile, or Profile Heads), or "
@@ -144,7 +144,8 @@ class CachePolicy(Method):
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline
-        check_recalls(story)
+        if story.recalls:
+            check_recalls(story)
         return story
 
     def own_switch(self, switch: Switch) -> Switch | None:

@@ -78,11 +78,9 @@ class QueryScore:
         self.merges = 0
 
     @classmethod
-    def of(cls, shape: Any, heads: Sequence[Tensor]) -> QueryScore | None:
-        """The score of a `CacheShape`'s policy; None where it keeps tokens by another criterion."""
+    def of(cls, shape: Any, heads: Sequence[Tensor]) -> QueryScore:
+        """The score of a `CacheShape` whose policy has query statistics."""
         policy = shape.policy
-        if policy.queries is None or policy.episodic.token_selection != "trigonometric":
-            return None
         pairs = policy.queries.mean.shape[-1]
         if pairs != shape.head_dim // 2:
             raise HeadForcingError(

@@ -44,7 +44,7 @@ class ReferenceCache(Cache):
             torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
             for layer in shape.roles
         ]
-        score = QueryScore.of(shape, self.memory_heads)
+        score = None if self.policy.queries is None else QueryScore.of(shape, self.memory_heads)
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
         self.origin = self.oldest = 0  # the first sink frame, and the oldest that may be a recent one
         self.sink_policies = [policy for policy in shape.policies if policy.sink_frames]

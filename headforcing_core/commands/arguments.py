@@ -12,11 +12,13 @@ from ..demo import words
 from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.switch import SWITCHES
-from . import paths
 from .help import HELP
-from .parser import Commands, built_method, seed_number, speeds
-from .paths import (
+from .parser import (
+    COMPARED_FILES,
+    DEMO_FILES,
+    FOLLOWED,
     LATENTS,
+    NAMED,
     PROFILE,
     PROFILE_OUT,
     READ,
@@ -24,9 +26,13 @@ from .paths import (
     TEXT,
     VIDEO,
     WRITTEN,
+    Commands,
     PathType,
+    built_method,
     folder_read,
     folder_written,
+    seed_number,
+    speeds,
 )
 
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
@@ -150,14 +156,14 @@ def _add_one_video_arguments(sub: argparse.ArgumentParser) -> None:
 
 
 def _demo(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--out", folder_written(*paths.DEMO_FILES), Path("output"), "folder for demo.mp4 and demo.png (output)")
+    add(sub, "--out", folder_written(*DEMO_FILES), Path("output"), "folder for demo.mp4 and demo.png (output)")
     prompts = sub.add_mutually_exclusive_group()
     add(prompts, "--prompts", TEXT, text=f"a timeline in the toy world's words, or @FILE; {words.HELP}")
-    add(prompts, "--follow", paths.FOLLOWED, metavar="FILE")
+    add(prompts, "--follow", FOLLOWED, metavar="FILE")
     add(sub, "--seconds", float, 0.0, "length; default: the story's 60")
     add(sub, "--scale", int, 6, "every pixel becomes a square of this side (6: 384x384)")
     _add_start_arguments(sub)
-    add(sub, "--reference", paths.NAMED, [], action="append", metavar="NAME=FILE")
+    add(sub, "--reference", NAMED, [], action="append", metavar="NAME=FILE")
     add(sub, "--latents", WRITTEN, text="latents to write, too (.safetensors)")
     _add_one_video_arguments(sub)
 
@@ -166,13 +172,13 @@ def _generate(sub: argparse.ArgumentParser) -> None:
     add(sub, "--weights", READ, required=True)
     prompts = sub.add_mutually_exclusive_group(required=True)
     add(prompts, "--prompts", TEXT, text="a timeline or one prompt, or @FILE")
-    add(prompts, "--follow", paths.FOLLOWED, metavar="FILE")
+    add(prompts, "--follow", FOLLOWED, metavar="FILE")
     add(sub, "--seconds", float, 0.0, "length; default: the timeline's")
     add_file_arguments(sub)
     add(sub, "--out", VIDEO, text="MP4 to write")
     add(sub, "--latents", WRITTEN, text="latents to write (.safetensors)")
     add(_add_start_arguments(sub), "--start-latents", READ)
-    add(sub, "--reference", paths.NAMED, [], action="append", metavar="NAME=FILE")
+    add(sub, "--reference", NAMED, [], action="append", metavar="NAME=FILE")
     _add_one_video_arguments(sub)
 
 
@@ -289,7 +295,7 @@ def _report(sub: argparse.ArgumentParser) -> None:
 
 def _compare(sub: argparse.ArgumentParser) -> None:
     add(sub, "--methods", nargs="+")
-    add_source_arguments(sub, folder_written(*paths.COMPARED_FILES))
+    add_source_arguments(sub, folder_written(*COMPARED_FILES))
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:

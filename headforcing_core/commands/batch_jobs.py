@@ -16,8 +16,7 @@ from ..files import Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
 from .arguments import ARGUMENTS
-from .parser import Parser
-from .paths import VIDEO, named_file, named_files
+from .parser import VIDEO, Parser, named_file, named_files
 from .values import portable, read_file
 
 MAX_VIDEOS = 100_000

@@ -18,7 +18,7 @@ from ..render.resources import check_disk, in_turn
 from ..report.learned.base import Panel
 from .farms import PATIENCE_SECONDS, has_model, kept_model
 from .loaded import LoadedModel
-from .metrics import panel_of
+from .report import panel_of
 from .source import Source
 from .values import changed, portable
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ..head_profiles.bundled import bundled_profiles
-from ..names import ALL, ATTENTION_HELP, COMPARED_METHODS, DEFAULT_START_SECONDS, METRICS
+from ..names import ALL, ATTENTION_HELP, COMPARED_METHODS, DEFAULT_START_SECONDS, METRICS, bundled_profiles
 from ..timeline.references import MAX_REFERENCES
 
 COMMANDS = {

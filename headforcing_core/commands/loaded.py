@@ -21,14 +21,12 @@ from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..render.describe import going_on
-from ..render.job import RenderJob
+from ..render.job import RenderJob, file_tags
 from ..render.plan import RenderPlan
-from ..render.provenance import file_tags
-from ..render.render import Listener, Place, Render
+from ..render.render import Listener, Place, Render, make_video
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, VideoFile, partial_path
-from ..render.video import make_video
-from ..rollout.wan_video_model import WanVideoModel
+from ..rollout.loop import WanVideoModel
 from ..runs.folder import count_blocks
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo

@@ -23,8 +23,8 @@ from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_h
 from ..head_profiles.shares import HeadShares
 from ..model.wan import WanModel
 from ..names import BUDGETS
+from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
-from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result

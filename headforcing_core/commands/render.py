@@ -18,7 +18,7 @@ from ..render.result import RenderResult
 from ..video.sheets import contact_sheet
 from .arguments import Result
 from .follow import FollowedStory
-from .paths import story_path
+from .parser import story_path
 from .source import Source
 
 
@@ -90,7 +90,8 @@ def _render(
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
-    story = FollowedStory(source, source.follow)
+    device = source.machine.device
+    story = FollowedStory(source.follow, source.parse, source.encode, source.options.seconds, device)
     result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
     if target := video or latents:
         story.save(story_path(target))

@@ -24,20 +24,19 @@ from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
 from ..render.family import family_for
-from ..render.job import RenderJob
+from ..render.job import RenderJob, about_video
 from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
-from ..render.provenance import about_video
-from ..render.remedies import COMMAND_LINE
-from ..render.resources import NO_DECODER, Needs, room_on
+from ..render.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
 from ..render.sinks import load_latents
 from ..render.start import Start
 from ..rollout.rows import Picture
+from ..rollout.schedule import known_family
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .followed_file import FollowedFile
+from .follow import FollowedFile
 from .loaded import LoadedModel, Machine
 from .values import DTYPES, ModelFiles, chosen_references, chosen_start, read_text, render_options, text_encoder_bytes
 
@@ -80,7 +79,9 @@ class Source:
         """
         given = vars(args)
         files = ModelFiles.of(args) if given.get("weights") else None
-        family, family_line = family_for(args.model_family, None if files is None else files.weights)
+        family, family_line = known_family(args.model_family), ""
+        if files:
+            family, family_line = family_for(args.model_family, files.weights)
         options = render_options(args, None if files else assets.SIZE, family)
         references = chosen_references(args, options)
         follow = FollowedFile(args.follow) if given.get("follow") else None
@@ -104,7 +105,7 @@ class Source:
             start_latents=None if latents is None else load_latents(latents, (options.width, options.height)),
             start=chosen_start(args, options),
             follow=follow,
-            family=family_line if files else "",
+            family=family_line,
             references=references,
         )
 
@@ -173,11 +174,15 @@ class Source:
         return replace(source, start_latents=self.start.encoded(codec), start_key=self.start.key(codec))
 
     def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
-        """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated."""
+        """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated.
+
+        Weights are read for their fingerprint only where something is kept under it, or compared by it.
+        """
+        named = self.machine.runs is not None or plan.auto is not None or self.machine.peers is not None
         return RenderJob(
             plan,
             dict(zip(self.texts, embeds, strict=False)),
-            self.info.fingerprint,
+            self.info.fingerprint if named else "",
             self.machine.dtype,
             start_latents=self.start_latents,
             start_key=self.start_key,

@@ -10,8 +10,8 @@ from typing import Any
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed
 from ..model.latents import latent_format
+from ..render.job import file_tags
 from ..render.options import RenderOptions
-from ..render.provenance import file_tags
 from ..render.sinks import load_latents, partial_path
 from ..runs.stored import StoredVideo, find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of

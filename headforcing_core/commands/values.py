@@ -27,7 +27,7 @@ from ..timeline.switch import Switch
 from ..timeline.timeline import MAX_TEXT_BYTES
 from ..video.section import read_section
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint, load_state_dict
-from .paths import named_file
+from .parser import named_file
 
 if TYPE_CHECKING:
     from PIL.Image import Image

@@ -18,8 +18,8 @@ from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing
-from .bundled import BUNDLED_FOLDER as BUNDLED_FOLDER
-from .bundled import bundled_profiles as bundled_profiles
+from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
+from ..names import bundled_profiles as bundled_profiles
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)

@@ -161,9 +161,6 @@ class MethodCache(Cache):
     def begin_block(self) -> None:
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
 
-    def begin_clean_pass(self) -> None:
-        self.clean = True
-
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         s = self.shape.frame_tokens
         self.take(layer, self.rope.rotate_spatial(by_head(k, s)), by_head(v, s))

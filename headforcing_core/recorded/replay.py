@@ -27,11 +27,10 @@ from ..head_profiles.profile import HeadProfile
 from ..methods.causvid import SCHEDULES, CausVid, OverlapBlock
 from ..model.attention import attention_function, explicit
 from ..model.wan import WanConfig, WanModel
-from ..rollout.loop import split_start_latents
+from ..rollout.loop import WanVideoModel, split_start_latents
 from ..rollout.noise import RecordedNoise
 from ..rollout.rows import Script, lay_out_rows
 from ..rollout.schedule import Schedule
-from ..rollout.wan_video_model import WanVideoModel
 from ..timeline.switch import Switch
 from ..weights.checkpoint import load_state_dict
 from .policies import recorded_policy

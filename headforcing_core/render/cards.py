@@ -18,8 +18,8 @@ from ..video.codec import decoder_memory
 from ..weights.umt5 import weights_bytes
 from .options import RenderOptions
 from .plan import RenderPlan
-from .remedies import COMFYUI, COMMAND_LINE, Host, remedies
-from .resources import MARGIN, Needs, needs_of
+from .remedies import remedies
+from .resources import COMFYUI, COMMAND_LINE, MARGIN, Host, Needs, needs_of
 
 IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
 SECONDS = 60.0
@@ -105,7 +105,7 @@ def text_encoders() -> dict[str, int]:
 
 
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
-    how, wanted = "", needs.besides_weights if host.streams_weights else needs.rendering
+    how, wanted = "", needs.wanted(host)
     if wanted > room:
         remedy = next(remedies(needs, plan, _DTYPE, room, host), None)
         if remedy is None:

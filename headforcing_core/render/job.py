@@ -1,7 +1,8 @@
-"""One video from a plan to finished blocks: the one render path of the command line, the comparisons and the nodes."""
+"""The job of a render: one video of a plan, with what its blocks depend on, and what is noted about it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
@@ -18,10 +20,11 @@ from ..head_profiles.auto import load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
+from ..versions import versions
 from ..weights.finite import is_finite
 from .plan import RenderPlan
-from .remedies import Host, check_memory
-from .resources import Needs, needs_of
+from .remedies import too_large
+from .resources import Host, Needs, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
@@ -36,7 +39,7 @@ class RenderJob:
     Attributes:
         embeds: the text embeddings of `Timeline.texts`, by text.
         pictures: those of `Timeline.references`, by name.
-        weights: the fingerprint of the model's.
+        weights: the fingerprint of the model's; empty where nothing is kept under it.
         video: number of the video in a batch; each has noise of its own.
         start_latents: `[frames, 16, h, w]`, normalised.
         start_key: in block keys in place of them, see `start.Start.key`.
@@ -45,7 +48,7 @@ class RenderJob:
         patience: seconds to wait for another process that writes there.
         state_seconds: how often the cache is stored there; 0 never.
         found_profiles: folder for roles that were found; None keeps none.
-        about: what to note in the run folder, see `provenance.about_video`.
+        about: what to note in the run folder, see `about_video`.
         until: number of blocks, start blocks included, after which the render ends; None: all. A later one goes on.
     """
 
@@ -152,7 +155,8 @@ class RenderJob:
 
         Args:
             weights: bytes of the model's.
-            room, host: as for `check_memory`; None where the device's memory is not known.
+            room: free memory of the device; None where it is not known.
+            host: where the render runs.
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
@@ -162,6 +166,56 @@ class RenderJob:
         self.plan.check_encoder(encodes, remedy)
         kept, state = self.runs is not None, self.state_seconds > 0
         needs = needs_of(self.plan, self.dtype, weights, kept=kept, state=state, **sizes)
-        if room is not None:
-            check_memory(needs, self.plan, self.dtype, room, host)
+        if room is not None and needs.wanted(host) > room:
+            raise too_large(needs, self.plan, self.dtype, room, host)
         return needs
+
+
+# -------------------------------------------------------------------------------------------- notes on a video
+
+
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")
+
+
+def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
+    """Metadata of a video for people, *Load Head Forcing Run* and reports.
+
+    `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
+    scale of the latents.
+    """
+    clock, policy = plan.timeline.clock, plan.policy
+    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        **about_story(plan),
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "start_frames": plan.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
+        "restart_frames": list(plan.restart_frames),
+        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
+        "latent_format": latent_format,
+        "versions": versions(),
+    }
+
+
+def about_story(plan: RenderPlan) -> dict[str, Any]:
+    """The part of `about_video` that prompts and length decide."""
+    segments = plan.timeline.segments
+    return {
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [video_frame / plan.timeline.clock.fps for video_frame in plan.start_video_frames],
+        "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
+        "video_frames": plan.video_frames,
+    }
+
+
+def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    tags = {name: about[name] for name in _IN_FILES if name in about}
+    if fps is not None and "starts_seconds" in tags:
+        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+    return {"head_forcing": json.dumps(tags)}

@@ -1,13 +1,20 @@
-"""The layout of a story: its prompts on the blocks of a video, one row for each block."""
+"""The parts of a plan: prompts on the blocks of a video, one row for each block, and the roles of heads."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from ..cache.method import Method, VideoFacts
+from ..cache.policy import CachePolicy
+from ..cache.query_score import QueryStatistics
+from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
+from ..head_profiles.auto import AutoProfile
+from ..head_profiles.profile import HeadProfile, default_profile
+from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, video_frames_of
@@ -131,4 +138,75 @@ def check_size(name: str, value: int, multiple: int = 16) -> None:
     if value % multiple or not multiple <= value <= MAX_SIDE:
         raise HeadForcingError(
             f"{name} must be a multiple of {multiple} between {multiple} and {MAX_SIDE}, got {value}"
+        )
+
+
+# ---------------------------------------------------------------------------------------------- head roles
+
+
+class HeadRoles(NamedTuple):
+    """The roles of a render's heads.
+
+    Attributes:
+        name: of the profile, in reports.
+        auto: how they are found while sampling; None if they are known.
+        queries: reads the query statistics of the profile; None if it has none.
+        judged: a measured profile whose roles are used as they are, for remarks; None otherwise.
+    """
+
+    name: str
+    roles: Roles
+    auto: AutoProfile | None = None
+    queries: Callable[[], QueryStatistics | None] = lambda: None
+    judged: HeadProfile | None = None
+
+
+def head_roles(
+    config: WanConfig,
+    policy: Method,
+    profile: HeadProfile | AutoProfile | None,
+    family: str | None,
+    arrangement: str,
+    shuffle: int,
+) -> HeadRoles:
+    """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
+    source = "profile"
+    if profile is None and policy.heads_by:
+        source, labelled = "bundled profile", policy.heads_by == "labels"
+        try:
+            profile = default_profile(config.num_layers, config.num_heads, family, labelled)
+        except HeadForcingError:
+            profile = AutoProfile()
+    if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
+        _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
+    queries = (lambda: profile.query_statistics) if isinstance(profile, HeadProfile) else (lambda: None)
+    if profile is None or not policy.heads_by:
+        every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
+        return HeadRoles("one cache for every head", every_head, queries=queries)
+    if isinstance(profile, AutoProfile):
+        if arrangement != "profile":
+            raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
+        expected = profile.expected_roles(config.num_layers, config.num_heads)
+        return HeadRoles("to be found in the first seconds", expected, profile)
+    profile.check_model(config.num_layers, config.num_heads)
+    name = f"{source} {profile.name!r}"
+    if policy.heads_by == "labels":
+        name += "" if profile.labels else ", labels from its roles"
+        return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
+    if arrangement != "profile":
+        name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
+    judged = profile if arrangement == "profile" else None
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), None, queries, judged)
+
+
+def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
+    """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that cannot use them."""
+    if arrangement != "profile" and policy.heads_by != "roles":
+        why = "rearranges head roles, and this method uses labels"
+        if not policy.heads_by:
+            why = "rearranges a head profile, and this method uses none"
+        raise HeadForcingError(f"roles = {arrangement!r} {why}")
+    if policy.heads_by and not measured:
+        raise HeadForcingError(
+            "this method needs the head roles from the first block on; load or measure a head profile"
         )

@@ -18,9 +18,8 @@ from ..rollout.loop import Block
 from ..rollout.rows import HasBegunError, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .job import RenderJob
+from .job import RenderJob, about_story
 from .plan import RenderPlan
-from .provenance import about_story
 from .render import Listener, Render
 from .resources import needs_of
 

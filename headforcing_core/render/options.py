@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from ..cache.guards import Guards
+from ..cache.guards import OFF, Guards
 from ..cache.method import Method
 from ..cache.options import with_options
 from ..cache.policy import CachePolicy
@@ -53,17 +53,19 @@ class RenderOptions(RenderSettings):
     @cached_property
     def cache_policy(self) -> Method:
         """The method's settings, with these options for memory heads, and at last the method options."""
-        policy, guards = self.policy or method_policy(self.method), Guards(self.sink_gate, self.rope_jitter)
+        policy = self.policy or method_policy(self.method)
+        guards = Guards(self.sink_gate, self.rope_jitter) if self.sink_gate or self.rope_jitter else OFF
         if isinstance(policy, CachePolicy):
             policy = policy.with_memory(
                 self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
             ).with_guards(guards, self.compression)
-        elif guards or self.compression != "prompt":
+        elif guards is not OFF or self.compression != "prompt":
             raise HeadForcingError(
                 "sink_gate, rope_jitter and compression are for methods that keep frames by head role, such as "
                 "head_forcing; leave them at 0, 0 and prompt for this method"
             )
-        return with_options(policy, self.method_options, self.method)
+        options = self.method_options.strip()
+        return with_options(policy, options, self.method) if options else policy
 
     @property
     def method_name(self) -> str:

@@ -17,6 +17,7 @@ from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames, warm_up_shape
 from ..head_profiles.profile import HeadProfile
+from ..head_profiles.rules import remark_on_rule
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.overlap import Overlap
@@ -25,8 +26,7 @@ from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import format_time, video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .head_roles import head_roles
-from .layout import Layout, check_size, lay_out
+from .layout import Layout, check_size, head_roles, lay_out
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class RenderPlan(Layout):
         seed: of the noise, where the timeline sets no other.
         held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         auto: how head roles are found while sampling; None if they are known.
-        remarks: about the head profile, sentences for reports.
+        judged: the head profile that `remarks` are about.
     """
 
     config: WanConfig
@@ -50,7 +50,7 @@ class RenderPlan(Layout):
     height: int
     profile_name: str
     auto: AutoProfile | None = None
-    remarks: tuple[str, ...] = ()
+    judged: HeadProfile | None = None
     held_frames: int = 0
 
     @classmethod
@@ -86,7 +86,7 @@ class RenderPlan(Layout):
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         layout = lay_out(timeline, seconds, schedule, policy, start_frames)
-        name, by_head, auto, queries, remarks = head_roles(config, policy, profile, family, roles, shuffle)
+        name, by_head, auto, queries, judged = head_roles(config, policy, profile, family, roles, shuffle)
         policy = policy.for_video(replace(layout.facts, seed=seed, queries=queries, profile=name))
         rows, stride = layout.make_rows(policy, seed), schedule.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, len(rows) * frames_per_block)
@@ -106,7 +106,7 @@ class RenderPlan(Layout):
             height=height,
             profile_name=name,
             auto=auto,
-            remarks=remarks,
+            judged=judged,
             held_frames=held,
         )
 
@@ -148,10 +148,12 @@ class RenderPlan(Layout):
 
         Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
         """
+        if self.auto is None:
+            return
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
         early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
-        if self.auto is not None and min(early, shown) < warm_up:
+        if min(early, shown) < warm_up:
             clock, first = self.timeline.clock, warm_up - self.start_blocks
             what = f"{self.switches[early]!s} in block {early}" if early <= shown else f"a picture in block {shown}"
             raise HeadForcingError(
@@ -164,7 +166,14 @@ class RenderPlan(Layout):
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
         those of `Timeline.references`."""
         script = Script(self.rows, embeds, self.alike, pictures)
+        if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
+            return script
         return number_recalls(script, self.policy.recalled(script))
+
+    @property
+    def remarks(self) -> list[str]:
+        """Sentences on the head profile, for reports."""
+        return [] if self.judged is None else remark_on_rule(self.judged)
 
     @property
     def policy(self) -> Method:

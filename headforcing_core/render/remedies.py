@@ -1,4 +1,4 @@
-"""Refuse a render that does not fit into memory, and say what would fit: every remedy is computed.
+"""Remedies for a render that does not fit into memory: all are computed.
 
 In the order of what they cost: first what leaves the video as it is, then fewer frames in memory heads, a shorter or a
 smaller video, another method.
@@ -23,43 +23,19 @@ from ..methods.registry import method_policy
 from ..video.memory import DecoderMemory
 from .describe import format_bytes
 from .plan import RenderPlan
-from .resources import Needs, activation_bytes
+from .resources import COMFYUI, Host, Needs, activation_bytes
 
 _REMEDIES = 3
 _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches that do not grow
 
 
-@dataclass(frozen=True)
-class Host:
-    """Remedies for memory where a render runs, in its own words.
-
-    Attributes:
-        streams_weights: weights can be kept in main memory and copied as they are used.
-        decode_afterwards: how to decode when sampling is done.
-        park: how to keep the decoder's features in main memory between blocks; empty if that cannot be done.
-    """
-
-    streams_weights: bool
-    decode_afterwards: str
-    park: str = ""
-
-
-COMMAND_LINE = Host(
-    False, "decode afterwards (--latents in place of --out, then `headforcing decode`)", "--park-features"
-)
-COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
-
-
-def check_memory(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> None:
-    """Refuse a render that does not fit into `room` bytes; the error names the sizes and the cheapest remedies."""
-    wanted = needs.besides_weights if host.streams_weights else needs.rendering
-    if wanted <= room:
-        return
+def too_large(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> HeadForcingError:
+    """The error for a render that does not fit into `room` bytes: it names the sizes and the cheapest remedies."""
     ways = (f"{way.text} ({format_bytes(way.bytes)})" for way in remedies(needs, plan, dtype, room, host))
     helps = "; ".join(islice(dict.fromkeys(ways), _REMEDIES))
     besides, parts = " besides the weights" if host.streams_weights else "", needs.describe().splitlines()[0]
-    raise HeadForcingError(
-        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(wanted)}{besides} "
+    return HeadForcingError(
+        f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(needs.wanted(host))}{besides} "
         f"({parts.partition(': ')[2]}), the device has {format_bytes(max(0, room))} for it. "
         + (f"What fits, cheapest first: {helps}" if helps else "No setting of this video fits")
     )
@@ -123,7 +99,7 @@ def _make(changes: Sequence[_Change], needs: Needs, plan: RenderPlan, host: Host
         before = plan, needs
         plan, needs = change.make(*before)
         texts += [change.text] if plan is not before[0] or needs != before[1] else []
-    return Remedy(" and ".join(texts), needs, needs.besides_weights if host.streams_weights else needs.rendering)
+    return Remedy(" and ".join(texts), needs, needs.wanted(host))
 
 
 def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[_Change]:

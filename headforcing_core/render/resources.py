@@ -29,6 +29,27 @@ _DISK_REMEDIES = {
 
 
 @dataclass(frozen=True)
+class Host:
+    """Remedies for memory where a render runs, in its own words.
+
+    Attributes:
+        streams_weights: weights can be kept in main memory and copied as they are used.
+        decode_afterwards: how to decode when sampling is done.
+        park: how to keep the decoder's features in main memory between blocks; empty if that cannot be done.
+    """
+
+    streams_weights: bool
+    decode_afterwards: str
+    park: str = ""
+
+
+COMMAND_LINE = Host(
+    False, "decode afterwards (--latents in place of --out, then `headforcing decode`)", "--park-features"
+)
+COMFYUI = Host(True, "decode afterwards, without a vae on the sampler")
+
+
+@dataclass(frozen=True)
 class Needs:
     """Estimated memory and disk use, all in bytes.
 
@@ -62,6 +83,10 @@ class Needs:
     run_folder: int = 0
     state: int = 0
     video: int = 0
+
+    def wanted(self, host: Host) -> int:
+        """Memory that the device must have, as the host counts it."""
+        return self.besides_weights if host.streams_weights else self.rendering
 
     @property
     def working(self) -> int:

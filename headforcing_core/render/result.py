@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -19,16 +19,6 @@ from .plan import RenderPlan
 
 if TYPE_CHECKING:
     from ..video.stream import VideoInfo
-
-
-class Report(Protocol):
-    """A report of those that have taken part in a render."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The JSON form."""
-
-    def describe(self) -> list[str]:
-        """Lines of plain text."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +37,8 @@ class RenderResult:
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
         recalls: scenes that were brought back.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
-        reports: of those that have made the video together, by their key in JSON; `cache_bytes` is the first one's.
+        reports: of those that have made the video together, by their key in JSON, see `distributed.ranks_report`;
+            `cache_bytes` is the first one's.
     """
 
     events: list[MemoryEvent]
@@ -71,7 +62,7 @@ class RenderResult:
     latents: Tensor | None = None
     recalls: Sequence[Recall] = ()
     kernels: str = ""
-    reports: Mapping[str, Report] = field(default_factory=dict)
+    reports: Mapping[str, Any] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

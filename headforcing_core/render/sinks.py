@@ -20,8 +20,8 @@ from ..rollout.loop import Block
 from ..video.background import BackgroundStream
 from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
 from ..weights.containers import WRITABLE, read_weights
+from .job import file_tags
 from .plan import RenderPlan
-from .provenance import file_tags
 from .render import Listener
 
 log = logging.getLogger(__name__)

@@ -58,7 +58,7 @@ _EVENT = _object(  # as `rollout.loop.MemoryEvent`
 _RECALL = _object({"block": _whole(), "scene": _whole(), "frames": _list_of(_whole())}, {})  # as `cache.scenes.Recall`
 _ABOUT = _object(
     {"prompts": _list_of(_text), "video_frames": _whole(1)},
-    {  # `render.provenance` notes these, too; who reads them does without
+    {  # `render.job` notes these, too; who reads them does without
         "size": _text,
         "fps": _number(0.1, 1000),  # this and blocks as in `timeline.clock.BlockClock`
         "starts_seconds": _list_of(_number()),

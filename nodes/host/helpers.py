@@ -18,8 +18,8 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.latents import WAN21, WAN22
+from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
-from ...headforcing_core.render.provenance import file_tags
 from ...headforcing_core.report import profile_plot as pictures
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import OutputFile, output_folder
@@ -192,7 +192,7 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.provenance.file_tags`."""
+    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.job.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
 
 

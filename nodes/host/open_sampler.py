@@ -16,9 +16,8 @@ from torch import Tensor
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.render import Listener, Place
+from ...headforcing_core.render.render import Listener, Place, make_video
 from ...headforcing_core.render.sinks import KeptLatents
-from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings
 from ...headforcing_core.timeline.clock import video_frames_of
 from ...headforcing_core.timeline.timeline import Timeline

@@ -18,18 +18,16 @@ from ...headforcing_core.hashing import SHORT
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.names import DEFAULT_START_SECONDS
-from ...headforcing_core.render.job import RenderJob
+from ...headforcing_core.render.job import RenderJob, about_video
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.provenance import about_video
-from ...headforcing_core.render.remedies import COMFYUI, check_decoder
-from ...headforcing_core.render.render import Listener, Place
-from ...headforcing_core.render.resources import NO_DECODER, Needs, needs_of
+from ...headforcing_core.render.remedies import check_decoder
+from ...headforcing_core.render.render import Listener, Place, make_video
+from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents
 from ...headforcing_core.render.start import Start, image_frames
-from ...headforcing_core.render.video import make_video
 from ...headforcing_core.rollout.rows import Embeddings, Picture
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory

@@ -17,7 +17,7 @@ from ...headforcing_core.commands.arguments import (
 )
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
-from ...headforcing_core.commands.paths import READ, TEXT, folder_written
+from ...headforcing_core.commands.parser import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import Measurement, setup_of
 from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
 from ...headforcing_core.errors import HeadForcingError

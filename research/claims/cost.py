@@ -21,7 +21,7 @@ from ...headforcing_core.commands.compared_video import (
     render_compared,
 )
 from ...headforcing_core.commands.farms import kept_model, let_go
-from ...headforcing_core.commands.metrics import panel_of
+from ...headforcing_core.commands.report import panel_of
 from ...headforcing_core.commands.values import changed
 from ...headforcing_core.distributed.farm import Farm
 from ...headforcing_core.files import replacing

@@ -21,11 +21,10 @@ from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.wan import WanModel
 from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.video import make_blocks
-from ...headforcing_core.rollout.loop import BlockCache
+from ...headforcing_core.render.render import make_blocks
+from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.rollout.schedule import Schedule, schedule
-from ...headforcing_core.rollout.wan_video_model import WanVideoModel
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ..ablations import GivenFrames
 from ..role_rules import RULES, with_rule

@@ -12,8 +12,7 @@ from typing import Any
 
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.parser import count
-from ...headforcing_core.commands.paths import READ, folder_read, folder_written
+from ...headforcing_core.commands.parser import READ, count, folder_read, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.hashing import digest
 from ...headforcing_core.head_profiles.profiler import pick_part

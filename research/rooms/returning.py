@@ -12,7 +12,7 @@ from ...headforcing_core.cache import scenes as cached_scenes
 from ...headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
-from ...headforcing_core.commands.paths import folder_written
+from ...headforcing_core.commands.parser import folder_written
 from ...headforcing_core.hashing import digest
 from ...headforcing_core.head_profiles import rules
 from ...headforcing_core.head_profiles.rules import with_rule

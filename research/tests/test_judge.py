@@ -13,8 +13,8 @@ from headforcing.headforcing_core.cache.memory import candidate_frame
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.headforcing_core.render.video import begin_render
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.render.render import begin_render
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.research.ablations import EvenMemory, RandomAdmission
 from headforcing.research.role_rules import RULES, with_rule
 from headforcing.research.rooms import judge as rooms_judge

@@ -13,8 +13,8 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story

@@ -14,8 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import count
-from ...headforcing_core.commands.paths import READ, WRITTEN
+from ...headforcing_core.commands.parser import READ, WRITTEN, count
 from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import count
-from ...headforcing_core.commands.paths import READ, WRITTEN
+from ...headforcing_core.commands.parser import READ, WRITTEN, count
 from ...headforcing_core.demo.assets import TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.paths import PathType, folder_read, folder_written
+from ...headforcing_core.commands.parser import PathType, folder_read, folder_written
 from ...headforcing_core.demo import assets
 from ...headforcing_core.demo.rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder, load_rooms_autoencoder
 from ...headforcing_core.errors import HeadForcingError

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.paths import PathType
+from ...headforcing_core.commands.parser import PathType
 from ...headforcing_core.files import claimed_folder, replacing
 from . import gate as rooms_gate
 from .resumable import Deadline, Stopped, wait

@@ -21,8 +21,7 @@ import torch
 from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
-from headforcing.headforcing_core.rollout.loop import make_block
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch, in_turns
@@ -102,8 +101,6 @@ class AuthorsCache:
         return self.block * self._block_tokens
 
     def begin_block(self) -> None: ...
-
-    def begin_clean_pass(self) -> None: ...
 
     def commit(self, prompt: Any) -> None:
         self.block += 1

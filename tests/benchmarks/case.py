@@ -13,10 +13,10 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape
 from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from torch import Tensor
 
 HEAD_DIM = 128

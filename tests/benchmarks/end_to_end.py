@@ -16,9 +16,8 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.render import Listener, Place
+from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory

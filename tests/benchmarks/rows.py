@@ -23,7 +23,7 @@ from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.fp8 import has_product
 from headforcing.headforcing_core.model.wan import forward_block
-from headforcing.headforcing_core.render.provenance import attention_name
+from headforcing.headforcing_core.render.render import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.merge import merge_frames

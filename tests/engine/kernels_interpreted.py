@@ -18,8 +18,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.model import fp8
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.recorded.replay import Case, new_cache, read_run
-from headforcing.headforcing_core.rollout.loop import rollout
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.kernels import attend, move, write
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
 from headforcing.kernels.feature_frames import feature_frames

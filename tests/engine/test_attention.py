@@ -30,7 +30,7 @@ from headforcing.headforcing_core.model.attention import (
 )
 from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.model.attention_backends import (
 )
 from headforcing.headforcing_core.model.attention_timing import LOADING_SECONDS, SECONDS, Clock, described, fastest
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.render.provenance import attention_name
+from headforcing.headforcing_core.render.render import attention_name
 
 CPU, BF16 = torch.device("cpu"), torch.bfloat16
 SIZES = LayerSizes(64, ((2, 96), (1, 32)))

@@ -17,7 +17,7 @@ from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
 from small_engine import (
     BUSY,

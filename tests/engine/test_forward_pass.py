@@ -9,9 +9,8 @@ from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from scripts import script_of
 from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
 

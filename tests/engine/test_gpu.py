@@ -14,10 +14,9 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from scripts import script_of
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")

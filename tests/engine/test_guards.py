@@ -20,7 +20,7 @@ from small_engine import BUSY, HEIGHT, WIDTH, difference, film, latents, make, m
 
 
 def facts(queries: QueryStatistics | None) -> VideoFacts:
-    return VideoFacts(schedule("self_forcing"), 3, queries=queries, profile="profile 'x'")
+    return VideoFacts(schedule("self_forcing"), 3, queries=lambda: queries, profile="profile 'x'")
 
 
 GATED, JITTERED = Guards(sink_gate=0.5), Guards(rope_jitter=0.8)
@@ -64,8 +64,8 @@ def test_a_cache_reports_what_its_guards_did(model):
     cache = new_cache(model, mixed(model), everything(model), 11)
     film(model, cache, 11)
     gate, jitter, compression = cache.report
-    assert 0 < cache.guards.gate.left_out < cache.guards.gate.frames
-    assert gate.startswith(f"sink gate 0.5: left out {cache.guards.gate.left_out:,} of ")
+    assert 0 < cache.gate.left_out < cache.gate.frames
+    assert gate.startswith(f"sink gate 0.5: left out {cache.gate.left_out:,} of ")
     assert jitter.startswith("rope jitter 0.8: rotary bases from ") and jitter.endswith(" in place of 10,000")
     assert compression.startswith(f"compression trigonometric: tokens of {cache.memory.score.merges} merges")
     assert cache.memory.score.merges > 2
@@ -196,4 +196,4 @@ def test_switches_work_with_guards(model):
 def test_the_gate_never_leaves_out_recent_frames(model):
     cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
     film(model, cache, 9)
-    assert cache.guards.gate.passes == 0
+    assert cache.gate.passes == 0

@@ -14,8 +14,8 @@ from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.render.video import make_blocks
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline

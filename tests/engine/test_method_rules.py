@@ -20,9 +20,9 @@ from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.video import make_blocks
+from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import wan

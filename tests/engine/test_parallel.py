@@ -17,10 +17,9 @@ from headforcing.headforcing_core.distributed.ranks_report import RankReport, Ra
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.kernels.dispatch import Operation
 from scripts import script_of

@@ -11,10 +11,9 @@ from headforcing.headforcing_core.distributed.division import Division, head_cos
 from headforcing.headforcing_core.distributed.ranks import rank_place
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.render.render import Place
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from scripts import script_of
 from small_engine import BUSY, F, difference, embeds, every_head
 from thread_peers import ThreadPeers, together

@@ -24,10 +24,9 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.model.attention_shares import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from scripts import script_of

@@ -12,10 +12,9 @@ from headforcing.headforcing_core.methods.causvid import CausVid
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.methods.rolling_forcing import RollingForcing
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from scripts import script_of
 from small_engine import (
     BUSY,
@@ -135,7 +134,7 @@ class Elsewhere:
     def begin(self, *args, **options):
         pass
 
-    begin_block = begin_clean_pass = rewind = begin
+    begin_block = rewind = begin
 
     def switch_blocks(self, switch):
         return 0

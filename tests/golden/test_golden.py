@@ -16,10 +16,9 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.model.attention import BACKENDS
 from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
-from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from safetensors.torch import load_file
 from scripts import script_of
 

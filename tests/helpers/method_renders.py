@@ -12,10 +12,10 @@ from headforcing.headforcing_core.methods.registry import (
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.render.run import Run
-from headforcing.headforcing_core.render.video import make_blocks
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from torch import Tensor, nn
 from toy_renders import rendered

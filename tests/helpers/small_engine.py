@@ -11,10 +11,9 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
-from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from scripts import script_of
 from switching_reference import SwitchingReferenceCache
 

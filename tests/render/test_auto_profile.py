@@ -26,10 +26,9 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.loop import rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from scripts import script_of
 

@@ -16,7 +16,7 @@ from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDecoder
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
 from headforcing.headforcing_core.video.stream import WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoWriter

@@ -11,8 +11,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.render import Render as Making
-from headforcing.headforcing_core.rollout.loop import Block
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import Block, WanVideoModel
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from headforcing.headforcing_core.weights.finite import first_not_finite, is_finite
 from safetensors.torch import save_file

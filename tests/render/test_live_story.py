@@ -13,22 +13,20 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.followed_file import FollowedFile
+from headforcing.headforcing_core.commands.follow import FollowedFile
 from headforcing.headforcing_core.commands.loaded import ProgressBar
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
-from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.job import RenderJob, about_video, file_tags
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.provenance import about_video, file_tags
-from headforcing.headforcing_core.render.render import Listener, Place
+from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
-from headforcing.headforcing_core.render.video import make_video
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from toy_renders import Told as AnyTold

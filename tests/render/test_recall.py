@@ -15,9 +15,8 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
-from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.rollout import loop
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import Render, Told

@@ -13,9 +13,8 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.live_story import LiveEdits
-from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.render.video import make_video
 from headforcing.headforcing_core.rollout.rows import Picture
 from PIL import Image
 from safetensors.torch import load_file

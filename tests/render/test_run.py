@@ -15,8 +15,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import SHORT
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.headforcing_core.render.render import Place
-from headforcing.headforcing_core.render.video import begin_render
+from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos

@@ -32,7 +32,7 @@ from headforcing.headforcing_core.distributed.ranks import check_rank_memory, ch
 from headforcing.headforcing_core.distributed.start_ranks import RESTARTS, joined, start
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from safetensors.torch import load_file
 from thread_peers import Meeting, ThreadPeers, together
 from toy_renders import Render, rendered

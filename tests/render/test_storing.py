@@ -5,8 +5,7 @@ import threading
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.render.render import Listener
-from headforcing.headforcing_core.render.video import make_video
+from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from toy_renders import Render
 

@@ -7,11 +7,13 @@ import sys
 
 import pytest
 
-MOST = {"before": (71, 400), "block": (20, 345)}  # files, and how often one is entered
+MOST = {"before": (55, 325), "block": (18, 345)}  # files, and how often one is entered
 NOTHING_OF = (
-    "distributed/", "recorded/", "report/learned/", "commands/batch", "commands/follow.py", "commands/farms",
-    "commands/rank", "commands/several", "head_profiles/profiler", "render/comparison", "render/live_story",
-    "render/start", "runs/", "timeline/references", "video/background", "video/wan_",
+    "cache/guards", "cache/options", "cache/query_score", "cache/scenes", "commands/batch", "commands/farms",
+    "commands/follow.py", "commands/rank", "commands/several", "distributed/", "head_profiles/auto",
+    "head_profiles/profiler", "recorded/", "render/comparison", "render/family", "render/live_story",
+    "render/remedies", "render/start", "report/learned/", "runs/", "timeline/references", "video/background",
+    "video/wan_", "weights/identity",
 )  # fmt: skip
 
 
@@ -35,5 +37,5 @@ def test_the_way_to_the_first_block_and_through_a_block_is_short(way, part):
 
 
 def test_a_plain_render_enters_nothing_that_nobody_has_asked_for(way):
-    assert len(way["all"]) > 70 and {"rollout/loop.py", "cache/head_group.py", "video/writer.py"} <= set(way["all"])
+    assert len(way["all"]) > 50 and {"rollout/loop.py", "cache/head_group.py", "video/writer.py"} <= set(way["all"])
     assert not [file for file in way["all"] if file.startswith(NOTHING_OF)]

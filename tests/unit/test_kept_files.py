@@ -12,7 +12,7 @@ import pytest
 import torch
 from headforcing.headforcing_core import files
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.commands.paths import check_arguments
+from headforcing.headforcing_core.commands.parser import check_arguments
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import check_kept

@@ -18,8 +18,15 @@ from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.remedies import COMFYUI, COMMAND_LINE, check_decoder, check_memory
-from headforcing.headforcing_core.render.resources import Needs, check_disk, in_turn, needs_of
+from headforcing.headforcing_core.render.remedies import check_decoder, too_large
+from headforcing.headforcing_core.render.resources import (
+    COMFYUI,
+    COMMAND_LINE,
+    Needs,
+    check_disk,
+    in_turn,
+    needs_of,
+)
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
@@ -104,9 +111,8 @@ def test_sampling_and_decoding_take_turns():
 
 
 def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:
-    with pytest.raises(HeadForcingError) as error:
-        check_memory(needs, render, torch.bfloat16, int(room), host)
-    return str(error.value)
+    assert needs.wanted(host) > int(room)
+    return str(too_large(needs, render, torch.bfloat16, int(room), host))
 
 
 def offered(*arguments) -> list[str]:
@@ -117,7 +123,7 @@ def offered(*arguments) -> list[str]:
 def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedies():
     render = plan()
     needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    check_memory(needs, render, torch.bfloat16, needs.besides_weights, COMFYUI)
+    assert needs.wanted(COMFYUI) == needs.besides_weights and needs.wanted(COMMAND_LINE) == needs.rendering
     text = refused(needs, needs.besides_weights - 1, render)
     assert f"832x480 needs {format_bytes(needs.besides_weights)} besides the weights" in text
     assert "besides" not in refused(needs, needs.besides_weights, render, COMMAND_LINE), "which streams no weights"
@@ -179,7 +185,7 @@ def test_other_methods_smaller_and_shorter_videos_fit(method, room):
         seconds = float(found[0].split()[0])
         shorter = plan(method=method, seconds=seconds)
         fitting = needs_of(shorter, torch.bfloat16, WEIGHTS)
-        check_memory(fitting, shorter, torch.bfloat16, int(room), COMFYUI)
+        assert fitting.wanted(COMFYUI) <= int(room)
         longer = plan(method=method, seconds=seconds + 0.75)
         refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
 
@@ -223,11 +229,11 @@ def test_the_estimate_is_near_what_a_render_really_takes():
         from headforcing.headforcing_core.render.plan import RenderPlan
         from headforcing.headforcing_core.cache.policy import preset
         from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-        from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+        from headforcing.headforcing_core.rollout.loop import WanVideoModel
         from headforcing.headforcing_core.rollout.schedule import schedule
         from headforcing.headforcing_core.timeline.timeline import parse_timeline
         from headforcing.headforcing_core.render.job import RenderJob
-        from headforcing.headforcing_core.render.video import make_blocks
+        from headforcing.headforcing_core.render.render import make_blocks
         from headforcing.headforcing_core.model.wan import WanConfig, WanModel
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),

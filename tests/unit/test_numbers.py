@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.commands.parser import Commands, Parser
-from headforcing.headforcing_core.commands.paths import PathType
+from headforcing.headforcing_core.commands.parser import Commands, Parser, PathType
 from headforcing.headforcing_core.commands.profiles import Measurement
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError

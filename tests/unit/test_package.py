@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from headforcing.headforcing_core import names
 from headforcing.headforcing_core.commands import cli, values
-from headforcing.headforcing_core.head_profiles.bundled import bundled_profiles
 from headforcing.headforcing_core.methods.registry import method_names
 from headforcing.headforcing_core.model import attention_backends
+from headforcing.headforcing_core.names import bundled_profiles
 from headforcing.headforcing_core.render import cards
 from headforcing.headforcing_core.report.learned import registry
 from headforcing.headforcing_core.video import tiny_decoder
@@ -78,7 +78,7 @@ def test_importing_the_pack_imports_neither_torch_nor_comfy(tmp_path):
 def test_importing_the_command_line_imports_no_torch_and_the_core_no_optional_package(tmp_path):
     core = "headforcing.headforcing_core"
     assert not modules_after(f"import {core}.commands.cli", tmp_path) & (OPTIONAL | {"torch", "comfy"})
-    found = modules_after(f"import {core}.render.video, {core}.report.metrics", tmp_path)
+    found = modules_after(f"import {core}.render.render, {core}.report.metrics", tmp_path)
     assert "torch" in found and not found & (OPTIONAL | {"comfy"})
 
 

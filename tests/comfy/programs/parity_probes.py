@@ -93,7 +93,6 @@ core = types.SimpleNamespace(
             "model.wan",
             "render.job",
             "render.render",
-            "render.video",
             "render.live_story",
             "video.codec",
             "video.tiny_decoder",
@@ -104,7 +103,6 @@ core = types.SimpleNamespace(
             "rollout.noise",
             "rollout.rows",
             "rollout.schedule",
-            "rollout.wan_video_model",
             "timeline.timeline",
             "video.stream",
             "weights.checkpoint",
@@ -176,7 +174,7 @@ def own(state_dict, plan, video=0, start=None, model=None):
     backbone = core.wan.WanModel.from_state_dict(config, state_dict, torch.float32)
     start = None if start is None else inner.process_latent_in(start.transpose(0, 1)[None])[0].transpose(0, 1)
     job = core.job.RenderJob(plan, embeds_of(plan.timeline), video=video, start_latents=start)
-    blocks = list(core.video.make_blocks(job, core.wan_video_model.WanVideoModel(backbone, torch.float32)))
+    blocks = list(core.render.make_blocks(job, core.loop.WanVideoModel(backbone, torch.float32)))
     latents = torch.cat([block.latents for block in blocks])
     out = inner.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
     return out, [block.event for block in blocks if block.event is not None]
@@ -633,7 +631,7 @@ def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
         found = leftovers(lambda: bridge.measure(model, by_host, embeds, lambda *_: None, lambda _: None))
         config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
         backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
-        video = core.wan_video_model.WanVideoModel(backbone, torch.float32)
+        video = core.loop.WanVideoModel(backbone, torch.float32)
         core.profiler.profile_heads(video, config, by_core, dict(enumerate(EMBEDS)), dtype=torch.float32)
     means = by_host.mean(), by_core.mean()
     assert found["made"] > 8 and (found["left"], found["left_after_gc"]) == (0, 0)
@@ -1118,7 +1116,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
     plan = options.plan(bridge.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1])
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
-    video_model = core.wan_video_model.WanVideoModel(backbone, torch.float32)
+    video_model = core.loop.WanVideoModel(backbone, torch.float32)
     given = model.model.process_latent_in(start.latents.transpose(1, 2))[0].transpose(0, 1)
     cache = plan.make_cache(torch.float32, "cpu")
     script = plan.script(embeds_of(plan.timeline))
