@@ -58,8 +58,7 @@ def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
         for language, words, length in (("ja", "複製", "81 ブロック、1:00"), ("fr", "Copy", "81 blocks, 1:00")):
             browser.server.post("/settings/Comfy.Locale", language)
             page.reload(wait_until="domcontentloaded")
-            page.wait_for_function("window.app?.graph && window.app?.canvas")
-            page.wait_for_timeout(1500)
+            browser.wait_until_open()
             browser.load_workflow(FOLDER.parent / "workflows" / "demo.json")
             page.locator(".hf-bar").nth(5).wait_for(state="attached")
             page.wait_for_function("(text) => document.querySelector('.hf-status').textContent === text", arg=length)

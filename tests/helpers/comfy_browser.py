@@ -2,6 +2,7 @@
 
 import atexit
 import json
+import tempfile
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,16 @@ from urllib.parse import urlparse
 
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
-from playwright.sync_api import Browser as Chromium
-from playwright.sync_api import Dialog, Page, Route, sync_playwright
+from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError, sync_playwright
 
-_FLAGS = (
-    "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+_FLAGS = [
+    *"--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
+    *"--disable-component-update --disable-sync --no-proxy-server".split(),
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost",  # no request leaves this machine
+]
+_KEPT_BY_PAGES = "cookies,local_storage,indexeddb,service_workers,cache_storage"
 
+_OPEN = "window.app?.graph && window.app.canvas && window.app.extensionManager?.workflow?.activeWorkflow"
 _LISTEN = """() => {
   window.__runs = [];
   for (const outcome of ["success", "error", "interrupted"])
@@ -40,14 +43,21 @@ _FIT = """() => {
 
 
 @cache
-def _chromium() -> Chromium:
-    """One for all tests of this process, each of which has a context of its own in it."""
+def _chromium() -> BrowserContext:
+    """One for all tests of this process, which keeps what it has loaded of the editor (28 MB in 440 files).
+
+    Routes of Playwright for all requests would switch that off, and a page would cost half as much again.
+    """
     executable = chromium()
     if executable is None:
         raise RuntimeError("No Chromium found; install the system packages chromium and fonts-dejavu-core.")
     playwright = sync_playwright().start()
     atexit.register(playwright.stop)
-    return playwright.chromium.launch(executable_path=str(executable), args=_FLAGS)
+    profile = tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True)
+    atexit.register(profile.cleanup)
+    context = playwright.chromium.launch_persistent_context(profile.name, executable_path=str(executable), args=_FLAGS)
+    context.set_default_timeout(120_000)  # what never comes fails; a busy machine takes its time
+    return context
 
 
 _OUTSIDE_GROUPS = """() => {
@@ -75,7 +85,7 @@ class Browser:
     """One editor page on a running server. Use as a context manager.
 
     `page_errors` are uncaught JavaScript errors, `alerts` what pages said in alert boxes, `blocked` the requests to
-    other machines, none of which are let out.
+    other machines, none of which are let out. Pages of one find nothing of an earlier one in their storage.
     `page` is the Playwright page for everything not wrapped here.
 
     Args:
@@ -97,13 +107,11 @@ class Browser:
         self.blocked: list[str] = []
 
     def __enter__(self) -> "Browser":
-        viewport = {"width": self._size[0], "height": self._size[1]}
-        self._context = _chromium().new_context(viewport=viewport, bypass_csp=self._any_source)
+        self._context, self._pages = _chromium(), list[Page]()
+        self._listeners = {"weberror": self._note_error, "dialog": self._note_alert, "requestfailed": self._note_failed}
+        for event, listener in self._listeners.items():
+            self._context.on(event, listener)  # type: ignore[call-overload]
         try:
-            self._context.set_default_timeout(120_000)  # what never comes fails; a busy machine takes its time
-            self._context.route("**/*", self._only_local)
-            self._context.on("weberror", lambda error: self.page_errors.append(str(error.error)[:400]))
-            self._context.on("dialog", self._note_alert)
             settings = {
                 "Comfy.TutorialCompleted": True,
                 "Comfy.Minimap.Visible": False,
@@ -114,20 +122,32 @@ class Browser:
             self.page = self.open_page()
             self.page.evaluate(_LISTEN)
         except BaseException:
-            self._context.close()
+            self.__exit__()
             raise
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self._context.close()
+        for page in self._pages:
+            page.close()
+        for event, listener in self._listeners.items():
+            self._context.remove_listener(event, listener)
 
     def open_page(self) -> Page:
         """Another tab with the editor."""
         page = self._context.new_page()
+        page.set_viewport_size({"width": self._size[0], "height": self._size[1]})
+        session = self._context.new_cdp_session(page)
+        if not self._pages:
+            session.send("Storage.clearDataForOrigin", {"origin": self.server.url, "storageTypes": _KEPT_BY_PAGES})
+        session.send("Page.setBypassCSP", {"enabled": self._any_source})
+        self._pages.append(page)
         page.goto(self.server.url, wait_until="domcontentloaded")
-        page.wait_for_function("window.app?.graph && window.app?.api && window.app?.canvas")
-        page.wait_for_timeout(1500)  # it restores its last workflow after this point
+        self.wait_until_open(page)
         return page
+
+    def wait_until_open(self, page: Page | None = None) -> None:
+        """Wait until the editor has restored its last workflow, which it does after all else."""
+        (page or self.page).wait_for_function(_OPEN)
 
     def load_workflow(self, path: Path) -> None:
         """Open an editor-format workflow file, as dropping it on the canvas does."""
@@ -226,10 +246,10 @@ class Browser:
         """Texts of the messages now shown in the editor's corner."""
         return self.page.locator(".p-toast-message, [data-testid=toast]").all_inner_texts()
 
-    def _only_local(self, route: Route) -> None:
-        url = urlparse(route.request.url)
-        if url.scheme in ("data", "blob") or url.hostname in ("127.0.0.1", "localhost"):
-            route.continue_()
-        else:
-            self.blocked.append(route.request.url)
-            route.abort()
+    def _note_error(self, error: WebError) -> None:
+        self.page_errors.append(str(error.error)[:400])
+
+    def _note_failed(self, request: Request) -> None:
+        url = urlparse(request.url)
+        if url.scheme not in ("data", "blob") and url.hostname not in ("127.0.0.1", "localhost"):
+            self.blocked.append(request.url)

@@ -117,6 +117,8 @@ def left(folder):
     return sorted(path.name for path in folder.rglob("*.tmp")) + [p.name for p in folder.rglob(".*.mp4")]
 
 
+gc.collect()
+gc.freeze()  # what is imported: half a second for each of the collections below
 output = folders.output_folder()
 results = {}
 straight = run(output / "straight", False)
