@@ -1,8 +1,7 @@
 """A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`.
 
-CHECKOUT is a folder with the authors' code, of Self Forcing or of LongLive v1.0, which the reader provides. Their model
-gets the same weights, noise, prompt and noise levels; the loop over noise levels is this pack's for both. On a CPU, in
-float32; packages that their files import and do not use here are replaced by empty ones.
+CHECKOUT is a folder with the authors' code of the method (`authors_code.py`), which the reader provides. Both sides get
+the same weights, noise, prompt and noise levels, and this pack's loop over noise levels.
 """
 
 from __future__ import annotations
@@ -11,10 +10,12 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from statistics import median
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -22,109 +23,14 @@ from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
+from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
 from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch, in_turns
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
-# ours, and the window and sinks of theirs, in latent frames with the current block
-PAIRS = {"self_forcing_window_21": (21, 0), "longlive": (12, 3)}
-CPU = torch.device("cpu")
-
-
-def authors_network(checkout: Path, case: Case, window: int, sinks: int) -> Any:
-    """The authors' causal model with the weights of `random_model`.
-
-    Attention in its two forms is PyTorch's: their own asks for a GPU, or computes in bfloat16.
-    """
-    for name in ("wan", "wan.modules"):  # as packages without their `__init__`, which import text encoder and VAE
-        package = ModuleType(name)
-        package.__path__ = [str(checkout.joinpath(*name.split(".")))]
-        sys.modules[name] = package
-    memory: Any = ModuleType("utils.memory")  # LongLive's asks for a GPU when it is imported
-    memory.__getattr__ = lambda name: None
-    sys.modules["utils.memory"] = memory
-    sys.path.insert(0, str(checkout))
-    from wan.modules import causal_model  # type: ignore[import-not-found]
-    from wan.modules import model as blocks
-
-    causal_model.attention = blocks.flash_attention = _attention
-    config = case.config
-    sizes = {name: vars(config)[name] for name in ("dim", "ffn_dim", "num_heads", "num_layers")}
-    network = causal_model.CausalWanModel(**sizes, local_attn_size=window, sink_size=sinks)
-    ours = random_model(config, torch.float32, CPU, case.seed).backbone
-    network.load_state_dict(
-        {name: weight.view_as(network.get_parameter(name)) for name, weight in ours.named_parameters()}
-    )
-    return network.eval().requires_grad_(False)
-
-
-def _attention(q: Tensor, k: Tensor, v: Tensor, **unused: Any) -> Tensor:
-    """`[1, tokens, heads, d]` each."""
-    q, k, v = (x.transpose(1, 2) for x in (q, k, v))
-    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
-
-
-class Stored(nn.Module):
-    """A module that answers every call with its first answer: both compute the text's embedding once for a prompt."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self._module, self._answer = module, None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._answer is None:
-            self._answer = self._module(x)
-        return self._answer
-
-
-class AuthorsCache:
-    """The KV cache of the authors' model as a `BlockCache`: a window of `window` latent frames a layer."""
-
-    device, reads_queries = CPU, True
-
-    def __init__(self, case: Case, window: int):
-        self._block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
-        heads = case.config.num_heads
-        room = (1, window * case.frame_tokens, heads, case.dim // heads)
-        self.layers = [
-            {"k": torch.zeros(room), "v": torch.zeros(room)}
-            | {name: torch.zeros(1, dtype=torch.long) for name in ("global_end_index", "local_end_index")}
-            for _ in range(case.layers)
-        ]
-        self.text: list[dict[str, Any]] = [{"is_init": False} for _ in range(case.layers)]
-
-    @property
-    def start(self) -> int:
-        """The first token of the block."""
-        return self.block * self._block_tokens
-
-    def begin_block(self) -> None: ...
-
-    def commit(self, prompt: Any) -> None:
-        self.block += 1
-
-
-def authors_model(network: Any, text: Tensor) -> WanVideoModel:
-    """The authors' model as a `VideoModel`, for the prompt with the embedding `text [tokens, text_dim]`."""
-    network.text_embedding = Stored(network.text_embedding)
-
-    def forward(network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, write_only: bool) -> Tensor:
-        flow = network(
-            x.transpose(0, 1)[None],
-            t=timesteps[None],
-            context=[text],
-            seq_len=x.shape[0] * x.shape[2] * x.shape[3] // 4,  # tokens, 2x2 latents each
-            kv_cache=cache.layers,
-            crossattn_cache=cache.text,
-            current_start=cache.start,
-        )
-        return flow[0].transpose(0, 1)
-
-    model = WanVideoModel(network, torch.float32, forward=forward)
-    model.prompt = text  # type: ignore[assignment]
-    return model
+FULL_AFTER = 8  # blocks: by then the caches of all codes are full
+FULL = "a block with full caches"
 
 
 class WholePasses(WanVideoModel):
@@ -144,63 +50,139 @@ def our_cache(method: str, case: Case, blocks: int) -> Any:
     return policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
 
 
+def watch_authors(watch: Stopwatch, network: Any) -> None:
+    """Count their self-attention without the projections and norms, which are stage `rest`."""
+    for block in network.blocks:
+        attention = block.self_attn
+        attention.forward = watch.timed("attention", attention.forward)
+        for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
+            part.forward = watch.timed("rest", part.forward)
+    if hasattr(network, "_apply_cache_updates"):
+        network._apply_cache_updates = watch.timed("attention", network._apply_cache_updates)
+
+
+def watch_ours(watch: Stopwatch, cache: Any) -> None:
+    """Count the same of this pack."""
+    for name in ("begin_block", "write", "attend", "commit"):
+        setattr(cache, name, watch.timed("attention", getattr(cache, name)))
+
+
+def most_bytes(run: Callable[[], None]) -> int:
+    """Bytes allocated in a call that are in use at once, at most, from its `record_function(FULL)` on."""
+    cpu = torch.profiler.ProfilerActivity.CPU
+    with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
+        run()
+    results: Any = profile.profiler.kineto_results  # type: ignore[union-attr]
+    events = sorted(results.events(), key=lambda event: event.start_ns())
+    begun = next(event.start_ns() for event in events if event.name() == FULL)
+    changes = [event for event in events if event.name() == "[memory]"]
+    held = accumulate(event.nbytes() for event in changes)
+    return max(most for event, most in zip(changes, held, strict=True) if event.start_ns() >= begun)
+
+
+class Sides:
+    """The authors' code, `method` and Head Forcing, making one video each.
+
+    Attributes:
+        first: the number of each one's first block with full caches.
+        self_attention: seconds of every block.
+    """
+
+    def __init__(self, checkout: Path, method: str, case: Case):
+        self.case, self.text = case, case.embeds[PROMPT]
+        self.first = {"authors": FULL_AFTER, method: FULL_AFTER}
+        self.first["head_forcing"] = warm_up_blocks(PRESETS["head_forcing"])
+        self._network, self._program = authors_code(checkout, CODES[method], case)
+        self._models: dict[str, Any] = {"authors": authors_model(self._network, self.text)}
+        self._row, self._noise = case.script(1).rows[0], case.noise()
+        self._watch, self._caches = Stopwatch(CPU), dict[str, Any]()
+        watch_authors(self._watch, self._network)
+        self.self_attention: dict[str, list[float]] = {name: [] for name in self.first}
+
+    def begin(self, name: str) -> None:
+        """Make the blocks before those that are timed."""
+        if name == "authors":
+            self._caches[name] = AuthorsCache(self._program, self._network, self.case)
+        else:
+            backbone = random_model(self.case.config, torch.float32, CPU, self.case.seed).backbone
+            self._models[name] = WholePasses(backbone, torch.float32)
+            self._models[name].use_prompt(self.text)
+            self._caches[name] = our_cache(name, self.case, self.first[name] + self.case.timed_blocks)
+            watch_ours(self._watch, self._caches[name])
+        *filling, full = range(self.first[name])
+        for block in filling:
+            self.make(name, block)
+        with torch.profiler.record_function(FULL):
+            self.make(name, full)
+
+    def make(self, name: str, block: int) -> Tensor:
+        """The latents of a block."""
+        model, cache = self._models[name], self._caches[name]
+        latents, _ = make_block(model, cache, self._row, self._noise, block)
+        laps = self._watch.lap()
+        self.self_attention[name].append((laps["attention"] - laps.get("rest", 0)) / 1000)
+        return latents
+
+
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
-    """Seconds a block of the authors' code, of `method` and of Head Forcing, when all caches are full."""
-    window, sinks = PAIRS[method]
-    full = -(-window // SCHEDULE.frames_per_block)
-    first = {"authors": full, method: full, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
-    blocks = max(first.values()) + case.timed_blocks
-    text = case.embeds[PROMPT]
-    theirs = authors_model(authors_network(checkout, case, window, sinks), text)
-    ours = WholePasses(random_model(case.config, torch.float32, CPU, case.seed).backbone, torch.float32)
-    ours.use_prompt(text)
-    caches = {"authors": AuthorsCache(case, window), method: our_cache(method, case, blocks)}
-    caches["head_forcing"] = our_cache("head_forcing", case, blocks)
-    row, noise = case.script(1).rows[0], case.noise()
-
-    def make(name: str, block: int) -> Tensor:
-        return make_block(theirs if name == "authors" else ours, caches[name], row, noise, block)[0]
-
-    for name, untimed in first.items():
-        for block in range(untimed):
-            make(name, block)
+    """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
+    sides = Sides(checkout, method, case)
+    held = {name: most_bytes(partial(sides.begin, name)) for name in sides.first}
     timed, apart = [], []
     for index in range(case.timed_blocks):
-        calls = {name: partial(make, name, first[name] + index) for name in caches}
+        calls = {name: partial(sides.make, name, first + index) for name, first in sides.first.items()}
         seconds, made = in_turns(CPU, calls, index)
         timed.append(seconds)
         apart.append(float((made[method] - made["authors"]).norm() / made["authors"].norm()))
+    of_blocks = {name: [seconds[name] for seconds in timed] for name in sides.first}
+    attention = {name: seconds[sides.first[name] :] for name, seconds in sides.self_attention.items()}
     return {
-        "seconds_per_block": {name: [seconds[name] for seconds in timed] for name in caches},
-        "of_the_authors_time": {
-            name: median(seconds[name] / seconds["authors"] for seconds in timed) for name in (method, "head_forcing")
-        },
+        "seconds_per_block": of_blocks,
+        "self_attention_seconds": attention,
+        "bytes_above_weights": held,
+        "of_the_authors_time": _shares(of_blocks),
+        "of_the_authors_self_attention": _shares(attention),
+        "of_the_authors_memory": _shares({name: [most] for name, most in held.items()}),
         "difference_of_latents": apart,  # relative to their size
+    }
+
+
+def _shares(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Of the authors' measurement, block by block: the median."""
+    theirs = measured["authors"]
+    return {
+        name: median(ours / their for ours, their in zip(of_blocks, theirs, strict=True))
+        for name, of_blocks in measured.items()
+        if name != "authors"
     }
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
     """Measure and write the result to the file of `--out`, if one is given."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("checkout", type=Path, help="folder with the authors' code: `wan/modules/causal_model.py`")
-    parser.add_argument("--method", choices=PAIRS, default="self_forcing_window_21", help="whose code it is")
+    parser.add_argument("checkout", type=Path, help="folder with the authors' code, which holds `wan` and `pipeline`")
+    parser.add_argument("--method", choices=CODES, default="self_forcing_window_21", help="whose code it is")
     parser.add_argument("--size", default="128x96", help="WIDTHxHEIGHT in pixels (128x96)")
-    parser.add_argument("--layers", type=int, default=1, help="of 30 in the 1.3B model (1)")
+    parser.add_argument("--layers", type=int, help="of 30 in the 1.3B model (1, for forcing_kv 2)")
     parser.add_argument("--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)")
     parser.add_argument("--blocks", type=int, default=6, help="timed blocks, with full caches (6)")
     parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args(arguments)
-    if not (args.checkout / "wan" / "modules" / "causal_model.py").is_file():
-        parser.error(f"{args.checkout} has no wan/modules/causal_model.py; give a checkout of Self Forcing or LongLive")
+    code = CODES[args.method]
+    if not (args.checkout / code.model_file).is_file():
+        parser.error(f"{args.checkout} has no {code.model_file}; give a checkout of the code of {args.method}")
     torch.set_num_threads(1)
     Stopwatch.clock = time.process_time
     width, height = map(int, args.size.split("x"))
-    case = Case(width, height, args.layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
+    layers = args.layers or code.layers
+    case = Case(width, height, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
+    with redirect_stdout(sys.stderr):  # their programs print
+        measured = measure(args.checkout.resolve(), args.method, case)
     found = {
         "environment": environment(CPU, torch.float32),
         "case": case.describe() | {"method": args.method},
-        **measure(args.checkout.resolve(), args.method, case),
+        **measured,
     }
     if args.out is not None:
         args.out.write_text(json.dumps(found, indent=1) + "\n")
