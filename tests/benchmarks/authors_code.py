@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.rollout.wan_video_model import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from torch import Tensor, nn
 from torch.nn import functional as F
 

@@ -8,12 +8,13 @@ import logging
 import math
 import sys
 import types
+from dataclasses import replace
 
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.cache.state import cache_state, unpack
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
@@ -31,10 +32,10 @@ from headforcing.headforcing_core.model.attention import (
 from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from small_engine import BUSY, difference
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
-BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
 F, ROWS, COLUMNS, HEAD_DIM = 3, 2, 3, 22
 EVERY_WAY = pytest.mark.parametrize("way", WHOLE_LAYER)
@@ -66,10 +67,6 @@ def run(caches: list[HeadCache], blocks: int, before_block=lambda cache: None) -
         for cache in caches:
             cache.commit(prompt)
     return found
-
-
-def difference(a: torch.Tensor, b: torch.Tensor) -> float:
-    return float((a - b).abs().max())
 
 
 @EVERY_WAY
@@ -286,7 +283,7 @@ def test_the_length_of_a_prompt_is_found_before_it_is_sent_to_the_device():
 
 @pytest.mark.parametrize("center", [False, True])
 def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, center):
-    policy = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1, center_keys=center))
+    policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=center))
     cache, waits = new_cache(explicit, 12, policy), []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])

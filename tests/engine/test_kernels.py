@@ -1,8 +1,6 @@
 """The kernels' specification, the plain torch beside each, against the engine; its properties; and who decides."""
 
 import logging
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from headforcing.kernels.rotation import rotated
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from kernel_cases import OPERATIONS, ROLE_MAPS, case, int_table, roll_out, rotations_around
+from own_process import run
 from torch import Tensor
 
 KERNELS = Path(__file__).resolve().parents[2] / "kernels"
@@ -105,16 +104,21 @@ def test_a_kernel_that_raises_is_put_aside_with_one_line(caplog):
     assert kernels_put_aside(torch.device("cpu")) == ""
 
 
-def test_a_kernel_that_fails_later_is_put_aside_and_the_call_still_answered(caplog):
-    calls = []
+def failing_later(error: Exception, calls: list[Tensor]):
+    """An operation that works in its self-test only."""
 
     def fails_later(x):
         calls.append(x)
         if len(calls) > 1:
-            raise RuntimeError("out of resources: shared memory")
+            raise error
         return 2 * x
 
-    broken = operation(fails_later)
+    return operation(fails_later)
+
+
+def test_a_kernel_that_fails_later_is_put_aside_and_the_call_still_answered(caplog):
+    calls = []
+    broken = failing_later(RuntimeError("out of resources: shared memory"), calls)
     with caplog.at_level(logging.INFO):
         assert broken(ELSEWHERE).shape == (2,)
         assert broken(ELSEWHERE).shape == (2,)
@@ -123,16 +127,8 @@ def test_a_kernel_that_fails_later_is_put_aside_and_the_call_still_answered(capl
 
 @pytest.mark.parametrize("error", [LayoutError("q must be contiguous"), torch.cuda.OutOfMemoryError("full")])
 def test_mistakes_of_the_caller_and_a_full_card_are_not_hidden(error):
-    calls = []
-
-    def fails_later(x):
-        calls.append(x)
-        if len(calls) > 1:
-            raise error
-        return 2 * x
-
     with pytest.raises(type(error)):
-        operation(fails_later)(ELSEWHERE)
+        failing_later(error, [])(ELSEWHERE)
 
 
 def test_processors_are_not_asked_for_a_kernel_and_either_side_can_be_forced():
@@ -184,8 +180,7 @@ def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
             "norm_modulate(torch.ones(4, 8), torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
         ]
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run("-c", program)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")

@@ -30,6 +30,7 @@ from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from scripts import script_of
+from small_engine import wan
 
 RECORDED = [  # a window of 21 frames slides too late for the subset
     ("subset", "self_forcing_tiny_d32", "window9_sink3"),
@@ -131,15 +132,7 @@ SETUP = ProfileSetup(
 
 @pytest.fixture(scope="module")
 def small() -> WanModel:
-    """A random model whose heads differ in what they look at."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = WanModel(CONFIG).requires_grad_(False)
-        for block in model.blocks:
-            block.modulation.normal_(0, 0.3)
-            block.self_attn.norm_q.weight.uniform_(0.5, 3.0)
-            block.self_attn.norm_k.weight.uniform_(0.5, 3.0)
-    return model
+    return wan(2, 3, norms=(0.5, 3.0))
 
 
 def embeds_of(prompts: Sequence[int]) -> dict[int, torch.Tensor]:

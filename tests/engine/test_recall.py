@@ -74,14 +74,20 @@ def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_on
     assert cache.recalls[0].describe() == "before block 8: recalled scene 1: frames 0, 1, 2, 3, 6, 9"
 
 
-def test_anchor_heads_hold_the_first_block_of_the_scene_that_came_back_and_then_their_own_again(model):
+def anchors_held(model, switches) -> dict[int, list[int]]:
+    """Per block the frames that anchor heads hold as their first ones."""
     cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
     (anchors,) = cache.sink_groups
 
     def watch(block, step, clean):
         held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
 
-    film_of(model, cache, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()}, on_step=watch)
+    film_of(model, cache, switches, on_step=watch)
+    return held
+
+
+def test_anchor_heads_hold_the_first_block_of_the_scene_that_came_back_and_then_their_own_again(model):
+    held = anchors_held(model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()})
     video, second = [0, 1, 2], [9, 10, 11]
     assert [held[block] for block in range(3, BLOCKS)] == [video] * 5 + [second] * 2 + [video] * 2
 
@@ -322,13 +328,7 @@ def script_of(plan: RenderPlan) -> Script:
 
 
 def test_after_a_re_anchor_a_scene_that_came_back_is_left_for_the_new_anchors(model):
-    cache, held = new_cache(model, mixed(model), BUSY, BLOCKS), {}
-    (anchors,) = cache.sink_groups
-
-    def watch(block, step, clean):
-        held[block] = [frame for (frame,) in anchors.sources[: anchors.policy.sink_frames]]
-
-    film_of(model, cache, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()}, on_step=watch)
+    held = anchors_held(model, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()})
     assert [held[block] for block in (2, 5, 7, 9)] == [[0, 1, 2], [9, 10, 11], [0, 1, 2], [9, 10, 11]]
 
 

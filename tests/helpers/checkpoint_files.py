@@ -4,9 +4,11 @@ import json
 import re
 import struct
 from pathlib import Path
+from typing import Any
 
 import torch
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from safetensors.torch import save_file
 from torch import Tensor
 
 Weights = dict[str, Tensor]
@@ -106,3 +108,23 @@ def lora_factors(
         out, into = shapes[f"{module}.weight"]
         factors[module] = (torch.randn(rank, into, generator=generator), torch.randn(out, rank, generator=generator))
     return factors
+
+
+WEIGHTS, OTHER = wan_weights(), wan_weights(seed=1)
+MODULES = ["blocks.0.self_attn.q", "blocks.1.cross_attn.o", "blocks.2.ffn.0", "blocks.2.ffn.2"]
+FACTORS = lora_factors(MODULES, wan_shapes())
+
+
+def save(path: Path, content: Any, metadata: dict[str, str] | None = None) -> Path:
+    """A file of the kind that its name ends in."""
+    if path.suffix == ".safetensors":
+        save_file(content, path, metadata)
+    else:
+        torch.save(content, path)
+    return path
+
+
+def assert_same(state: Weights, expected: Weights) -> None:
+    assert state.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(state[name], tensor), name

@@ -3,7 +3,9 @@
 import json
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch.nn import functional
 
 
 def tiny_models(folder: Path) -> Path:
@@ -32,3 +34,22 @@ def vocabulary() -> dict[str, int]:
     ends = (f"{letter}</w>" for letter in letters)
     words = ["!", "#", "$", *letters, *ends, "ba", "<|startoftext|>", "<|endoftext|>"]
     return {word: number for number, word in enumerate(words)}
+
+
+HEIGHT, WIDTH = 40, 56  # awkward: neither square nor whole patches
+
+
+def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> np.ndarray:
+    """Noise that changes slowly."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.integers(0, 256, (*size, 3)) for _ in range(2))
+    return np.stack([(a + (b - a) * i / max(count - 1, 1)).astype(np.uint8) for i in range(count)])
+
+
+def consistency_in_a_loop(features: torch.Tensor) -> float:
+    total = 0.0
+    for i in range(1, len(features)):
+        before = max(0.0, functional.cosine_similarity(features[i - 1 : i], features[i : i + 1]).item())
+        first = max(0.0, functional.cosine_similarity(features[:1], features[i : i + 1]).item())
+        total += (before + first) / 2
+    return total / (len(features) - 1)

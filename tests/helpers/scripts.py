@@ -1,5 +1,6 @@
-"""Scripts of numbered prompts, for tests whose prompts have no text."""
+"""Scripts of numbered prompts, for tests whose prompts have no text, and of lettered ones."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -30,3 +31,8 @@ def script_of(
         held |= {name: Picture(latents, name) for name, latents in zip(names, shown, strict=True)}
         rows[block] = replace(rows[block], pictures=names)
     return Script(rows, {str(number): embedding for number, embedding in enumerate(embeds)}, pictures=held)
+
+
+def switches(*frames: object) -> str:
+    """LongLive's file of prompts a, b and so on, which begin with these latent frames."""
+    return json.dumps({"prompts": list("abcd")[: len(frames) + 1], "switch_frame_indices": frames})

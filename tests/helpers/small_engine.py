@@ -25,7 +25,7 @@ SELF_FORCING = PRESETS["self_forcing"]
 BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 
 
-def wan(layers=3, heads=5, head_dim=22, seed=0, **dims) -> WanModel:
+def wan(layers=3, heads=5, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> WanModel:
     """A random model that looks at its context: queries and keys are long enough for attention to have an opinion."""
     small = {"ffn_dim": 48, "freq_dim": 32, "text_dim": 10, "text_len": 7}
     config = WanConfig(dim=heads * head_dim, num_layers=layers, num_heads=heads, **(small | dims))
@@ -35,8 +35,8 @@ def wan(layers=3, heads=5, head_dim=22, seed=0, **dims) -> WanModel:
         for block in model.blocks:
             block.modulation.normal_(0, 0.3)
             for attention in (block.self_attn, block.cross_attn):
-                attention.norm_q.weight.uniform_(0.8, 2.0)
-                attention.norm_k.weight.uniform_(0.8, 2.0)
+                attention.norm_q.weight.uniform_(*norms)
+                attention.norm_k.weight.uniform_(*norms)
                 attention.o.weight.mul_(2)
         model.head.modulation.normal_(0, 0.3)
     return model

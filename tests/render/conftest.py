@@ -23,16 +23,21 @@ def handler_of_ctrl_c() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
+def golden(repo_root: Path) -> Path:
+    return repo_root / "tests" / "golden"
+
+
+@pytest.fixture(scope="session")
 def backbone() -> WanModel:
     """Three layers of the toy model, because bits are compared and not pictures."""
     return toy_model(3)
 
 
 @pytest.fixture(scope="session")
-def tiny(repo_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def tiny(golden: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model, head profile, VAE and embeddings of three prompts about apples."""
     folder = tmp_path_factory.mktemp("tiny")
-    shutil.copy(repo_root / "tests/golden/self_forcing_tiny_d32/model.safetensors", folder)
+    shutil.copy(golden / "self_forcing_tiny_d32" / "model.safetensors", folder)
     rows = torch.randn(3, 12, 48, generator=torch.Generator().manual_seed(0))
     texts = ["a green apple", "a red apple", "an apple"]
     save_embeddings(folder / "prompts.safetensors", dict(zip(texts, rows, strict=True)))

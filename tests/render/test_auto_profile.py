@@ -7,6 +7,7 @@ the start.
 from dataclasses import replace
 
 import pytest
+import small_engine
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy, preset
@@ -26,16 +27,15 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from scripts import script_of
+from small_engine import HEIGHT, SELF_FORCING, WIDTH, embeds
 
-HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
 SIGMAS = (1.0, 0.8, 0.4)
 CONFIG = WanConfig(dim=110, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7, num_layers=3, num_heads=5)
-SELF_FORCING = PRESETS["self_forcing"]
 # a candidate after every block, all admitted: memory overflows within the warm-up
 BUSY = CachePolicy(
     memory=RolePolicy(recent_frames=3, episodic_frames=3),
@@ -45,22 +45,7 @@ BUSY = CachePolicy(
 
 @pytest.fixture(scope="module")
 def model() -> WanModel:
-    """A random model whose heads differ in what they look at."""
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = WanModel(CONFIG).requires_grad_(False)
-        for block in model.blocks:
-            block.modulation.normal_(0, 0.3)
-            for attention in (block.self_attn, block.cross_attn):
-                attention.norm_q.weight.uniform_(0.5, 2.5)
-                attention.norm_k.weight.uniform_(0.5, 2.5)
-                attention.o.weight.mul_(2)
-    return model
-
-
-def embeds() -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    return [torch.randn(4 + i, 10, generator=generator) for i in range(2)]
+    return small_engine.wan(norms=(0.5, 2.5))
 
 
 def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:
@@ -68,14 +53,10 @@ def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:
     return CacheShape.for_model(CONFIG, roles, policy, HEIGHT, WIDTH, f, frames)
 
 
-def film(model, cache, blocks, f=3, start=None, given=(), prompts=None, **options):
+def film(model, cache, blocks, f=3, prompts=None, **options):
     """The finished blocks; the prompt changes with block 4."""
-    given = [*split_start_latents(start, f), *given]
-    prompts = [int(block >= 4) for block in range(blocks)] if prompts is None else prompts
-    start_blocks = 0 if start is None else len(start) // f
-    script = script_of(prompts, Schedule(SIGMAS, f), embeds(), seed=3, start_blocks=start_blocks)
-    noise = SeededNoise((f, 16, HEIGHT, WIDTH))
-    return list(rollout(WanVideoModel(model, torch.float32), cache, script, noise, given, **options))
+    prompts = prompts or [int(block >= 4) for block in range(blocks)]
+    return small_engine.film(model, cache, blocks, schedule=Schedule(SIGMAS, f), prompts=prompts, **options)
 
 
 def latents(blocks) -> torch.Tensor:
@@ -186,7 +167,7 @@ def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
     size = WIDTH * 8, HEIGHT * 8
     setup = ProfileSetup("00", 3, 5, ("one",), 7, SIGMAS, 3, *size, sink_frames=0, window_frames=21, seed=3)
     offline = HeadShares(setup)
-    measure_prompt(WanVideoModel(model, torch.float32), CONFIG, offline, 0, embeds()[0], dtype=torch.float32)
+    measure_prompt(WanVideoModel(model, torch.float32), CONFIG, offline, 0, embeds(model)[0], dtype=torch.float32)
     torch.testing.assert_close(torch.tensor(auto.profile.shares).double(), offline.mean(), rtol=0, atol=1e-6)
     assert auto.profile.roles == classify(offline.mean().tolist(), 0.4, 0.2)
     assert auto.profile.counts() == {"local": 3, "anchor": 6, "memory": 6}
@@ -305,7 +286,7 @@ def test_a_fingerprint_that_is_none_reaches_no_file(found, tmp_path, fingerprint
 def test_finished_blocks_do_not_change_at_the_switch(model):
     cache = AutoProfileCache(shape_of(BUSY, 27), AutoProfile(), torch.float32)
     copies, kept = [], []
-    script, noise = script_of([0] * 9, Schedule(SIGMAS, 3), embeds(), seed=3), SeededNoise((3, 16, HEIGHT, WIDTH))
+    script, noise = script_of([0] * 9, Schedule(SIGMAS, 3), embeds(model), seed=3), SeededNoise((3, 16, HEIGHT, WIDTH))
     for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
         kept.append(block.latents)
         copies.append(block.latents.clone())

@@ -25,11 +25,6 @@ CHANGE = "0:00 a green apple\n0:01 a red apple"
 
 
 @pytest.fixture
-def golden(repo_root: Path) -> Path:
-    return repo_root / "tests" / "golden"
-
-
-@pytest.fixture
 def weights(golden: Path) -> Path:
     return golden / "self_forcing_tiny_d32" / "model.safetensors"
 

@@ -10,6 +10,7 @@ import numpy as np
 import own_process
 import pytest
 import torch
+from flat_colour import decoded
 from headforcing.headforcing_core.commands import compared_video
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.compare import fitting
@@ -31,12 +32,6 @@ from PIL import Image
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
 BALL = "a red ball bouncing in the teal plain room"
-
-
-def decoded(path: Path) -> np.ndarray:
-    """Every picture, `[n, H, W, 3]`."""
-    with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 def compare(out: Path, *more: str, methods: list[str] = METHODS) -> int:

@@ -2,9 +2,6 @@
 
 import gc
 import json
-import os
-import sys
-import time
 import weakref
 from dataclasses import replace
 
@@ -12,9 +9,6 @@ import av
 import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.follow import FollowedFile
-from headforcing.headforcing_core.commands.loaded import ProgressBar
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -297,92 +291,6 @@ def test_memflow_refuses_a_second_prompt_where_it_would_have_begun_otherwise(bac
 # ------------------------------------------------------------------------------------------------- a followed file
 
 
-@pytest.fixture
-def written(tmp_path):
-    """Writes a file so that it seems to rest since."""
-
-    def write(text: str, name="story.txt", age=10.0):
-        path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
-        os.utime(path, (time.time() - age, time.time() - age))
-        return path
-
-    return write
-
-
-@pytest.fixture
-def follow(written, tmp_path, monkeypatch, capsys):
-    """Runs `demo --follow`, calling functions after the blocks of their numbers; returns its JSON and what it said."""
-
-    def run(text, actions):
-        path = written(text)
-        monkeypatch.setattr(ProgressBar, "add", lambda self, block: actions.get(block.index, lambda: None)())
-        folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
-        options = ["--seconds", str(SECONDS), "--scale", "1", "--device", "cpu", "--json"]
-        assert main(["demo", "--follow", str(path), *folders, *options]) == 0
-        captured = capsys.readouterr()
-        return json.loads(captured.out), [line for line in captured.err.splitlines() if line.startswith(str(path))]
-
-    return run
-
-
-@pytest.mark.slow
-def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(follow, written, tmp_path):
-    path = tmp_path / "story.txt"
-    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
-    result, said = follow(
-        PLANNED,
-        {1: lambda: written(wrong), 2: lambda: written(begun), 3: lambda: written(CHANGED), 5: lambda: os.utime(path)},
-    )
-    assert [line.removeprefix(str(path)) for line in said] == [
-        " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
-        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
-        "(block 4 of 10) as it was, and change what comes after",
-        " is taken from 0:04.312 on (block 7 of 10)",
-    ]
-    out = tmp_path / "out"
-    assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
-    assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == result["story"]
-    with av.open(str(out / "demo.mp4")) as container:
-        tags = json.loads(container.metadata["head_forcing"])
-    assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
-    again, said = follow((out / "demo.story.txt").read_text(encoding="utf-8"), {})
-    assert again["reused_blocks"] == 10 and said == []
-
-
-def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
-    file = FollowedFile(written("one"))
-    assert file.changed() is None
-    written("two")
-    assert file.changed() == "two" and file.changed() is None
-    written("three", age=0.0)
-    assert file.changed() is None, "an editor may be writing still"
-    written("three", age=1.0)
-    assert file.changed() == "three"
-    written("one")
-    assert file.changed() is None, "the story that is told"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
-def test_a_pipe_a_large_and_a_missing_file_are_refused_once_and_never_waited_for(written):
-    path = written("one")
-    file = FollowedFile(path)
-    path.unlink()
-    with pytest.raises(HeadForcingError, match="was not found"):
-        file.changed()
-    assert file.changed() is None
-    os.mkfifo(path)
-    os.utime(path, (1, 1))
-    with pytest.raises(HeadForcingError, match="is a pipe or a device, not a file"):
-        file.changed()
-    path.unlink()
-    written("a" * ((1 << 20) + 1))
-    with pytest.raises(HeadForcingError, match="larger than 1 MB"):
-        file.changed()
-    written("two")
-    assert file.changed() == "two"
-
-
 class Deaf(Told):
     def encode(self, texts):
         raise HeadForcingError(f"no embedding of {texts[0]!r}")
@@ -422,9 +330,3 @@ def test_a_length_that_the_render_sets_is_kept(backbone, job):
     story.seconds = SECONDS
     latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
     assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
-
-
-def test_prompts_and_follow_exclude_each_other(written, capsys):
-    with pytest.raises(SystemExit):
-        main(["demo", "--prompts", RED, "--follow", str(written(RED))])
-    assert "not allowed with argument" in capsys.readouterr().err

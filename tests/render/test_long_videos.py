@@ -1,18 +1,15 @@
 """Memory over the length of a video, measured on whole processes."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from own_process import run
 from toy_renders import save_toy
 
-RUN = f"""
+RUN = """
 import sys, threading
 from pathlib import Path
-sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from peak_memory import peak_bytes
@@ -39,11 +36,8 @@ def demo(folder: Path, seconds: int) -> tuple[dict, list[float]]:
     model = save_toy(folder, 1)
     arguments = ["demo", "--json", "--out", folder, "--seconds", seconds, "--runs", folder / "runs", "--scale", 1]
     arguments += ["--sigmas", 1, "--profile", folder / "toy.json"]
-    program = [sys.executable, "-c", RUN, str(model), *map(str, arguments)]
     # glibc gives a thread its own pool of memory when another holds the lock: megabytes, more on a busy machine
-    environment = {**os.environ, "MALLOC_ARENA_MAX": "1"}
-    done = subprocess.run(program, capture_output=True, text=True, check=True, env=environment)
-    report, last = done.stdout.splitlines()
+    report, last = run("-c", RUN, model, *arguments, MALLOC_ARENA_MAX="1").splitlines()
     code, *peaks = last.split()
     assert code == "0"
     return json.loads(report), [int(peak) / 1024 for peak in peaks]

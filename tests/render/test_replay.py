@@ -10,11 +10,6 @@ from safetensors.torch import load_file, save_file
 
 
 @pytest.fixture
-def golden(repo_root: Path) -> Path:
-    return repo_root / "tests" / "golden"
-
-
-@pytest.fixture
 def case(golden: Path, tmp_path: Path):
     """A copy of a recorded case whose config a test may spoil, and what replaying it says."""
     folder = tmp_path / "case"

@@ -3,10 +3,10 @@
 import json
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import torch
+from flat_colour import decoded
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -118,12 +118,6 @@ def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):
 
 
 # ------------------------------------------------------------------------------------------------- the command line
-
-
-def decoded(path: Path) -> np.ndarray:
-    """Every picture, `[n, H, W, 3]`."""
-    with av.open(str(path)) as container:
-        return np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
 
 
 @pytest.fixture

@@ -255,16 +255,13 @@ def forged(folder, kind, change):
 
 
 FORGED = {
+    f"{key} is {value!r}": lambda note, key=key, value=value: {**note, key: value}
+    for key, value in (
+        ("keys", []), ("keys", [1, 2]), ("keys", 5), ("setup", None), ("about", ["a"]), ("about", {"video_frames": 9}),
+        ("begun", float("inf")), ("begun", 1e300), ("begun", float("nan")),
+    )
+} | {
     "nothing": lambda note: {},
-    "no keys": lambda note: {**note, "keys": []},
-    "keys that are numbers": lambda note: {**note, "keys": [1, 2]},
-    "a setup that is none": lambda note: {**note, "setup": None},
-    "about that is a list": lambda note: {**note, "about": ["a"]},
-    "begun at infinity": lambda note: {**note, "begun": float("inf")},
-    "begun in no year": lambda note: {**note, "begun": 1e300},
-    "keys that are a number": lambda note: {**note, "keys": 5},
-    "about without prompts": lambda note: {**note, "about": {"video_frames": 9}},
-    "begun at no number": lambda note: {**note, "begun": float("nan")},
 } | {
     f"{key}: {value!r}"[:40]: lambda note, key=key, value=value: {**note, "about": {**note["about"], key: value}}
     for key, value in (
@@ -319,18 +316,6 @@ def test_a_run_folder_that_is_deleted_midway_ends_in_one_sentence(backbone, tmp_
     with pytest.raises(HeadForcingError, match="No such file or directory.* cannot be written"):
         render.go(on_step=deleted)
     assert len(render.go(stop_after=1)) == 3
-
-
-def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
-    Render(backbone, tmp_path).go(stop_after=2)
-    assert main(["runs", "list", str(tmp_path)]) == 0
-    assert " 2/13 blocks " in capsys.readouterr().out
-    assert main(["runs", "prune", str(tmp_path), "--keep-gb", "0", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert len(told["removed"]) == 1 and told["freed_bytes"] > 10_000 and not told["stayed"]
-    assert main(["runs", "list", str(tmp_path)]) == 0
-    assert "no runs" in capsys.readouterr().out
-    assert main(["runs", "list", str(tmp_path / "missing")]) == 2
 
 
 def test_videos_of_the_version_before_are_listed_and_loaded(finished, tmp_path, capsys):

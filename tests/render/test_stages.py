@@ -7,10 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import torch
+from flat_colour import decoded
 from headforcing.headforcing_core import devices
 from headforcing.headforcing_core.commands import loaded, source, values
 from headforcing.headforcing_core.commands.cli import main
@@ -70,11 +70,7 @@ def test_decoded_latents_are_the_video_that_is_decoded_at_once(text_encoder, gen
     capsys.readouterr()
     assert main([*decode, "--device", "cpu", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["frames"] == 32
-    videos = []
-    for name in ("once", "later"):
-        with av.open(str(tmp_path / f"{name}.mp4")) as container:
-            videos.append(np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]))
-    assert np.array_equal(*videos)
+    assert np.array_equal(*(decoded(tmp_path / f"{name}.mp4") for name in ("once", "later")))
     save_file({"latents": torch.zeros(2, 16, 8, 12)}, latents, {"head_forcing": "[1]"})
     assert main(decode) == 2
     assert "does not say what its latents are of" in capsys.readouterr().err

@@ -232,12 +232,6 @@ def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_p
     assert not folder.exists(), "the last one takes its folder with it"
 
 
-def test_a_seed_on_the_first_prompt_gives_the_noise_of_a_render_with_that_seed(backbone, tmp_path):
-    rolled = six(backbone, tmp_path, scene_1="[seed 7]")
-    assert rolled.setup == six(backbone, tmp_path).setup
-    assert torch.equal(rolled.straight(), Render(backbone, tmp_path, story(), seed=7).straight())
-
-
 def test_a_run_that_was_looked_at_is_as_old_as_before(backbone, tmp_path):
     old, new = (Render(backbone, tmp_path, seed=seed) for seed in (1, 2))
     for age, render in enumerate((old, new)):

@@ -1,11 +1,9 @@
 """A plain render takes a short way: few files, seldom left and entered again, none of a feature unasked for."""
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
+from own_process import run
 
 MOST = {"before": (55, 325), "block": (18, 345)}  # files, and how often one is entered
 NOTHING_OF = (
@@ -22,11 +20,7 @@ def way(repo_root, tmp_path_factory) -> dict[str, list[str]]:
     """The files that `demo` enters, see `traced_render`."""
     program = repo_root / "tests" / "helpers" / "traced_render.py"
     options = ["--seconds", "4", "--scale", "1", "--device", "cpu", "--out", tmp_path_factory.mktemp("demo")]
-    command = [sys.executable, program, "demo", "--json", *options]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(list(map(str, command)), env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout.splitlines()[-1])
+    return json.loads(run(program, "demo", "--json", *options, OMP_NUM_THREADS="1").splitlines()[-1])
 
 
 @pytest.mark.parametrize("part", MOST)

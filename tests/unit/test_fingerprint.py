@@ -175,9 +175,3 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     plain = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
     assert loaded_model.ignored(plain, "ours") == []
     assert len(told.splitlines()) == 5 and "model_sampling" not in told
-
-
-def test_the_type_and_the_scale_of_quantised_weights_count():
-    data = numbers()
-    weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), *(QuantizedTensor(data, torch.tensor(s)) for s in (1.0, 2.0))]
-    assert len({fingerprint(model(weight)) for weight in [*weights, nn.Parameter(data.float())]}) == 5

@@ -1,12 +1,8 @@
 """What a render takes of memory and disk: said, held against what it really takes, refused where it cannot fit."""
 
-import os
 import re
-import subprocess
-import sys
 import textwrap
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -32,6 +28,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.kernels import modulate, write
 from headforcing.kernels.dispatch import using
+from own_process import run
 
 WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_000)
@@ -221,9 +218,8 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
 @pytest.mark.slow
 def test_the_estimate_is_near_what_a_render_really_takes():
     """By the peak of a process of its own, above what it had when the weights were in place."""
-    program = textwrap.dedent(f"""
+    program = textwrap.dedent("""
         import sys, torch
-        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
         from peak_memory import peak_bytes
         from headforcing.headforcing_core.render.resources import needs_of
         from headforcing.headforcing_core.render.plan import RenderPlan
@@ -238,7 +234,7 @@ def test_the_estimate_is_near_what_a_render_really_takes():
         def render(width, height):
             plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
                 parse_timeline("x", 0.5), width, height, profile=profile)
-            for _ in make_blocks(RenderJob(plan, {{"x": torch.randn(9, 64)}}), model):
+            for _ in make_blocks(RenderJob(plan, {"x": torch.randn(9, 64)}), model):
                 pass
             return needs_of(plan, torch.float32, 0).memory
         torch.set_num_threads(1)
@@ -251,9 +247,7 @@ def test_the_estimate_is_near_what_a_render_really_takes():
         print(peak_bytes() - before, expected)
     """)
     # every tensor a mapping of its own (glibc), so that the peak holds no room kept for later
-    kept_apart = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
-    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, env=kept_apart)
-    measured, expected = map(int, run.stdout.split())
+    measured, expected = map(int, run("-c", program, MALLOC_MMAP_THRESHOLD_="65536").split())
     assert 0.7 < measured / expected < 1.3, (measured, expected)
 
 

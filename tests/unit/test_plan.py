@@ -7,8 +7,7 @@ import re
 import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.cache.policy import CachePolicy, preset
-from headforcing.headforcing_core.cache.roles import RolePolicy
+from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -51,12 +50,6 @@ def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seco
         assert 4 * (made.frames - f - 1) + 1 < made.video_frames
 
 
-@pytest.mark.parametrize("seconds", [-1, -0.0001, math.nan, math.inf, 36_001])
-def test_an_impossible_length_is_refused(seconds):
-    with pytest.raises(HeadForcingError, match=r"seconds must be above 0 and at most 36000, got"):
-        plan(seconds=seconds)
-
-
 def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prompt():
     held, whole = plan(seconds=40), plan(seconds=20)
     assert held.rows[: whole.blocks] == whole.rows and set(prompts_of(held)[whole.blocks :]) == {1}
@@ -90,17 +83,8 @@ def test_start_frames_come_first_and_are_counted_in_the_pictures(seconds, new_bl
 
 
 @pytest.mark.parametrize("frames", [1, 4, 11])
-def test_start_frames_in_the_middle_of_a_block_are_refused(frames):
-    with pytest.raises(HeadForcingError, match=f"whole blocks of 3 latent frames, got {frames}"):
-        plan(start_frames=frames)
+def test_a_framewise_model_takes_any_number_of_start_frames(frames):
     assert plan(family="causal_forcing_framewise", start_frames=frames).start_frames == frames
-
-
-@pytest.mark.parametrize("side", ["width", "height"])
-@pytest.mark.parametrize("value", [0, -16, 8, 24, 100, 831, 4112, 10**9])
-def test_a_size_that_is_no_multiple_of_16_or_out_of_range_is_refused(side, value):
-    with pytest.raises(HeadForcingError, match=f"{side} must be a multiple of 16 between 16 and 4096, got {value}"):
-        plan(**{side: value})
 
 
 def profile(roles, name="mine") -> HeadProfile:
@@ -183,13 +167,6 @@ def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_res
 
 def test_steps_count_a_longer_first_block():
     assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1
-
-
-def test_memory_that_does_not_fit_the_block_size_is_refused():
-    policy = CachePolicy(memory=RolePolicy(recent_frames=4, episodic_frames=5))
-    timeline = parse_timeline("a")
-    with pytest.raises(HeadForcingError, match="whole blocks of 3, got 4"):
-        RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), timeline, 64, 64)
 
 
 def test_a_cache_that_keeps_everything_is_not_called_small():

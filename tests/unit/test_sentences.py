@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from headforcing.headforcing_core.cache.guards import Guards
@@ -18,6 +19,7 @@ from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetu
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
@@ -33,6 +35,12 @@ def planned(method: str, options: str) -> object:
     """A render whose method options no cache can have is refused when it is planned."""
     asked = RenderOptions(method=method, width=96, height=64, method_options=options)
     return asked.plan(CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE)
+
+
+def drafted(width: int = 64, height: int = 64, recent_frames: int = 3, **options: Any) -> object:
+    """A plan by itself, without the options of a command."""
+    policy = CachePolicy(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
+    return RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), parse_timeline("a"), width, height, **options)
 
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
@@ -77,6 +85,11 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         )),
     ],
     method_policy: [{"name": "nope"}],
+    drafted: [
+        *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
+        *({"seconds": seconds} for seconds in (-1, -0.0001, math.nan, math.inf, 36_001)),
+        *({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4},
+    ],
     planned: [{"method": method, "options": options} for method, options in (
         ("forcing_kv", "chunks_per_frame=0"), ("forcing_kv", "kept_share=2"), ("dummy_forcing", "window_frames=0"),
         ("pyramid_forcing", "period=0"), ("pyramid_forcing", "patch=0"), ("pyramid_forcing", "merged_blocks=0"),

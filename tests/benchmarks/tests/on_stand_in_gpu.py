@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import stand_in_gpu
 import torch
+from flat_colour import decoded
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import profiles
@@ -89,9 +89,7 @@ def generate(files: Path):
         assert main(["generate", *map(str, given), *more]) == 0
         if not decodes:
             return load_file(latents)["latents"], np.empty(0)
-        with av.open(str(video)) as container:
-            frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-        return load_file(latents)["latents"], frames.astype(int)
+        return load_file(latents)["latents"], decoded(video).astype(int)
 
     return run
 
@@ -194,9 +192,7 @@ def test_latents_are_decoded_by_the_command(generate, files: Path):
     later = files / "later.mp4"
     given = [files / "cuda.safetensors", later, "--vae", files / "vae.safetensors", "--dtype", "fp32"]
     assert main(["decode", *map(str, given), "--device", "cuda"]) == 0
-    with av.open(str(later)) as container:
-        frames = np.stack([frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)])
-    assert np.array_equal(frames, at_once)
+    assert np.array_equal(decoded(later), at_once)
 
 
 def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

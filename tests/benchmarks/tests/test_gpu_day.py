@@ -2,10 +2,8 @@
 
 import importlib.metadata
 import json
-import os
 import shutil
 import subprocess
-import sys
 import xml.dom.minidom
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +21,7 @@ from headforcing.tests.benchmarks import fp8 as benchmark_fp8
 from headforcing.tests.benchmarks.apart import Budget, run_apart
 from headforcing.tests.benchmarks.measure import Measurement
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
+from own_process import run
 
 BENCHMARKS = Path(day.__file__).parent
 RESULTS = BENCHMARKS / "cpu" / "results.json"
@@ -48,9 +47,7 @@ for part in day.SECONDS:
     if part not in day.ROWS:
         assert day.tasks(part, day.DRY, True)
 """
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    run("-c", program)
 
 
 TASKS = [(part, name) for part in day.SECONDS if part not in day.ROWS for name in day.tasks(part, day.DRY, True)]

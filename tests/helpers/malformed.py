@@ -1,0 +1,57 @@
+"""What malformed input may cost, and how it is refused."""
+
+import contextlib
+import io
+import random
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
+from peak_memory import peak_bytes
+
+MOST_SECONDS, MOST_BYTES = 5.0, 1_000_000_000
+
+
+@contextlib.contextmanager
+def bounded() -> Iterator[None]:
+    """The block takes at most 5 s of a CPU and raises the peak of the process's memory by at most 1 GB."""
+    seconds, peak = time.process_time(), peak_bytes()
+    yield
+    assert time.process_time() - seconds < MOST_SECONDS
+    assert peak_bytes() - peak < MOST_BYTES
+
+
+def refusal(use: Callable[[], Any]) -> str:
+    """The message with which input is refused within the bounds."""
+    with bounded(), pytest.raises(HeadForcingError) as caught:
+        use()
+    message = str(caught.value)
+    assert message.isprintable() and len(message) <= MAX_MESSAGE
+    return message
+
+
+def run(*argv: str) -> tuple[int, str]:
+    """Exit code and stderr of a command."""
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
+        try:
+            return cli.main(argv), err.getvalue()
+        except SystemExit as exit:  # argparse
+            assert isinstance(exit.code, int)
+            return exit.code, err.getvalue()
+
+
+def damaged(good: bytes, rng: random.Random, number: int) -> bytes:
+    """The bytes cut, or some of them replaced, more often near the beginning and the end."""
+    if number % 5 == 0:
+        return good[: rng.randrange(len(good))]
+    bad = bytearray(good)
+    for _ in range(rng.choice([1, 2, 5, 30])):
+        near = rng.random()
+        reach = min(len(bad), 1500)
+        place = rng.randrange(reach) if near < 0.4 else len(bad) - 1 - rng.randrange(reach)
+        bad[place if near < 0.8 else rng.randrange(len(bad))] = rng.choice([0, 127, 255, rng.randrange(256)])
+    return bytes(bad)

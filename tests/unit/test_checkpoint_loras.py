@@ -1,0 +1,270 @@
+"""LoRAs merge as their formula says; converted checkpoints and LoRAs are the same under the names of ComfyUI."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import checkpoint_files as files
+import pytest
+import torch
+from checkpoint_files import FACTORS, MODULES, OTHER, WEIGHTS, Weights, assert_same, save
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.weights.checkpoint import convert, convert_lora, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.lora import read_patches
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+T = torch.ones(2, 2)
+LORA_NAMES = {  # prefix, and the halves
+    "peft": ("base_model.model.", "lora_A", "lora_B"),
+    "peft named": ("base_model.model.model.", "lora_A.default", "lora_B.default"),
+    "kohya": ("lora_unet_", "lora_down", "lora_up"), "comfyui": ("diffusion_model.", "lora_A", "lora_B"),
+    "comfyui down": ("diffusion_model.", "lora_down", "lora_up"), "bare": ("", "lora_A", "lora_B"),
+}  # fmt: skip
+
+
+def lora(form: str, alpha: float = 2.0) -> tuple[Weights, float]:
+    """The factors in one of the published forms, and the scale that form implies (rank 4)."""
+    result: Weights = {}
+    prefix, a, b = LORA_NAMES[form]
+    for module, (down, up) in FACTORS.items():
+        base = prefix + (module.replace(".", "_") if form == "kohya" else module)
+        result |= {f"{base}.{a}.weight": down, f"{base}.{b}.weight": up}
+        result |= {f"{base}.alpha": torch.tensor(alpha)} if form == "kohya" else {}
+    return result, (alpha / 4 if form == "kohya" else 1.0)
+
+
+def merge_lora(state: Weights, lora_state: Weights, strength: float = 1.0) -> int:
+    """Merge a LoRA into `state`, keeping each dtype; how many tensors changed."""
+    patches = read_patches(state, lora_state, "the LoRA")
+    for target, patch in patches.items():
+        state[target] = patch.apply(state[target], strength).to(state[target].dtype)
+    return len(patches)
+
+
+@pytest.mark.parametrize("form", LORA_NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_lora_form_merges_as_the_formula_says(form: str, dtype: torch.dtype) -> None:
+    state = {name: tensor.to(dtype) for name, tensor in WEIGHTS.items()}
+    original = dict(state)
+    tensors, scale = lora(form)
+    tensors = {name: tensor.to(dtype) for name, tensor in tensors.items()}
+    assert merge_lora(state, tensors, strength=0.7) == len(MODULES)
+    for name, before in original.items():
+        if not name.endswith(".weight") or name.removesuffix(".weight") not in FACTORS:
+            assert state[name] is before
+            continue
+        down, up = (factor.to(dtype).double() for factor in FACTORS[name.removesuffix(".weight")])
+        expected = before.double() + 0.7 * scale * up @ down
+        assert state[name].dtype == dtype
+        # float32 arithmetic, and in bf16 one rounding at the end (to 8 significant bits: relative error 2**-8 at most)
+        tolerance = 1e-5 + (2**-8 * expected.abs() if dtype == torch.bfloat16 else 0)
+        assert ((state[name].double() - expected).abs() <= tolerance).all()
+
+
+def test_diffusers_named_loras_and_full_differences_merge() -> None:
+    state = dict(WEIGHTS)
+    down, up = FACTORS["blocks.0.self_attn.q"]
+    weight, bias, norm = torch.randn(128, 128), torch.randn(128), torch.randn(128)
+    modulation, head, patch = torch.randn(1, 6, 128), torch.randn(1, 2, 128), torch.randn(128, 16, 1, 2, 2)
+    changes = {
+        "transformer.blocks.0.attn1.to_q.lora_A.weight": down,
+        "transformer.blocks.0.attn1.to_q.lora_B.weight": up,
+        "diffusion_model.blocks.0.self_attn.q.diff": weight,
+        "diffusion_model.blocks.0.self_attn.q.diff_b": bias,
+        "diffusion_model.blocks.1.norm3.diff": norm,
+        "diffusion_model.blocks.1.diff_m": modulation,
+        "diffusion_model.head.modulation.diff": head,
+        "diffusion_model.patch_embedding.diff": patch,
+    }
+    assert merge_lora(state, changes, 0.5) == 6
+    expected = {
+        "blocks.0.self_attn.q.weight": up @ down + weight,
+        "blocks.0.self_attn.q.bias": bias,
+        "blocks.1.norm3.weight": norm,
+        "blocks.1.modulation": modulation,
+        "head.modulation": head,
+        "patch_embedding.weight": patch,
+    }
+    for name, delta in expected.items():
+        torch.testing.assert_close(state[name], WEIGHTS[name] + 0.5 * delta)
+
+
+A, B = (f"blocks.0.self_attn.q.lora_{half}.weight" for half in "AB")
+GOOD_A, GOOD_B = FACTORS["blocks.0.self_attn.q"]
+BAD_LORAS: dict[str, tuple[Weights, str]] = {
+    "no LoRA": ({"foo.weight": T}, "foo.weight"), "nothing": ({}, "no LoRA tensors"),
+    "a layer too many": ({A: GOOD_A, B: GOOD_B, A.replace("0", "35"): T, B.replace("0", "35"): T}, "blocks.35"),
+    "text encoder": ({"lora_te_text_model_x.lora_down.weight": T}, "lora_te"),
+    "DoRA": ({A: GOOD_A, B: GOOD_B, "blocks.0.self_attn.q.dora_scale": T}, "dora_scale"),
+    "half": ({A: GOOD_A}, "half"), "14B": ({A: torch.ones(4, 5120), B: torch.ones(5120, 4)}, "another size"),
+    "ranks differ": ({A: GOOD_A, B: torch.ones(128, 3)}, "another size"),
+    "difference of another size": ({"blocks.0.self_attn.q.diff": torch.ones(5120, 5120)}, "another size"),
+    "twice": ({A: GOOD_A, B: GOOD_B, "model." + A: GOOD_A}, "twice"),
+    "alpha not a number": (
+        {A: GOOD_A, B: GOOD_B, A.replace("lora_A.weight", "alpha"): torch.tensor(torch.nan)}, "alpha"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_LORAS)
+def test_a_lora_that_does_not_fit_changes_nothing(case: str) -> None:
+    tensors, word = BAD_LORAS[case]
+    state = dict(WEIGHTS)
+    with pytest.raises(HeadForcingError, match=word):
+        merge_lora(state, tensors)
+    assert all(state[name] is WEIGHTS[name] for name in WEIGHTS)
+
+
+def test_loading_merges_a_lora_file_and_the_fingerprint_tells(tmp_path: Path) -> None:
+    base = save(tmp_path / "base.pt", {"generator": files.prefixed(WEIGHTS, "model.")})
+    adapter = save(tmp_path / "lora.pt", {"generator_lora": lora("peft")[0], "critic_lora": lora("peft")[0]})
+    expected = dict(WEIGHTS)
+    merge_lora(expected, lora("peft")[0], 0.5)
+    state, info = load_state_dict(base, lora=adapter, lora_strength=0.5)
+    assert_same(state, expected)
+    assert info.lora == "lora.pt"
+    assert info.fingerprint != inspect_checkpoint(base).fingerprint
+    assert info.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", expected)).fingerprint
+
+
+@pytest.mark.parametrize("form", LORA_NAMES)
+def test_a_converted_lora_has_comfyuis_names_and_changes_the_same(form: str, tmp_path: Path) -> None:
+    published = save(tmp_path / "lora.pt", {"generator_lora": lora(form)[0], "critic_lora": lora("peft")[0]})
+    assert convert_lora(published, tmp_path / "out.safetensors", torch.float32) == len(lora(form)[0])
+    renamed = load_file(tmp_path / "out.safetensors")
+    assert {name.rpartition(".lora")[0] or name.removesuffix(".alpha") for name in renamed} == {
+        f"diffusion_model.{module}" for module in FACTORS
+    }
+    states = [dict(WEIGHTS), dict(WEIGHTS)]
+    merge_lora(states[0], lora(form)[0], 0.5)
+    merge_lora(states[1], renamed, 0.5)
+    assert_same(states[1], states[0])
+
+
+def test_a_converted_lora_keeps_full_differences_and_refuses_what_is_none(tmp_path: Path) -> None:
+    changes = {"blocks.0.attn1.to_q.diff": T, "blocks.1.diff_m": T, "transformer.blocks.0.self_attn.k.diff_b": T}
+    convert_lora(save(tmp_path / "diff.pt", changes), tmp_path / "out.safetensors")
+    assert set(load_file(tmp_path / "out.safetensors")) == {
+        "diffusion_model.blocks.0.self_attn.q.diff",
+        "diffusion_model.blocks.1.modulation.diff",
+        "diffusion_model.blocks.0.self_attn.k.diff_b",
+    }
+    for content, told in (
+        (WEIGHTS, "is not a LoRA"),
+        ({"double_blocks.0.img.lora_A.weight": T}, "no layer of a Wan model"),
+        ({"a.blocks.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
+        ({"blocks.0.attn1.to_q.diff": T, "blocks.0.self_attn.q.diff": T.clone()}, "twice"),
+    ):
+        source = save(tmp_path / "bad.pt", content)
+        with pytest.raises(HeadForcingError, match=told):
+            convert_lora(source, tmp_path / "no.safetensors")
+        assert not (tmp_path / "no.safetensors").exists()
+
+
+def test_lora_and_strength_are_checked_before_anything_is_loaded(tmp_path: Path) -> None:
+    base = save(tmp_path / "base.safetensors", WEIGHTS)
+    with pytest.raises(HeadForcingError, match="base.safetensors is not a LoRA"):
+        load_state_dict(base, lora=base)
+    with pytest.raises(HeadForcingError, match="gone.pt was not found"):
+        load_state_dict(base, lora=tmp_path / "gone.pt")
+    with pytest.raises(HeadForcingError, match="lora_strength is nan"):
+        load_state_dict(base, lora_strength=float("nan"))
+
+
+def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tmp_path: Path) -> None:
+    source = save(
+        tmp_path / "sf.pt", {"generator": OTHER, "generator_ema": files.prefixed(WEIGHTS, "model."), "critic": OTHER}
+    )
+    before = inspect_checkpoint(source, num_heads=4)
+    progress: list[tuple[int, int]] = []
+    out = tmp_path / "new" / "sf.safetensors"
+    info = convert(
+        source, out, num_heads=4, frames_per_block=3, on_progress=lambda n, total: progress.append((n, total))
+    )
+
+    assert_same(load_file(out), {name: tensor.to(torch.bfloat16) for name, tensor in WEIGHTS.items()})
+    with safe_open(out, "pt") as file:
+        metadata = file.metadata()
+    assert json.loads(metadata["config"]) == {"transformer": {"causal_ar": True, "num_heads": 4}}
+    history = json.loads(metadata["head_forcing"])
+    assert (history["source"], history["source_layout"], history["frames_per_block"]) == ("sf.pt", "generator_ema", 3)
+    assert history["fingerprint"] == info.fingerprint != before.fingerprint, "the weights were rounded"
+    assert (info.causal_ar, info.frames_per_block, info.config.num_heads, info.dtype) == (True, 3, 4, "bfloat16")
+    assert (info.container, info.layout, info.naming) == ("safetensors", "bare", "wan")
+
+    data = 2 * before.parameters
+    assert data < out.stat().st_size < data + 32_000
+    assert progress[-1] == (data, data) and len(progress) == len(WEIGHTS)
+    assert info == inspect_checkpoint(out)
+
+
+def test_converting_again_keeps_everything(tmp_path: Path) -> None:
+    source = save(tmp_path / "d.safetensors", files.diffusers(WEIGHTS))
+    first = convert(source, tmp_path / "1.safetensors", num_heads=2, frames_per_block=1)
+    second = convert(first.path, tmp_path / "2.safetensors")
+    assert second.fingerprint == first.fingerprint
+    assert (second.frames_per_block, second.config) == (1, first.config)
+    assert_same(load_file(second.path), load_file(first.path))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_converting_merges_the_lora_in_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+    base = save(tmp_path / "base.safetensors", WEIGHTS)
+    adapter = save(tmp_path / "style.safetensors", lora("comfyui")[0])
+    info = convert(base, tmp_path / "out.safetensors", dtype=dtype, lora=adapter, lora_strength=0.25, causal=False)
+    merged = dict(WEIGHTS)
+    merge_lora(merged, lora("comfyui")[0], 0.25)
+    assert_same(load_file(info.path), {name: tensor.to(dtype) for name, tensor in merged.items()})
+    assert (info.lora, info.causal_ar) == ("style.safetensors", False)
+    assert json.loads(info.metadata["head_forcing"])["lora_strength"] == 0.25
+    assert json.loads(info.metadata["head_forcing"])["fingerprint"] == info.fingerprint
+
+
+def test_a_conversion_that_fails_leaves_no_file_and_spares_the_old_one(tmp_path: Path) -> None:
+    source = save(tmp_path / "a.safetensors", WEIGHTS)
+    (tmp_path / "out").mkdir()
+    out = tmp_path / "out" / "b.safetensors"
+    out.write_bytes(b"old")
+
+    def stop(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        convert(source, out, on_progress=stop)
+    assert [path.name for path in out.parent.iterdir()] == ["b.safetensors"]
+    assert out.read_bytes() == b"old"
+
+
+def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = save(tmp_path / "a.safetensors", WEIGHTS)
+    adapter = save(tmp_path / "lora.safetensors", lora("bare")[0])
+    (tmp_path / "link.safetensors").symlink_to(source)
+    listing = sorted(tmp_path.iterdir())
+    out = tmp_path / "b.safetensors"
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"out": source}, "is the input itself"),
+        ({"out": tmp_path / "link.safetensors"}, "is the input itself"),
+        ({"out": adapter, "lora": adapter}, "is the input itself"),
+        ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
+        ({"out": out, "dtype": torch.int8}, "dtype is torch.int8"),
+        ({"out": out, "frames_per_block": 0}, "frames_per_block is 0"),
+        ({"out": out, "lora_strength": float("inf")}, "lora_strength is inf"),
+        ({"out": out, "lora": source}, "not a LoRA"),
+    ]
+    for arguments, match in cases:
+        with pytest.raises(HeadForcingError, match=match):
+            convert(source, **arguments)
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1000})())
+    with pytest.raises(HeadForcingError, match="make room"):
+        convert(source, out)
+    assert sorted(tmp_path.iterdir()) == listing
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, "[1]", '{"transformer": 3}', '{"transformer": {"num_heads": "x"}}']
+)
+def test_foreign_metadata_counts_as_saying_nothing(text: str, tmp_path: Path) -> None:
+    info = inspect_checkpoint(save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text}))
+    assert (info.config.num_heads, info.causal_ar, info.frames_per_block) == (1, None, None)

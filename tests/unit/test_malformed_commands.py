@@ -1,0 +1,203 @@
+"""Malformed and hostile arguments, prompts and videos on the command line: one short sentence, no traceback."""
+
+import contextlib
+import io
+import json
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from headforcing.headforcing_core.commands import cli, parser, values
+from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.render.sinks import load_latents
+from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES, parse_timeline
+from headforcing.headforcing_core.video import sheets
+from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
+from headforcing.headforcing_core.weights.umt5 import load_embeddings
+from malformed import bounded, damaged, refusal, run
+from safetensors.torch import save_file
+
+
+def test_a_message_stays_one_line_whatever_it_quotes() -> None:
+    message = str(HeadForcingError("no file 'a\nerror: forged\x1b[2J\r\u2028b' here"))
+    assert message == r"no file 'a\nerror: forged\x1b[2J\r\u2028b' here"
+    assert str(HeadForcingError("größer, 一　二, …")) == "größer, 一　二, …"
+    with contextlib.suppress(UnicodeEncodeError):
+        str(HeadForcingError("\ud800")).encode()
+
+
+def test_a_quoted_value_is_short_and_what_stands_around_it_stays() -> None:
+    for value in ("9" * 5000, "a cat " * 900):
+        message = str(HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another"))
+        assert len(message) < 300 and message.startswith(f"--size must look like 832x480, got '{value[:50]}")
+        assert message.endswith(f"{value[-20:]}': choose another")
+
+
+LONG = "9" * 5000
+
+
+@pytest.mark.parametrize("about", [
+    '{"video_frames": 1e999}', f'{{"video_frames": {LONG}}}', '{"video_frames": 10}', '{"video_frames": 0}',
+    '{"restart_frames": [3]}',
+])  # fmt: skip
+def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(about: str, tmp_path: Path) -> None:
+    file = tmp_path / "latents.safetensors"
+    save_file({"latents": torch.zeros(3, 16, 8, 8)}, file, {"head_forcing": about})
+    code, err = run("decode", str(file), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu")
+    assert code == 2 and "does not say what its latents are of" in err
+
+
+@pytest.mark.parametrize("argv", [
+    ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"), ("profiles", "compare", "x" * 100_000, "y"),
+    ("demo", "--method", "x\nerror: forged" * 10_000), ("demo", "--seed", "9" * 100_000), ("inspect", "x" * 100_000),
+    ("report", "x" * 100_000), ("demo", "--prompts", "@" + "x" * 100_000), ("x\n" * 100_000,),
+    ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
+])  # fmt: skip
+def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
+    code, err = run(*argv)
+    assert code == 2
+    last = [line for line in err.splitlines() if "error:" in line]
+    assert len(last) == 1 and last[0] == err.splitlines()[-1] and len(last[0]) < MAX_MESSAGE + 100
+    assert "\x1b" not in err
+
+
+BLACK = torch.zeros(8, 48, 64, 3).byte()
+
+
+def video(path: Path, pictures: torch.Tensor = BLACK, **tags: str) -> Path:
+    with VideoWriter(path, 64, 48, 16, metadata=tags) as writer:
+        writer.write(pictures)
+    return path
+
+
+@pytest.mark.slow
+def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
+    pictures = torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
+    good = video(tmp_path / "good.mp4", pictures, head_forcing=own, title="x" * 99).read_bytes()
+    rng, codes = random.Random(7), []
+    for number in range(150):
+        (tmp_path / "bad.mp4").write_bytes(damaged(good, rng, number))
+        with bounded():
+            code, err = run("report", str(tmp_path / "bad.mp4"), "--json")
+        assert code in (0, 2) and (code == 0 or (err.count("\n") == 1 and err.startswith("error: ")))
+        codes.append(code)
+    record_property("malformed files and texts tried", len(codes))
+    assert codes.count(0) > 10 and codes.count(2) > 10
+
+
+@pytest.mark.parametrize("own", ['{"prompts": ["a\\u001b[2J\\nb"], "method": "x\\ny"}', "[" * 100_000])
+def test_a_reports_lines_cannot_be_forged_by_a_videos_tags(own: str, tmp_path: Path) -> None:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(io.StringIO()):
+        assert cli.main(["report", str(video(tmp_path / "x.mp4", head_forcing=own))]) == 0
+    assert "\x1b" not in out.getvalue() and "\ny" not in out.getvalue()
+
+
+def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    measured, real = [], sheets.font
+
+    class Counting:
+        def __init__(self, size: int):
+            self.real = real(size)
+
+        def getlength(self, text: str) -> float:
+            measured.append(len(text))
+            return self.real.getlength(text)
+
+    monkeypatch.setattr(sheets, "font", Counting)
+    text = sheets.fit_text("a quick brown fox " * 280, 14, 300)
+    assert text.endswith("...") and real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
+    sheets.fit_text("\u0301" * 1_000_000, 14, 300)
+    assert sum(measured) < 10_000
+    assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
+
+
+CONTENTS = {
+    "one prompt": "a red ball " * 95_000, "times": "".join(f"{i // 60}:{i % 60:02} a ball\n" for i in range(9000)),
+    "brackets": "[" * 1_000_000, "almost times": "[0:1" * 250_000, "pipes": "|" * 1_000_000,
+    "scenes": "Scene 1: x\n" * 90_000, "tags": "[flush, " * 120_000, "JSON": json.dumps(["x"] * 200_000),
+    "NUL": "\0" * 1_000_000,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CONTENTS)
+def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(case: str, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_text(CONTENTS[case])
+    with bounded(), contextlib.suppress(HeadForcingError):
+        parse_timeline(values.read_text(f"@{path}"))
+
+
+def test_a_prompt_file_over_1_mb_or_of_other_bytes_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    path.write_bytes(b"a" * (MAX_TEXT_BYTES + 1))
+    assert "1 MB" in refusal(lambda: values.read_text(f"@{path}"))
+    path.write_bytes(b"\xff\xfe\x00")
+    assert "UTF-8" in refusal(lambda: values.read_text(f"@{path}"))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pipes and devices in its file system")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nothing"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.safetensors"
+    if kind == "pipe":
+        os.mkfifo(path)
+    if kind == "folder":
+        path.mkdir()
+    path = Path("/dev/zero") if kind == "device" else path
+    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, values.find_profile)
+    for use in (*uses, lambda path: values.read_text(f"@{path}")):
+        assert path.name in refusal(lambda use=use: use(str(path)))
+    for argv in (["report", str(path)], ["inspect", str(path)], ["generate", "--weights", str(path), "--prompts", "a"]):
+        assert run(*argv, *(["--latents", str(tmp_path / "out")] if argv[0] == "generate" else []))[0] == 2
+
+
+@pytest.mark.parametrize("seed", [str(2**64), str(2**70), "-1", "1.5", "", "٣", "nan", "1_0"])
+def test_a_seed_that_no_generator_takes_is_refused(seed: str) -> None:
+    for command in (["demo"], ["profile", "x.json", "--demo"]):
+        code, err = run(*command, f"--seed={seed}")
+        assert code == 2 and "0 to 2^64 - 1" in err
+    assert parser.seed_number(str(2**64 - 1)) == 2**64 - 1
+
+
+def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    assert values.found_profiles_folder(None) is None
+    assert values.found_profiles_folder(Path("x")) == Path("x")
+    assert run("budget", "--seconds", "60")[0] == 0
+
+
+def test_tags_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
+    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"title": "tuvwxyz"}) as writer:
+        writer.write(torch.zeros(8, 48, 64, 3).byte())
+    data = (tmp_path / "x.mp4").read_bytes()
+    assert data.count(b"tuvwxyz") == 1
+    (tmp_path / "x.mp4").write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
+    assert run("report", str(tmp_path / "x.mp4"), "--json") == (0, "")
+
+
+@pytest.mark.parametrize("size", ["1e308", "-1"])
+def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
+    code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
+    assert code == 2 and "--keep-gb" in err and err.count("\n") == 1
+
+
+def test_an_unwritable_folder_for_found_profiles_is_refused_before_the_render(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    found = str(tmp_path / "file" / "x")
+    argv = ["demo", "--out", str(tmp_path / "out"), "--profile", "auto", "--found-profiles", found]
+    code, err = run(*argv, "--seconds", "12", "--json")
+    assert code == 2 and "cannot be written" in err and err.count("\n") == 1
+    assert not list((tmp_path / "out").glob("*"))

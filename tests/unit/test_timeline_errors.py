@@ -1,0 +1,214 @@
+"""Timelines that are refused, each with one sentence and its line, and text that nobody would write on purpose."""
+
+from __future__ import annotations
+
+import math
+import pickle
+import random
+import re
+import time
+
+import pytest
+from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineError, format_timeline, parse_timeline
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripts import switches
+
+MISSPELT = {
+    "[flsh]": "[flush]", "[Recahce]": "[recache]", "[ reanchor, flush ]": "[re-anchor, flush]",
+    "[re_anchor]": "[re-anchor]", "[blnd 5]": "[blend 5]", "[blend5]": "[blend 5]",
+    "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]", "[blende]": "[blend 3]",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("tag", MISSPELT)
+def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(f"0:00 a\n0:10 {tag} b", 20)
+    assert str(error.value) == f"line 2: {tag} is not a tag; did you mean {MISSPELT[tag]}?"
+    kept = parse_timeline(f"a | [reset] {tag} b")
+    assert kept.segments[1].text == f"{tag} b" and parse_timeline(format_timeline(kept)) == kept
+
+
+NO_SEEDS = {
+    "[sed 7]": "did you mean [seed 7]?", "[seed7]": "did you mean [seed 7]?",
+    "[recahce, seeds 7]": "did you mean [recache, seed 7]?", "[seed]": "did you mean [seed 1]?",
+    "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
+    "[seed: 7]": "[seed: 7] is not a tag; did you mean [seed 7]?", "[flush, seed -1]": "did you mean [flush, seed 1]?",
+    "[seed 7.5]": "did you mean [seed 1]?",
+    "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
+    "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
+}  # fmt: skip
+ERRORS = {
+    "empty": ("", None, None, "timeline is empty"),
+    "only white space": (" \n\t\r\n\u3000", None, None, "timeline is empty"),
+    "only NUL": ("\0", None, None, "prompt 1 is empty"),
+    "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
+    "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
+    "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
+    "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
+    "overlapping": ("[0:00-0:10] a\n[0:09.5-0:20] b", None, 2, "line 2: 0:09.5 does not come after 0:10"),
+    "one block": ("0:00 a\n0:10 b\n0:10.2 c", 30, 3, "line 3: 0:10.2 falls on the same block.*blocks last 0.75 s"),
+    "first error first": ("0:00 a\n[0:09-0:08] b\n0:05 c", 30, 2, "ends before it starts"),
+    "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
+    "61 seconds": ("0:00 a\n0:61 b", None, 2, "line 2: '0:61' is not a time.*00 to 59"),
+    "typo in a range": ("0:00 a\n[0:10-0:2O] b", None, 2, r"line 2: '\[0:10-0:2O\]' is not a time"),
+    "ten hours and more": ("0:00 a\n999999:00 b", None, 2, "after the end of the longest video"),
+    "pushed over ten hours": ("600:00 a", None, None, "at most 36000 seconds"),
+    "empty pipe on line 3": ("a |\nb\n| ", 30, 3, "line 3: prompt 3 is empty"),
+    "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
+    "empty scene": ("Scene 1: a\nScene 2:\nScene 3: c", None, 2, "line 2: prompt 2 is empty"),
+    "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
+    "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
+    "comma in JSON": ('{"prompts": [\n"a",\n"b",\n]}', None, 4, "line 4: not valid JSON"),
+    "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
+    "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
+    "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
+    "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
+    "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
+    "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
+    "JSON prompts as text": ('{"prompts": "a"}', None, None, "a JSON timeline is"),
+    "JSON without any": ('{"prompts": []}', None, None, "timeline is empty"),
+    "JSON empty prompt": ('["a", " "]', None, None, "prompt 2 is empty"),
+    "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
+    "JSON object bomb": ('{"a":' * 100_000, None, None, "nested too deeply"),
+    "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
+    "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
+    "switches as text": ('{"prompts": ["a", "b"], "switch_frame_indices": "4"}', None, None, "must be a list of 1"),
+    "switch as text": (switches("4"), None, None, "latent frames in 0-"),
+    "switch as fraction": (switches(4.5), None, None, "latent frames in 0-"),
+    "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
+    "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
+    "switches in one block": (switches(4, 5), None, None, "does not come after"),
+    "switch after the end": (switches(240), 30, None, "after the end"),
+    "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
+    "too many seconds": ("a", 36_000.1, None, "at most 36000 seconds"),
+    "seconds as text": ("a", "30", None, "got '30'"),
+    "seconds of 400 digits": ("a", 10**400, None, "at most 36000 seconds"),
+    "not text": (b"a", None, None, "must be text"),
+    "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
+    "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
+    "only a byte order mark": ("\ufeff", None, None, "timeline is empty"),
+    "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
+    "range after the end": ("[0:00-0:35] a", 30, 1, r"line 1: 0:35 is after the end of the video \(30.0 s\)"),
+    "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
+    "twice the same": ("0:00 a\n0:00 b", 30, 2, "line 2: 0:00 does not come after 0:00"),
+    "the same late time": ("0:10 a\n0:10 b", 30, 2, "line 2: 0:10 does not come after 0:10"),
+    "empty last prompt": ("0:00 a\n[0:10]", None, 2, "prompt 2 is empty"),
+    "61 minutes": ("0:00 a\n1:61:00 b", None, 2, "'1:61:00' is not a time"),
+    "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
+    "empty pipe": ("a |\n| c", 30, 1, "line 1: prompt 2 is empty"),
+    "only a pipe": ("|", 30, 1, "prompt 1 is empty"),
+    "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
+    "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
+    "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
+    "JSON with a number": ('{"prompts": ["a", 1]}', None, None, "a JSON timeline is"),
+    "JSON numbers": ("[1, 2]", None, None, "a JSON timeline is"),
+    "JSON, none but switches": ('{"prompts": [], "switch_frame_indices": []}', None, None, "timeline is empty"),
+    "JSON bomb in prompts": ('{"prompts": ' + "[" * 100_000, None, None, "nested too deeply"),
+    "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
+    "negative switch": (switches(-4), None, None, "latent frames in 0-"),
+    "switches out of order": (switches(40, 9), None, None, "does not come after"),
+    "infinite seconds": ("a", math.inf, None, "got inf"),
+    "no seconds": ("a", 0, None, "above 0"),
+    "negative seconds": ("a", -1, None, "above 0"),
+    "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
+    "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
+    **{tag: (f"0:00 a\n0:10 {tag} b", 20, 2, re.escape(told)) for tag, told in NO_SEEDS.items()},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ERRORS)
+def test_a_mistake_gives_one_sentence_with_its_line(case):
+    text, seconds, line, message = ERRORS[case]
+    with pytest.raises(TimelineError, match=message) as error:
+        parse_timeline(text, seconds)
+    assert error.value.line == line
+    assert str(error.value).startswith(f"line {line}: ") or line is None
+    assert len(str(error.value)) < 250 and "\n" not in str(error.value)
+
+
+def test_a_huge_shared_prompt_is_refused_because_it_is_repeated():
+    with pytest.raises(TimelineError, match="at most 4000 characters"):
+        parse_timeline("a", shared_prompt="b" * 4001)
+    with pytest.raises(TimelineError, match="in front of one prompt"):
+        parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
+
+
+def test_an_error_survives_a_process_border():
+    error = pickle.loads(pickle.dumps(TimelineError("wrong", 3)))
+    assert (str(error), error.line) == ("line 3: wrong", 3)
+
+
+FRAGMENTS = (
+    *("0:00", "0:10", "[0:10-0:20]", "[0:20 - 0:10]", "1:02.5", "[10-20s]", "12.5s", "0s", "80s", "99:99", "[", "]"),
+    *("|", " | ", "\n", "\r\n", " ", "\t", "-", "—", ":", "Scene 1:", "Scene 2 [0:10]:", "scene", "a cat", "A cat: b"),
+    *('{"prompts": ["a", "b"]}', '{"prompts"', '["a"', '"', ",", "{", "}", '"switch_frame_indices": [3]', "\\", "0"),
+    *("\0", "\u202e", "\ufeff", "\u0660", "\u2028", "\ud800", "é", "👩‍🚀", "3:30 am", "0:0", "[0:1x]", "9" * 20),
+    *("[recache]", "[flush, re-anchor]", "[blend 3]", "[reset] ", "[Blend 16 flush]", "[blend 99]", "[flush, "),
+    *("[flsh]", "[recahce] ", "[blend3]", "[flash]", "[reanchor, flush] "),
+    *("[seed 7]", "[seed 8] ", "[recache, seed 0]", "[seed: 7]", "[seed 7.5] ", "[sed 7]"),
+)  # fmt: skip
+SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
+
+
+def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
+    """Whether the text parses; anything but a timeline that restores itself or a TimelineError fails the test."""
+    try:
+        timeline = parse_timeline(text, seconds, clock)
+    except TimelineError:
+        return False
+    assert parse_timeline(format_timeline(timeline), clock=clock) == timeline
+    return True
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join), st.sampled_from(SECONDS))
+@settings(max_examples=600, deadline=None)
+def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
+    survives(text, seconds, BlockClock())
+
+
+@pytest.mark.slow
+def test_the_time_for_awkward_text_goes_with_its_length():
+    """Eight times the text takes about eight times as long, and would take 64 times if time went with its square."""
+    pieces = ("[flush ", "[flush, ", "flush ", "a | [flush, " + "flush " * 99, "[", "0:", "0:00 ", "[0:00-", " ", "\n",
+              "a\n", "0:00 \n", "|", "Scene 1", "9", '["', "[0:00         ")  # fmt: skip
+    for piece in pieces:
+        seconds = []
+        for size in (1 << 16, 1 << 19):
+            text = piece * (size // len(piece) - 50)
+            start = time.process_time()
+            survives(text, 30, BlockClock())
+            survives("0:00 a\n" + text, 30, BlockClock())
+            seconds.append(time.process_time() - start)
+        assert seconds[1] < 32 * max(seconds[0], 0.01), piece
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    ("0:00 a cat walks, 0:05 it jumps", "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", "'5s-10s:'"),
+    ("a cat walks [5s] it jumps", "[5s]"), ("a cat walks [10s] | it jumps [10s]", "[10s]"),
+    ("a cat walks, [5-10s] it jumps", "[5-10s]"), ("Scene 1: a cat walks [0:05] it jumps", "[0:05]"),
+    ('["a cat walks [5s]", "it jumps"]', "[5s]"),
+])  # fmt: skip
+def test_a_time_that_cannot_be_one_is_one_error(text, shown):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(text)
+    assert f"{shown} stands inside a prompt" in str(error.value)
+
+
+@pytest.mark.slow
+def test_20_000_random_texts_parse_or_give_a_timeline_error_at_once():
+    draw, parsed, clocks = random.Random(0), 0, (BlockClock(), BlockClock(frames_per_block=1))
+    for _ in range(20_000):
+        text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
+        seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
+        start = time.process_time()
+        parsed += survives(text, seconds, clock)
+        if time.process_time() - start > 0.05:  # the machine may have paused: measure the parser alone, again
+            times = []
+            for _ in range(3):
+                start = time.process_time()
+                survives(text, seconds, clock)
+                times.append(time.process_time() - start)
+            assert min(times) < 0.05, text
+    assert 2_000 < parsed < 18_000  # the fragments reach both sides
