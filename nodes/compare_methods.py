@@ -114,17 +114,10 @@ class CompareMethods(io.ComfyNode):
         checks.check_text_width(model, embeds.values())
         width, height = checks.size_for(model, width, height)
         tags = helpers.graph_tags(cls.hidden)
-        common = RenderOptions(
-            width=width,
-            height=height,
-            seconds=seconds,
-            seed=seed,
-            profile=head_profile,
-            model_family=chosen.model_family,
-        )
+        sized = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         shared = HostRender(
             model,
-            common,
+            sized,
             timeline,
             embeds,
             runs=RUNS if resume else None,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import comfy.model_management
+from comfy_api.latest import ui
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 from torch import Tensor
@@ -25,7 +26,7 @@ from ...headforcing_core.render.sinks import VideoFile
 from ...headforcing_core.rollout.loop import Block
 from . import folders, helpers, pages
 from .folders import OutputFile
-from .part import skipped_video_frames
+from .queued_graph import skipped_video_frames
 from .vae import check_vae, codec_of
 
 log = logging.getLogger(__name__)
@@ -177,9 +178,9 @@ class NodePlayer:
         Not as core's where there is a player: the frontend's own would be an input of the node from then on, and the
         next run of the same graph would make the video again.
         """
-        if not self:
-            return helpers.preview(files)
         shown = [helpers.saved(file) for file in files]
+        if not self:
+            return ui.PreviewVideo(shown)
         self._tell({**self._last, "files": shown})
         return {"video": shown}
 

@@ -35,13 +35,13 @@ from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.section import read_section
-from . import bridge, checks, folders, helpers, toy_world, vae
+from . import bridge, checks, folders, helpers, native_model, vae
 from .conditioning import node_of
 from .live_story import LiveStory
 from .loaded_model import inexact
-from .part import WHOLE, Part
 from .player import GrowingVideo
 from .progress import RenderProgress
+from .queued_graph import WHOLE, Part
 from .runs import link_file
 
 STARTS = ("start_frames", "start_image", "start_video")
@@ -227,7 +227,7 @@ class HostRender:
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if toy_world.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+        if native_model.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
             wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
