@@ -46,10 +46,10 @@ def reject_look_alikes(tensors: Weights, file: str) -> None:
     if "patch_embedding.weight" not in tensors:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {NEED}")
-    dim, channels = probe(tensors, "patch_embedding.weight", 5, file)[:2]
+    channels = probe(tensors, "patch_embedding.weight", 5, file)[1]
     images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
     if images or not _is_text_to_video(tensors, channels):
-        raise HeadForcingError(f"{file} is {other_wan(dim, channels, images)}: {NEED}")
+        raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {NEED}")
     if any(name.endswith(".quantized_weight_values") for name in tensors):
         raise HeadForcingError(
             f"{file} holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes "
@@ -70,13 +70,8 @@ def _is_text_to_video(tensors: Weights, channels: int) -> bool:
     )
 
 
-def other_wan(dim: int, channels: int, images: bool) -> str:
-    """Name a Wan model that is no Wan text-to-video model, in words for an error message.
-
-    Args:
-        dim, channels: width and input channels.
-        images: whether it reads CLIP image embeddings.
-    """
+def other_wan(channels: int, images: bool) -> str:
+    """Name a Wan model of other input channels, or one that reads CLIP's embeddings of images, in an error."""
     if images:
         return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
     if channels == 36:

@@ -41,9 +41,6 @@ class GrowingVideo(VideoFile):
     thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the same one they would
     take turns, and ComfyUI's weight streaming is not made for two threads.
 
-    Args:
-        render: the `HostRender` whose `job` it is.
-
     Attributes:
         growing: the file that grows; set when the render begins. The same video made again replaces it.
         is_disk_full: whether it ended early because there was no space left.
@@ -131,9 +128,6 @@ class NodePlayer:
     """The player on one node, in all pages that show its workflow; made where the node runs.
 
     False where there is none: the graph was queued by a script, or by a page without the pack's script.
-
-    Args:
-        hidden: the hidden inputs of the node; the id of the graph is for pages with several of them open.
     """
 
     def __init__(self, hidden: Any):
@@ -162,11 +156,8 @@ class NodePlayer:
     ) -> None:
         """Send changes to the pages; a player that fails is only logged.
 
-        Args:
-            state: "running", "stopped", "failed" or "done".
-            video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
-            preview: a PIL image to show until the video has something to play.
-            place: how many blocks of the story are `done`, and after how many seconds of the video it begins (`lead`).
+        `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`, `preview` a PIL image for
+        the time until that can be played, `place` as `RenderProgress` counts it.
         """
         message = {**self._about, "state": state, "text": text, "video": video, "place": place}
         if preview is not None or message != self._last:
@@ -204,10 +195,7 @@ class NodePlayer:
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors` does, until the next run.
-
-    The node asks for unique_id and extra_pnginfo.
-    """
+    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors`, until the next run."""
     inner = helpers.shows_errors(execute)
 
     @functools.wraps(execute)

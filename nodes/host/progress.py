@@ -44,10 +44,6 @@ class RenderProgress(Listener):
     Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
     line, which it keeps. Elsewhere they are ComfyUI's own; an editor then keeps showing the last preview in place of a
     video that the node outputs at its end, and `previews` must be off for that video to be shown.
-
-    Args:
-        hidden: the hidden inputs of the node.
-        part: of each video that is made.
     """
 
     def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):

@@ -57,11 +57,7 @@ def _has(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Put other values into a node, where they have changed: nodes that run later write the graph into their files.
-
-    Args:
-        before, after: all values of the node's widgets by name, in their order.
-    """
+    """Put other values of all widgets, by name, into a node: nodes that run later write the graph into their files."""
     changed = {name: value for name, value in after.items() if value != before[name]}
     inputs_of(hidden, node_id).update(changed)
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
