@@ -19,8 +19,7 @@ from ...headforcing_core.demo import word_hash
 from ...headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
 from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21, WAN22
-from ...headforcing_core.model.wan import WanConfig
+from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.weights.checkpoint import load_state_dict
 from .loaded_model import computed_dtype
 
@@ -81,37 +80,6 @@ def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
         for name, own in list(module.named_parameters(recurse=False)):
             given = state_dict[f"{path}.{name}" if path else name].to(own.device, own.dtype)
             setattr(module, name, torch.nn.Parameter(given, requires_grad=False))
-
-
-def native_model_of_any_size(
-    state_dict: dict[str, Tensor],
-    config: WanConfig,
-    latent_format: comfy.latent_formats.LatentFormat,
-    disable_dynamic: bool = False,
-) -> Any:
-    """A native MODEL of dimensions that ComfyUI's detection does not cover (it expects heads of 128 channels)."""
-    supported = comfy.supported_models
-    kind = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)
-    if config.latents is WAN22:
-        kind = supported.WAN22_T2V
-    model_config = kind(
-        {
-            "image_model": "wan2.1",
-            "model_type": "t2v",
-            **{name: getattr(config, name) for name in ("num_layers", "patch_size", *SAME_NAMES)},
-            "qk_norm": True,
-            "cross_attn_norm": True,
-        }
-    )
-    model_config.latent_format = latent_format
-    model_config.set_inference_dtype(torch.float32, None)
-    offload_device = comfy.model_management.unet_offload_device()
-    model = model_config.get_model(state_dict, "", device=offload_device)
-    plain = comfy.model_patcher.ModelPatcher
-    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
-    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
-    model.load_model_weights(dict(state_dict), "")
-    return patcher
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):
@@ -222,9 +190,21 @@ class ToyVAE(comfy.sd.VAE):
 
 
 def load_toy_model(disable_dynamic: bool = False) -> Any:
-    """The toy transformer as a native MODEL."""
+    """The toy transformer as a native MODEL, whose heads are narrower than ComfyUI's detection expects."""
     state_dict, _ = load_state_dict(model_path(), num_heads=TOY_CONFIG.num_heads)
-    return native_model_of_any_size(state_dict, TOY_CONFIG, ToyLatentFormat(), disable_dynamic)
+    supported = comfy.supported_models
+    config = {name: getattr(TOY_CONFIG, name) for name in ("num_layers", "patch_size", *SAME_NAMES)}
+    config |= {"image_model": "wan2.1", "model_type": "t2v", "qk_norm": True, "cross_attn_norm": True}
+    model_config = getattr(supported, "WAN21_CausalAR_T2V", supported.WAN21_T2V)(config)
+    model_config.latent_format = ToyLatentFormat()
+    model_config.set_inference_dtype(torch.float32, None)
+    offload_device = comfy.model_management.unet_offload_device()
+    model = model_config.get_model(state_dict, "", device=offload_device)
+    plain = comfy.model_patcher.ModelPatcher
+    patcher_class = plain if disable_dynamic else getattr(comfy.model_patcher, "CoreModelPatcher", plain)
+    patcher = patcher_class(model, load_device=comfy.model_management.get_torch_device(), offload_device=offload_device)
+    model.load_model_weights(state_dict, "")
+    return patcher
 
 
 def load_toy_clip() -> Any:
