@@ -96,7 +96,7 @@ class HeadForcingSampler(io.ComfyNode):
             found_profiles=FOUND_PROFILES,
             vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
             filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
-            tags=helpers.graph_tags(cls.hidden),
+            hidden=cls.hidden,
             decode_in_background=decode_in_background,
             story=story,
             part=part,

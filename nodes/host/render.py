@@ -140,7 +140,8 @@ class HostRender:
         start: what the videos begin with; its latents are used in turn.
         pictures: those that prompts can name, see `pictures_of`.
         runs, found_profiles: as for `RenderJob`.
-        vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
+        vae: decodes blocks as they are finished, to a file of that prefix; None decodes nothing.
+        hidden: the hidden inputs of the node, whose graph the file carries.
         weights: the fingerprint of the model's; computed if it is not given.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
@@ -155,7 +156,7 @@ class HostRender:
     found_profiles: Path | None = None
     vae: Any = None
     filename_prefix: str = ""
-    tags: dict[str, str] = field(default_factory=dict)
+    hidden: Any = None
     decode_in_background: bool = False
     weights: str = ""
     story: LiveStory | None = None
@@ -205,7 +206,7 @@ class HostRender:
 
     def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
         """The tags of the file, from what is noted `about` the video."""
-        tags = self.tags if self.story is None else self.story.tags()
+        tags = {} if self.hidden is None else helpers.graph_tags(self.hidden)
         return tags | (helpers.video_tags(about) if self.part == WHOLE else {})
 
     def retold(self, made: RenderResult) -> HostRender:
