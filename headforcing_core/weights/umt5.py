@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,10 +34,8 @@ _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
 def clean_prompt(prompt: str) -> str:
     """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
-    try:
+    with suppress(ImportError):
         prompt = importlib.import_module("ftfy").fix_text(prompt)
-    except ImportError:
-        pass
     return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
 
 

@@ -200,10 +200,6 @@ class HostRender:
             },
         )
 
-    def growing_video(self, job: RenderJob) -> GrowingVideo | None:
-        """The file that a video is decoded to while it is sampled."""
-        return None if self.vae is None else GrowingVideo(self, job)
-
     def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
         """The tags of the file, from what is noted `about` the video."""
         tags = {} if self.hidden is None else helpers.graph_tags(self.hidden)
@@ -281,7 +277,7 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
     """
     begun = time.perf_counter()
     job = render.job(plan, video)
-    growing = render.growing_video(job)
+    growing = None if render.vae is None else GrowingVideo(render, job)
     kept, results, needs = KeptLatents(), list[RenderResult](), render.needs(plan)
 
     def missing() -> int:
