@@ -58,10 +58,7 @@ def upload(x: Tensor, device: torch.device | str) -> Tensor:
 
 
 def download(x: Tensor) -> Tensor:
-    """A copy of `x` in main memory; from a GPU without blocking the host, so it may be read only after `settle`.
-
-    What is uploaded again on the same stream needs no `settle`.
-    """
+    """A copy of `x` in main memory; from a GPU without blocking the host: read it after `settle`, or upload it."""
     if x.device.type != "cuda":
         return x.to("cpu", copy=True)
     return torch.empty(x.shape, dtype=x.dtype, pin_memory=True).copy_(x, non_blocking=True)

@@ -31,9 +31,7 @@ def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcin
 
 
 def one_line(text: object, most: int = MAX_MESSAGE) -> str:
-    """The text in printable characters on one line: control characters escaped, the middle left out beyond `most`.
-
-    Of long words and quoted values, too, the middle is left out.
+    """The text on one line: control characters escaped, the middle left out of what is long, as of each long word.
 
     For text of others in messages and logs, where a line break or a terminal's escape sequence could forge a line.
     """

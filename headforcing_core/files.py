@@ -155,15 +155,15 @@ def claimed_folder(folder: Path) -> Iterator[None]:
 
 
 @contextmanager
-def claimed_first(paths: Iterable[Path]) -> Iterator[Path]:
-    """Claim the first of these files that neither exists nor is claimed, and yield its path."""
+def claimed_first(paths: Iterable[Path], replaces: bool = False) -> Iterator[Path]:
+    """Claim the first of these files that is not claimed and, but if it `replaces` one, does not exist; its path."""
     for path in paths:
         with ExitStack() as stack:
             try:
                 stack.enter_context(claimed(path))
             except TargetInUse:
                 continue
-            if path.exists():  # looked up under the claim: whoever had it before may have written the file
+            if path.exists() and not replaces:  # under the claim: whoever had it before may have written the file
                 continue
             yield path
             return

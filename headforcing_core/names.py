@@ -16,19 +16,9 @@ def bundled_profiles() -> dict[str, Path]:
 
 
 BACKENDS = (
-    "sdpa",
-    "cudnn",
-    "sdpa_streams",
-    "cudnn_streams",
-    "torch_varlen",
-    "flash_attn_2",
-    "flash_attn_3",
-    "flash_attn_4",
-    "cudnn_varlen",
-    "triton",
-    "explicit",
-    "sage",
-)
+    "sdpa cudnn sdpa_streams cudnn_streams torch_varlen flash_attn_2 flash_attn_3 flash_attn_4 cudnn_varlen triton "
+    "explicit sage"
+).split()
 """Of attention, see `model/attention_backends.py`."""
 ATTENTION_HELP = (
     "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, the same with cuDNN's "

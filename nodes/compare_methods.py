@@ -113,25 +113,17 @@ class CompareMethods(io.ComfyNode):
         timeline, embeds = timeline_of(positive, seconds)
         checks.check_text_width(model, embeds.values())
         width, height = checks.size_for(model, width, height)
-        tags = helpers.graph_tags(cls.hidden)
-        common = RenderOptions(
-            width=width,
-            height=height,
-            seconds=seconds,
-            seed=seed,
-            profile=head_profile,
-            model_family=chosen.model_family,
-        )
+        sized = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         shared = HostRender(
             model,
-            common,
+            sized,
             timeline,
             embeds,
             runs=RUNS if resume else None,
             found_profiles=FOUND_PROFILES,
             vae=vae,
             filename_prefix=filename_prefix,
-            tags=tags,
+            hidden=cls.hidden,
         )
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
@@ -141,6 +133,7 @@ class CompareMethods(io.ComfyNode):
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
+            tags = helpers.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))

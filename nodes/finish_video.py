@@ -21,8 +21,8 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.hashing import digest
 from ..headforcing_core.timeline.clock import format_time
-from ..headforcing_core.video.footage import Footage
 from ..headforcing_core.video.reader import MAX_PIXELS
+from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoWriter, to_uint8
 from .host import folders, helpers, player

@@ -3,7 +3,8 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import words
-from .host import helpers, native_model, toy_world
+from .host import helpers
+from .host import native_model as native
 
 
 class LoadDemoModel(io.ComfyNode):
@@ -31,4 +32,4 @@ class LoadDemoModel(io.ComfyNode):
     @classmethod
     @helpers.shows_errors
     def execute(cls) -> io.NodeOutput:
-        return io.NodeOutput(native_model.reloadable(toy_world.load_model), toy_world.load_clip(), toy_world.ToyVAE())
+        return io.NodeOutput(native.reloadable(native.load_toy_model), native.load_toy_clip(), native.ToyVAE())

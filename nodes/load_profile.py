@@ -10,6 +10,7 @@ from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
+from ..headforcing_core.report.profile_plot import profile_picture
 from .host import folders, helpers
 from .host.helpers import HeadProfileType
 
@@ -79,7 +80,7 @@ class LoadHeadProfile(io.ComfyNode):
             )
         if rule != IN_FILE:
             loaded = with_rule(loaded, rule)
-        return io.NodeOutput(loaded, helpers.profile_picture(loaded))
+        return io.NodeOutput(loaded, helpers.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
 
 
 def _path(profile: str) -> Path:

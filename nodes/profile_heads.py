@@ -21,7 +21,7 @@ from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
-from .host import bridge, checks, folders, helpers, toy_world
+from .host import bridge, checks, folders, helpers, native_model
 from .host.helpers import HeadProfileType
 from .host.progress import say
 
@@ -101,7 +101,7 @@ class ProfileHeads(io.ComfyNode):
         count, seconds = BUDGETS[preset]
         texts = split_prompts(prompts)
         if not texts:
-            texts = word_hash.sample_prompts(count) if toy_world.is_toy(clip) else PROFILING_PROMPTS[:count]
+            texts = word_hash.sample_prompts(count) if native_model.is_toy_clip(clip) else PROFILING_PROMPTS[:count]
         blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
         fingerprint = bridge.fingerprint(model)
         setup = ProfileSetup.of(fingerprint, config, texts, blocks, family, (width, height), **options)

@@ -19,9 +19,10 @@ from ..headforcing_core.report.latents import describe_events
 from .host import bridge, checks, folders, helpers, live_story, player
 from .host.conditioning import fitted, other_blocks, timeline_of
 from .host.loaded_model import inexact, options_for
-from .host.part import Part
 from .host.progress import RenderProgress
+from .host.queued_graph import Part
 from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, pictures_of, sample_one, start_of
+from .host.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
@@ -93,9 +94,9 @@ class HeadForcingSampler(io.ComfyNode):
             start,
             runs=RUNS if resume else None,
             found_profiles=FOUND_PROFILES,
-            vae=part.decoder(vae, options.schedule.latents),
+            vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
             filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
-            tags=helpers.graph_tags(cls.hidden),
+            hidden=cls.hidden,
             decode_in_background=decode_in_background,
             story=story,
             part=part,
@@ -105,7 +106,8 @@ class HeadForcingSampler(io.ComfyNode):
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
         sized = [] if begins_with["start_frames"] is not None else _size_note(options, asked)
-        report = ["", needs.describe(), *sized, *family, *start.notes, *_about_model(model)]
+        about_model = [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
+        report = ["", needs.describe(), *sized, *family, *start.notes, *about_model]
         progress = RenderProgress(model, [planned] * count, cls.hidden, part=part)
         story.room = lambda: checks.free_on(model)
         with live_story.running(story):
@@ -139,11 +141,6 @@ def _options(
     width, height = part.size(width, height, options.schedule.latents)
     options = replace(options, width=width, height=height)
     return options, lines + other_blocks(positive, options)
-
-
-def _about_model(model: Any) -> list[str]:
-    """Lines of the report about what other nodes and files have made of a MODEL."""
-    return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
 def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:

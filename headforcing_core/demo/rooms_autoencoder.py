@@ -168,12 +168,10 @@ class RoomsStreamingDecoder:
         self.reset()
 
     def reset(self) -> None:
-        """Start a new video with the next chunk."""
         self._before: Tensor | None = None
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """Decode the next latent frames `[frames, 16, h, w]` to video frames `[video frames, 8h, 8w, 3]` in 0..1."""
         parts = []
         for latent in latents.split(1):
             part, self._before = self.autoencoder.decode_next(latent, self._before)

@@ -116,10 +116,7 @@ def describe_profile(profile: HeadProfile) -> list[str]:
 
 
 def sanity_checks(profile: HeadProfile) -> list[str]:
-    """Remarks about a profile, one or two sentences each; none of them is an error.
-
-    Anchors and local heads with unusually small shares are reported if there are any.
-    """
+    """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them is an error."""
     return [*_weak_anchors(profile), *_unfocused_locals(profile), *remark_on_rule(profile)]
 
 

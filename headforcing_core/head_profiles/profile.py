@@ -219,9 +219,7 @@ def load_profile(path: str | Path) -> HeadProfile:
 def default_profile(num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False) -> HeadProfile:
     """The bundled profile for a model: that of its family, or else the fallback with its dimensions.
 
-    A profile with labels is chosen only if `labelled`, and then before the others.
-
-    Raises HeadForcingError if there is none.
+    A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if there is none.
     """
     bundled = {name: load_profile(path) for name, path in bundled_profiles().items()}
     fitting = {n: each for n, each in bundled.items() if (each.num_layers, each.num_heads) == (num_layers, num_heads)}

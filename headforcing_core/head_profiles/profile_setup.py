@@ -18,11 +18,8 @@ class ProfileSetup:
     """Everything that a measurement depends on; measurements with equal setups can be merged.
 
     Attributes:
-        fingerprint: of the model's weights.
         prompts: all prompts of the whole measurement, including those that other machines measure.
         blocks: number of blocks of every rollout; those from `first_block` on are measured.
-        sigmas: noise levels of the denoising steps.
-        width, height: in pixels.
         window_frames: latent frames in every head's context, sink and current block included.
 
     Raises HeadForcingError for impossible values.

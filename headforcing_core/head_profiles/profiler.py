@@ -97,12 +97,9 @@ class _VisitMeter:
 def measure_prompt(
     model: VideoModel, config: WanConfig, shares: HeadShares, prompt: int, embedding: Tensor, **options: Any
 ) -> None:
-    """Generate a video for one prompt of the setup and add the attention shares of every denoising step to `shares`.
+    """Make a video of one prompt, by its index in the setup, and add the shares of every denoising step to `shares`.
 
-    Args:
-        prompt: index of the prompt in the setup.
-        embedding: its text embedding, `[tokens, text_dim]`.
-        options: those of `_measure`: dtype, device, attention, on_step. Measurements so far are kept if that raises.
+    `options` are dtype, device, attention, on_step, as of `_measure`; measurements so far are kept if on_step raises.
     """
     setup = shares.setup
     meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
@@ -118,12 +115,7 @@ def measure_prompt(
 def measure_return(
     model: VideoModel, config: WanConfig, shares: HeadShares, number: int, embeds: Sequence[Tensor], **options: Any
 ) -> None:
-    """Make the video of a return story and note its shares in `shares.returns`.
-
-    Args:
-        embeds: the text embeddings of all prompts of the setup, `[tokens, text_dim]` each.
-        options: as for `measure_prompt`.
-    """
+    """Make the video of a return story, with `embeds` of all prompts, and note its shares in `shares.returns`."""
     setup, story = shares.setup, ReturnStory.of(shares.setup, number)
     meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
     total = torch.zeros_like(meter.shares)
@@ -183,12 +175,7 @@ def profile_heads(
     on_prompt: Callable[[int], None] = lambda prompt: None,
     **options: Any,
 ) -> None:
-    """Measure several prompts and skip those that are complete.
-
-    Args:
-        embeds: the text embedding of each, by its index in the setup.
-        options: those of `measure_prompt`.
-    """
+    """Measure prompts, `embeds` by their index in the setup, but for complete ones; `options` of `measure_prompt`."""
     missing = set(shares.missing_prompts())
     for prompt, embedding in embeds.items():
         if prompt in missing:

@@ -66,10 +66,7 @@ def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
 
 
 def retrieving_heads(profile: HeadProfile) -> list[tuple[int, int]]:
-    """`(layer, head)` of the heads that look up an earlier visit where a prompt returns, the first of them most.
-
-    They give its frames at least one and a half times an even share. Empty where returns were not measured.
-    """
+    """`(layer, head)` of the heads that give an earlier visit `RETRIEVES` times an even share or more, most first."""
     even = profile.measured.get("return_even_share")
     of = {(i, j): share for i, row in enumerate(profile.returns or ()) for j, share in enumerate(row)}
     least = RETRIEVES * even if isinstance(even, float) else 1.0

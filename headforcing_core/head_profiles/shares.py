@@ -52,14 +52,9 @@ class HeadShares:
         self.returns = torch.zeros(len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64)
 
     def add(self, prompt: int, block: int, step: int, shares: Tensor, queries: Tensor | None = None) -> None:
-        """Add the shares of one denoising step.
+        """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step; all numbers count from 0.
 
-        Args:
-            prompt: index of the prompt.
-            block: 0-based, from the start of the video.
-            step: 0-based denoising step.
-            shares: `[layers, heads, 3]`: sink, middle, current.
-            queries: `[layers, heads, 3, head_dim / 2]`, see `cache.query_score.query_means`.
+        `queries` are `[layers, heads, 3, head_dim / 2]`, see `cache.query_score.query_means`.
         """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
@@ -231,11 +226,7 @@ class HeadShares:
 def stored_queries(sums: Tensor | None, counts: Tensor) -> Queries | None:
     """The statistics for a profile, averaged over steps and blocks, then prompts, with four significant digits.
 
-    None where a measured prompt has none.
-
-    Args:
-        sums: `[prompts, layers, heads, 3, head_dim / 2]`.
-        counts: measured passes `[prompts, ...]`.
+    None where a measured prompt has none. `counts [prompts, ...]` are the measured passes.
     """
     passes = counts.flatten(1).sum(dim=1)
     used = passes > 0

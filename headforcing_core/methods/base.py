@@ -37,14 +37,14 @@ class MethodShape(Shape):
         self.policy.check(self)
 
     @property
+    def slots_of_heads(self) -> list[float]:
+        """The frame-slots of each head of the model."""
+        heads = ((layer, role) for layer, of_layer in enumerate(self.roles) for role in of_layer)
+        return [self.policy.frames_per_head(layer, role, self.frames_per_block) for layer, role in heads]
+
+    @property
     def frame_slots(self) -> int:
-        return round(
-            sum(
-                self.policy.frames_per_head(layer, role, self.frames_per_block)
-                for layer, heads in enumerate(self.roles)
-                for role in heads
-            )
-        )
+        return round(sum(self.slots_of_heads))
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
         recached = self.policy.recached_frames * self.layers * self.heads if switches else 0
@@ -201,9 +201,7 @@ class MethodCache(Cache):
     @property
     def occupied(self) -> int:
         """Frame-slots in use by all heads together; an upper bound unless a method counts them exactly."""
-        block, roles = self.shape.frames_per_block, self.shape.roles
-        room = (self.policy.frames_per_head(i, role, block) for i, heads in enumerate(roles) for role in heads)
-        return round(sum(min(frames, self.frames_seen) for frames in room))
+        return round(sum(min(frames, self.frames_seen) for frames in self.shape.slots_of_heads))
 
     # --- helpers for methods
 

@@ -80,12 +80,7 @@ class MakesEntries(WrappedModel):
 
 @dataclass(frozen=True)
 class Entry:
-    """Keys and values of one block in every layer, without temporal rotation.
-
-    Attributes:
-        block: its number in the video.
-        place: temporal position of its first frame where it is read.
-    """
+    """Keys and values of block number `block` in every layer, without temporal rotation, read from `place` on."""
 
     block: int
     layers: list[KVFrames]

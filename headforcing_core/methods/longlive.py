@@ -18,6 +18,10 @@ class WindowPolicy(MethodPolicy):
     window_frames: int = 12
     sink_frames: int = 3
 
+    @property
+    def recached_frames(self) -> int:
+        return self.window_frames if self.switch == "recache" else 0
+
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         return self.window_frames
 
@@ -46,10 +50,6 @@ class LongLive(WindowPolicy):
     def rope(self) -> str:
         return "contiguous" if self.infinite else "absolute"
 
-    @property
-    def recached_frames(self) -> int:
-        return self.window_frames
-
 
 @dataclass(frozen=True)
 class SelfGradientForcing(LongLive):
@@ -58,10 +58,6 @@ class SelfGradientForcing(LongLive):
 
     switch, repeats_image = "reset", True
     infinite: bool = True
-
-    @property
-    def recached_frames(self) -> int:
-        return 0
 
 
 class WindowCache(MethodCache):

@@ -57,10 +57,6 @@ class MemFlow(WindowPolicy):
     def key(self) -> dict[str, Any]:
         return super().key | {"stores_every_block": self.stores_last_block}
 
-    @property
-    def recached_frames(self) -> int:
-        return self.window_frames
-
     def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
         return self.window_frames + self.bank_frames + 1  # and the frame that waits for its slot
 

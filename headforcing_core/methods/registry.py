@@ -39,8 +39,7 @@ class PublishedMethod:
     """A published method.
 
     Attributes:
-        policy: its settings.
-        weights: the weights it is meant for, and their licence.
+        weights: those that it is meant for, and their licence.
         trained: whether these weights were trained for the method; other weights of the family run with it, too.
         differs: differences from the authors' code, and what is easily missed.
     """

@@ -35,11 +35,7 @@ _PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-win
 
 @dataclass(frozen=True)
 class LayerSizes:
-    """Sizes of one self-attention of a render: queries per head, and heads with their number of keys, longest first.
-
-    Attributes:
-        groups: `(heads, keys)` of each group of heads.
-    """
+    """Sizes of one self-attention of a render: queries per head, and `(heads, keys)` of each group, longest first."""
 
     queries: int
     groups: tuple[tuple[int, int], ...]
@@ -86,13 +82,8 @@ def fastest(
 ) -> dict[str, float]:
     """Milliseconds per layer of those of `names` that work, the fastest first; read from the file where they are known.
 
-    Names for which there was no time left are timed when the program is started again.
-
-    Args:
-        file: where times are kept; None for the one in the cache folder.
-
-    Returns:
-        an empty dict if nothing could be timed.
+    Names for which there was no time left are timed when the program is started again. Times are kept in `file`, by
+    default in the cache folder.
     """
     if file is None and (folder := cache_folder()) is not None:
         file = folder / "attention.json"

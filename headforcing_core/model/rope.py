@@ -104,10 +104,8 @@ class RotaryEmbedding:
         return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
 
     def differences(self, most: int) -> tuple[Tensor, int]:
-        """Temporal rotations by every difference of indices up to at least `most`, and the row that rotates by 0.
-
-        In the kernels' layout, `[rotations, 2, pairs]`.
-        """
+        """Temporal rotations by differences of indices up to at least `most`, as `tables`, and the row that rotates by
+        0."""
         return self._differences(-(-max(most, 1) // 64) * 64)
 
     def _difference_table(self, most: int) -> tuple[Tensor, int]:

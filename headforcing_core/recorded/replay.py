@@ -100,10 +100,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Replay:
-    """Result of a replay: `latents [frames, 16, h, w]`, the memory events, and the entries' source frames.
-
-    Start blocks are in all three.
-    """
+    """Result of a replay, start blocks included: `latents [frames, 16, h, w]`, events, the entries' source frames."""
 
     latents: Tensor
     memory_events: list[dict[str, Any]]

@@ -151,8 +151,7 @@ def report_video(
         timeline: start times of the prompts, in seconds of the file; by default those in the file's tags.
         frames_per_block: latent frames per block; by default the number in the tags, else 3.
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
-        start_seconds: where in the file the measurement starts.
-        duration_seconds: length of the measured part; 0 for the rest of the file.
+        start_seconds, duration_seconds: the measured part of the file, all that follows if it has no duration.
         panel: metrics with models of their own that are measured, too.
 
     Raises HeadForcingError for anything but a video of at least 2 frames.

@@ -20,12 +20,7 @@ _HEIGHT = 170
 
 
 def run_picture(report: RunReport, theme: str = "light", novelty_threshold: float | None = None) -> Image.Image:
-    """Plot a run report as an RGB image, 900 pixels wide.
-
-    Args:
-        theme: "dark" or "light".
-        novelty_threshold: drawn as a line in the novelty panel; None draws none.
-    """
+    """Plot a run report as an RGB image, 900 pixels wide, with the threshold as a line if it is given."""
 
     def cosine(ax: Axes, look: Theme) -> None:
         ax.plot(range(report.blocks), report.cosine.tolist(), color=look.roles["memory"], lw=2)

@@ -164,11 +164,7 @@ METRICS = [metric for group in GROUPS.values() for metric in group]
 
 
 def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int | None = None) -> Numbers:
-    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured.
-
-    Args:
-        switches: start times of new prompts, in seconds.
-    """
+    """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured."""
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
     measured = Measured(sums, meter.fps, thumbnails, meter.thumbnails.spacing / meter.fps, switches)

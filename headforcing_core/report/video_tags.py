@@ -17,9 +17,7 @@ from ..timeline.timeline import MAX_TEXT_BYTES, parse_timeline
 class VideoTags:
     """Origin of a video; everything is None or empty for videos of other programs.
 
-    Attributes:
-        texts: the prompts in order.
-        prompts: (start in seconds of the file, prompt); empty if the starts are unknown.
+    `texts` are all prompts, `prompts` the same with their start in seconds of the file; empty if that is unknown.
     """
 
     method: str | None = None

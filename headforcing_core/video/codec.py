@@ -44,9 +44,7 @@ def load_codec(
         wan_vae.fill(tiny, tensors, path, device, dtype, "a complete tiny decoder", " or ".join(NORMALISED))
         return FrameCodec(partial(TinyVideoDecoder, tiny.prepare(), name), nn.ModuleList([tiny]))
     weights, latents = wan_vae.check_tensors(path, tensors)
-    expected = ("a complete Wan 2.1 VAE", wan_vae.WANTED)
-    if latents is WAN22:
-        expected = ("a complete Wan 2.2 VAE", wan_vae.WANTED_22)
+    expected = f"a complete Wan {'2.1' if latents is WAN21 else '2.2'} VAE", wan_vae.WANTED[latents]
     wan, encoder = _networks(latents, wan_vae.base_widths(weights, latents), encodes)
     network = nn.ModuleDict({"decoder": wan_vae.fill(wan, weights, path, device, dtype, *expected)})
     wan.prepare()
@@ -112,7 +110,8 @@ def decoder_name(tensors: Mapping[str, Tensor], file: str, decoder: str, encodes
         raise HeadForcingError(f"{file} is no tiny decoder: give {decoder}'s file, or leave out --decoder.")
     if tiny and encodes:
         raise HeadForcingError(
-            f"{file} is a tiny decoder, which cannot encode video frames as this render needs: use {wan_vae.WANTED}."
+            f"{file} is a tiny decoder, which cannot encode video frames as this render needs: use "
+            f"{wan_vae.WANTED[WAN21]}."
         )
     if not tiny:
         return "wan"

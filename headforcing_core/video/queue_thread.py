@@ -10,6 +10,8 @@ from typing import Generic, TypeVar
 import torch
 from torch import Tensor
 
+from ..devices import download
+
 Item = TypeVar("Item")
 HostCopy = tuple[Tensor, torch.cuda.Event | None]  # has arrived when the event has happened, None: now
 
@@ -117,9 +119,7 @@ def to_host(tensor: Tensor) -> HostCopy:
     if not tensor.is_cuda:
         return tensor.cpu(), None
     with torch.cuda.device(tensor.device):
-        copy = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-        copy.copy_(tensor, non_blocking=True)
-        copied = torch.cuda.Event()
+        copy, copied = download(tensor), torch.cuda.Event()
         copied.record()
     return copy, copied
 

@@ -21,6 +21,11 @@ MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that cla
 VideoSource = str | Path | io.BytesIO
 
 
+def name_of(source: VideoSource) -> str:
+    """The name of a video in messages, without its folder."""
+    return "the video" if isinstance(source, io.BytesIO) else Path(source).name
+
+
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
     """Open a video file for a `with` block. Raises HeadForcingError, which names it `name`, if it is not a video."""
     name = name or str(source)

@@ -80,7 +80,6 @@ class RestartingDecoder:
         self.reset()
 
     def reset(self) -> None:
-        """Start a new video with the next chunk."""
         self._decoder.reset()
         self._frames = 0
 

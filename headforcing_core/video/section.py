@@ -1,4 +1,4 @@
-"""Video frames of any video file: a section of it at a render's size and frame rate, or all of it, one by one.
+"""Video frames of any video file: a section of it at a render's size and frame rate, or all of it, a few at a time.
 
 Video frames are taken by their timestamps, so the file may have any frame rate, a variable one included.
 """
@@ -8,10 +8,9 @@ from __future__ import annotations
 import io
 import math
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from pathlib import Path
 
 import av
 import numpy as np
@@ -20,7 +19,8 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
-from .reader import VideoSource, fit, open_video
+from .reader import VideoSource, fit, name_of, open_video
+from .sound import Sound, sound_of_file
 
 # Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier. Well below
 # the 16 ms between the frames of usual files.
@@ -44,9 +44,9 @@ class Clock:
     timed: bool = True
 
     @classmethod
-    def of(cls, source: VideoSource, name: str) -> Clock:
+    def of(cls, source: VideoSource) -> Clock:
         """Read it from the packets of a file, without decoding them."""
-        with _open(source, name) as container:
+        with _open(source) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             shown: list[tuple[int | None, int | None]] = []
@@ -55,10 +55,10 @@ class Clock:
                     if packet.size and not getattr(packet, "is_discard", False):
                         shown.append((packet.pts, packet.duration))
             except av.error.FFmpegError as error:
-                raise _damage_error(name, error) from error
+                raise _damage_error(source, error) from error
             unit = float(stream.time_base or 0)
         if not shown:
-            raise HeadForcingError(f"{name} holds no video frames: give a video that plays elsewhere")
+            raise HeadForcingError(f"{name_of(source)} holds no video frames: give a video that plays elsewhere")
         if not unit or any(pts is None for pts, _ in shown):
             times = [place / rate for place in range(len(shown))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
@@ -108,8 +108,8 @@ def read_section(
     """
     if not 0 < seconds <= MAX_START_SECONDS:
         raise HeadForcingError(f"start seconds must be above 0 and at most {MAX_START_SECONDS:g}, got {seconds:g}")
-    name, (width, height) = "the video" if isinstance(source, io.BytesIO) else Path(source).name, size
-    clock = Clock.of(source, name).within(*window)
+    name, (width, height) = name_of(source), size
+    clock = Clock.of(source).within(*window)
     available = min(clock.frames_at(fps), math.floor(seconds * fps + 1e-6))
     frames = 1 + (available - 1) // TEMPORAL_STRIDE
     frames -= frames % frames_per_block
@@ -120,7 +120,7 @@ def read_section(
             f"to start from, got {available}; give a longer section of a video"
         )
     count = video_frames_of(frames)
-    video_frames = torch.stack(list(read_frames(source, name, clock, clock.section(count, fps, part), size)))
+    video_frames = torch.stack(list(read_frames(source, clock, clock.section(count, fps, part), size)))
     length = clock.end - clock.times[0]
     return video_frames, (
         f"the {part} {count / fps:.2f} of {length:.2f} s of {name}, {count} video frames at {fps:g} a second, fitted "
@@ -128,15 +128,70 @@ def read_section(
     )
 
 
+@dataclass(frozen=True)
+class Footage:
+    """The frames of a video, at a constant rate, and its sound.
+
+    Attributes:
+        video_frames: their number.
+        read: from a frame on all frames, one by one, `[height, width, 3]`, uint8 or in 0..1.
+        sound: None where there is none.
+    """
+
+    video_frames: int
+    fps: float
+    width: int
+    height: int
+    read: Callable[[int], Iterator[Tensor]]
+    sound: Sound | None = None
+
+    @classmethod
+    def of_file(cls, source: VideoSource, window: tuple[float, float] = (0.0, 0.0)) -> Footage:
+        """A video file, `window` as in `Clock.within`. Raises HeadForcingError for one that cannot be read."""
+        clock = Clock.of(source).within(*window)
+        times = clock.section(clock.frames_at(clock.fps), clock.fps, "first")
+        height, width, _ = next(read_frames(source, clock, times[:1])).shape
+        return cls(
+            len(times),
+            clock.fps,
+            width,
+            height,
+            lambda first: read_frames(source, clock, times[first:]),
+            sound_of_file(source, clock.times[0], clock.end),
+        )
+
+    @classmethod
+    def of_images(cls, images: Tensor, fps: float, sound: Sound | None = None) -> Footage:
+        """Frames in memory, `[n, height, width, 3]` in 0..1."""
+        count, height, width, _ = images.shape
+        return cls(count, fps, width, height, lambda first: iter(images[first:]), sound)
+
+    def chunks(self, first: int, length: int) -> Iterator[Tensor]:
+        """Chunks `[n, height, width, 3]` in 0..1 from a frame on, each of which brings up to `length` frames.
+
+        The first chunk has one frame more; later ones begin with the last frame of the one before, for models that
+        take pairs of frames.
+        """
+        held: list[Tensor] = []
+        begun = False
+        for frame in self.read(first):
+            held.append(frame if frame.is_floating_point() else frame.float() / 255)
+            if len(held) > length:
+                yield torch.stack(held)
+                begun, held = True, held[-1:]
+        if held and not (begun and len(held) == 1):
+            yield torch.stack(held)
+
+
 def read_frames(
-    source: VideoSource, name: str, clock: Clock, times: list[float], size: tuple[int, int] | None = None
+    source: VideoSource, clock: Clock, times: list[float], size: tuple[int, int] | None = None
 ) -> Iterator[Tensor]:
     """The video frames that are shown at these times, ascending, one by one: `[height, width, 3]`, uint8, upright.
 
     With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file that is damaged
     there.
     """
-    for frame, aspect, count in _frames(source, name, clock, times):
+    for frame, aspect, count in _frames(source, clock, times):
         turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; older versions of PyAV do not say
         pixels = torch.from_numpy(np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns)))
         if size is not None:
@@ -144,27 +199,27 @@ def read_frames(
         yield from [pixels] * count
 
 
-def _frames(
-    source: VideoSource, name: str, clock: Clock, times: list[float]
-) -> Iterator[tuple[av.VideoFrame, float, int]]:
+def _frames(source: VideoSource, clock: Clock, times: list[float]) -> Iterator[tuple[av.VideoFrame, float, int]]:
     """The frames that are shown at some of these times, the aspect of their pixels, and at how many times."""
     # from the last key frame before them, if the file's index leads there
     for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
-        frames = _decoded(source, name, clock, times, seeks)
+        frames = _decoded(source, clock, times, seeks)
         if (first := next(frames, None)) is not None:
             yield first
             yield from frames
             return
-    raise HeadForcingError(f"{name} holds no video frames that can be decoded: give a video that plays elsewhere")
+    raise HeadForcingError(
+        f"{name_of(source)} holds no video frames that can be decoded: give a video that plays elsewhere"
+    )
 
 
 def _decoded(
-    source: VideoSource, name: str, clock: Clock, times: list[float], seeks: bool
+    source: VideoSource, clock: Clock, times: list[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
     """Decode as `_frames`, once; nothing if the decoder began too late or gave nothing."""
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
-    with _open(source, name) as container:
+    with _open(source) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
@@ -185,16 +240,17 @@ def _decoded(
                 if found == len(times):
                     return
         except av.error.FFmpegError as error:
-            raise _damage_error(name, error) from error
+            raise _damage_error(source, error) from error
         if shown is not None:
             yield shown, aspect, len(times) - found
 
 
-def _open(source: VideoSource, name: str) -> av.container.InputContainer:
+def _open(source: VideoSource) -> av.container.InputContainer:
     if isinstance(source, io.BytesIO):
         source.seek(0)
-    return open_video(source, name)
+    return open_video(source, name_of(source))
 
 
-def _damage_error(name: str, error: Exception) -> HeadForcingError:
-    return HeadForcingError(f"{name} is damaged ({error}): give a video that plays elsewhere, or another section")
+def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:
+    advice = "give a video that plays elsewhere, or another section"
+    return HeadForcingError(f"{name_of(source)} is damaged ({error}): {advice}")

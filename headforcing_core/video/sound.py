@@ -10,7 +10,7 @@ import av
 import numpy as np
 from torch import Tensor
 
-from .reader import VideoSource, open_video
+from .reader import VideoSource, name_of, open_video
 
 Sound = Callable[[av.container.OutputContainer], Iterator[av.Packet]]
 """Adds a stream of sound to a container and gives its packets, in order."""
@@ -22,17 +22,17 @@ _WARM_UP = 0.05  # seconds of packets before the first sample, from which decode
 _PIECE = 1 << 16  # samples that are encoded at a time
 
 
-def sound_of_file(source: VideoSource, name: str, start: float = 0.0, end: float = float("inf")) -> Sound | None:
+def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("inf")) -> Sound | None:
     """The sound of a video file between two of its times in seconds, counted from `start`; None if it has none.
 
     Packets are copied; a codec that MP4 files do not hold is encoded as AAC.
     """
-    with open_video(source, name) as container:
+    with open_video(source, name_of(source)) as container:
         if _stream(container) is None:
             return None
 
     def packets(target: av.container.OutputContainer) -> Iterator[av.Packet]:
-        with open_video(source, name) as container:
+        with open_video(source, name_of(source)) as container:
             stream = _stream(container)
             assert stream is not None
             if stream.codec_context.name not in _IN_MP4:

@@ -94,12 +94,8 @@ class TinyDecoder(nn.Module):
 
 
 class TinyVideoDecoder(WanVideoDecoder):
-    """Decodes one video with a tiny decoder; every division into chunks gives the same bits.
-
-    Args:
-        network: the weights, which other videos may share.
-        name: of the decoder, a key of `NORMALISED`.
-    """
+    """Decodes one video with a tiny decoder, by its key of `NORMALISED`; every division into chunks gives the same
+    bits."""
 
     def __init__(self, network: TinyDecoder, name: str):
         super().__init__(network, normalised=not NORMALISED[name])

@@ -89,12 +89,7 @@ def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
 
 
 class Wan22Decoder(WanDecoder):
-    """The decoder's weights; 256 is the base width of the released model. Called as `WanDecoder`."""
-
-    latents, colours = WAN22, 12
-
-    def __init__(self, base: int = 256):
-        super().__init__(base)
+    latents, colours, base = WAN22, 12, 256
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(UpStage, (widths[0], *widths), widths, (*DOUBLES_FRAMES, None)))
@@ -105,12 +100,7 @@ class Wan22Decoder(WanDecoder):
 
 
 class Wan22Encoder(WanEncoder):
-    """The encoder's weights; 160 is the base width of the released model. Called as `WanEncoder`."""
-
-    latents, colours = WAN22, 12
-
-    def __init__(self, base: int = 160):
-        super().__init__(base)
+    latents, colours, base = WAN22, 12, 160
 
     def levels(self, widths: list[int]) -> list[nn.Module]:
         return list(map(DownStage, (widths[0], *widths), widths, (*HALVES_FRAMES, None)))

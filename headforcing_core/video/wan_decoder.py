@@ -207,12 +207,13 @@ class Upsample(nn.Module):
 
 
 class WanDecoder(nn.Module):
-    """The decoder's weights; 96 is the base width of the released model."""
+    """The decoder's weights, by default in the base width of the released model."""
 
-    latents, colours = WAN21, 3
+    latents, colours, base = WAN21, 3, 96
 
-    def __init__(self, base: int = 96):
+    def __init__(self, base: int | None = None):
         super().__init__()
+        base = base or self.base
         widths, channels = [base * multiple for multiple in LEVELS], self.latents.channels
         self.conv2 = nn.Conv3d(channels, channels, 1)
         parts: dict[str, nn.Module] = {"conv1": CausalConv(channels, widths[0]), "middle": middle(widths[0])}

@@ -38,12 +38,13 @@ class Downsample(nn.Module):
 
 
 class WanEncoder(nn.Module):
-    """The encoder's weights; 96 is the base width of the released model."""
+    """The encoder's weights, by default in the base width of the released model."""
 
-    latents, colours = WAN21, 3
+    latents, colours, base = WAN21, 3, 96
 
-    def __init__(self, base: int = 96):
+    def __init__(self, base: int | None = None):
         super().__init__()
+        base = base or self.base
         widths, moments = [base * multiple for multiple in reversed(LEVELS)], 2 * self.latents.channels
         wide = widths[-1]
         self.conv1 = nn.Conv3d(moments, moments, 1)

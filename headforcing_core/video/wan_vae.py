@@ -37,8 +37,10 @@ WAN22_STD = (0.4765, 1.0364, 0.4514, 1.1677, 0.5313, 0.4990, 0.4818, 0.5013, 0.8
              0.5726, 1.2042, 0.5458, 1.6887, 0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744)
 # fmt: on
 _STATISTICS = {WAN21: (LATENTS_MEAN, LATENTS_STD), WAN22: (WAN22_MEAN, WAN22_STD)}
-WANTED = "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)"
-WANTED_22 = "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)"
+WANTED = {
+    WAN21: "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)",
+    WAN22: "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)",
+}
 # base widths of the decoder and the encoder of the released models
 BASES = {WAN21: (96, 96), WAN22: (256, 160)}
 # Names of diffusers, which numbers the layers of the decoder's levels apart, and what they are in Wan's own file.
@@ -114,10 +116,9 @@ class WanVideoDecoder:
 def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -> None:
     """Refuse a VAE for other latents than a model's, if those are known."""
     if expected is not None and found is not expected:
-        wanted = WANTED if expected is WAN21 else WANTED_22
         raise HeadForcingError(
             f"{path.name} is a VAE for {found.channels} latent channels, the model has {expected.channels}: use "
-            f"{wanted}."
+            f"{WANTED[expected]}."
         )
 
 
@@ -146,13 +147,13 @@ def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, 
     first = weights.get("decoder.conv1.weight")
     if first is None or first.ndim != 5:
         names = ", ".join(sorted(tensors)[:3]) or "no tensors"
-        raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED}.")
+        raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED[WAN21]}.")
     for latents in (WAN21, WAN22):
         if first.shape[1] == latents.channels:
             return weights, latents
     raise HeadForcingError(
         f"{path.name} is another video VAE, with {first.shape[1]} latent channels where Self Forcing models have "
-        f"{WAN21.channels}: use {WANTED}."
+        f"{WAN21.channels}: use {WANTED[WAN21]}."
     )
 
 
@@ -175,8 +176,8 @@ def fill(
     path: Path,
     device: str | torch.device,
     dtype: torch.dtype,
-    what: str = "a complete Wan 2.1 VAE",
-    wanted: str = WANTED,
+    what: str,
+    wanted: str,
 ) -> nn.Module:
     """Load the tensors of a file one by one into a module on the meta device.
 

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
-from ..model.latents import WAN21
+from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, read_weights, write_safetensors
@@ -36,6 +36,7 @@ _FAMILIES = {  # by dim, ffn_dim, num_layers
     (5120, 13824, 40): "wan2.1-t2v-14b",
     (3072, 14336, 30): "wan2.2-ti2v-5b",
 }
+_CUSTOM = {WAN21: "wan2.1-t2v-custom", WAN22: "wan2.2-ti2v-custom"}
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[s
         naming="diffusers" if layouts.is_diffusers(by_layout[layout]) else "wan",
         available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
         config=config,
-        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), f"wan{_version(config)}-custom"),
+        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), _CUSTOM[config.latents]),
         parameters=sum(tensor.numel() for tensor in tensors.values()),
         dtype=str(layouts.storage_dtype(tensors)).removeprefix("torch."),
         bytes=path.stat().st_size,
@@ -297,10 +298,6 @@ def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         return {}
     return value if isinstance(value, dict) else {}
-
-
-def _version(config: WanConfig) -> str:
-    return "2.1-t2v" if config.latents is WAN21 else "2.2-ti2v"
 
 
 def _integer(value: object) -> int | None:

@@ -81,17 +81,14 @@ def read_weights(path: Path) -> tuple[str, Mapping[object, object], dict[str, st
             f"{path.name} is a bare pickle, which can run code and is not opened: use a .safetensors file, or save it "
             "again with a current PyTorch"
         )
-    what = "a text or web page" if _is_text(start) else "neither a safetensors nor a PyTorch file"
+    is_text = all(byte >= 32 or byte in b"\t\r\n" for byte in start)
+    what = "a text or web page" if is_text else "neither a safetensors nor a PyTorch file"
     raise HeadForcingError(f"{path.name} is {what}, not model weights: download the model file itself")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Memory-map the tensors of a file that has them by name; raises HeadForcingError as `read_weights`."""
     return {str(name): tensor for name, tensor in read_weights(path)[1].items() if isinstance(tensor, Tensor)}
-
-
-def _is_text(start: bytes) -> bool:
-    return all(byte >= 32 or byte in b"\t\r\n" for byte in start)
 
 
 def _read_safetensors(path: Path, start: bytes) -> tuple[Mapping[object, object], dict[str, str]]:

@@ -76,7 +76,8 @@ def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
 
 def checksums(tensor: Tensor) -> list[int]:
     """The CRC-32 of each MiB of a tensor's bytes, on the CPU: a GPU's are copied there."""
-    return [zlib.crc32(chunk.numpy()) for part in _parts(tensor) for chunk in _bytes(part).split(CHUNK)]
+    rows = (part.cpu().contiguous().flatten().view(torch.uint8) for part in _parts(tensor))
+    return [zlib.crc32(chunk.numpy()) for row in rows for chunk in row.split(CHUNK)]
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:
@@ -86,8 +87,3 @@ def _parts(tensor: Tensor) -> Iterator[Tensor]:
             yield from _parts(getattr(tensor, name))
     else:
         yield tensor.detach().as_subclass(Tensor)
-
-
-def _bytes(values: Tensor) -> Tensor:
-    """All bytes of a tensor as one row of uint8."""
-    return values.cpu().contiguous().flatten().view(torch.uint8)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -46,10 +45,10 @@ def reject_look_alikes(tensors: Weights, file: str) -> None:
     if "patch_embedding.weight" not in tensors:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {NEED}")
-    dim, channels = probe(tensors, "patch_embedding.weight", 5, file)[:2]
+    channels = probe(tensors, "patch_embedding.weight", 5, file)[1]
     images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
     if images or not _is_text_to_video(tensors, channels):
-        raise HeadForcingError(f"{file} is {other_wan(dim, channels, images)}: {NEED}")
+        raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {NEED}")
     if any(name.endswith(".quantized_weight_values") for name in tensors):
         raise HeadForcingError(
             f"{file} holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes "
@@ -70,13 +69,8 @@ def _is_text_to_video(tensors: Weights, channels: int) -> bool:
     )
 
 
-def other_wan(dim: int, channels: int, images: bool) -> str:
-    """Name a Wan model that is no Wan text-to-video model, in words for an error message.
-
-    Args:
-        dim, channels: width and input channels.
-        images: whether it reads CLIP image embeddings.
-    """
+def other_wan(channels: int, images: bool) -> str:
+    """Name a Wan model of other input channels, or one that reads CLIP's embeddings of images, in an error."""
     if images:
         return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
     if channels == 36:
@@ -87,30 +81,25 @@ def other_wan(dim: int, channels: int, images: bool) -> str:
     )
 
 
-def is_expert(folders: Iterable[str], file: str, index: Mapping[str, object]) -> bool:
-    """Whether a 14B file is one expert of Wan 2.2 A14B, whose tensors have the names and shapes of Wan 2.1 14B.
-
-    Its configuration tells: the names of its folders, or the pipeline's `index` (model_index.json of diffusers). Where
-    ComfyUI's repackaged files lie there is none, so that only their own names are left.
-    """
-    named = (*folders, file)
-    return (
-        index.get("boundary_ratio") is not None
-        or index.get("transformer_2") not in (None, [None, None])
-        or any(part in name.lower() for name in named for part in _EXPERTS)
-    )
-
-
 def reject_experts(path: str | Path, config: WanConfig) -> None:
-    """Raise HeadForcingError for one expert of Wan 2.2 A14B."""
+    """Raise HeadForcingError for one expert of Wan 2.2 A14B, whose tensors have the names and shapes of Wan 2.1 14B.
+
+    The pipeline's configuration tells (model_index.json of diffusers), or the names of its folder and of the file,
+    which are all that there is where ComfyUI's repackaged files lie.
+    """
     path = Path(path)
     if config.dim != 5120:
         return
-    index: object = {}
+    found: object = {}
     with suppress(OSError, ValueError, RecursionError):
-        index = json.loads((path.resolve().parent.parent / "model_index.json").read_text("utf-8")[:_MAX_INDEX])
-    folders = [path.resolve().parent.name]
-    if is_expert(folders, path.name, index if isinstance(index, dict) else {}):
+        found = json.loads((path.resolve().parent.parent / "model_index.json").read_text("utf-8")[:_MAX_INDEX])
+    index = found if isinstance(found, dict) else {}
+    names = (path.resolve().parent.name.lower(), path.name.lower())
+    if (
+        index.get("boundary_ratio") is not None
+        or index.get("transformer_2") not in (None, [None, None])
+        or any(part in name for name in names for part in _EXPERTS)
+    ):
         raise HeadForcingError(
             f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built "
             f"here: {NEED}"

@@ -11,6 +11,7 @@ import importlib
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,10 +34,8 @@ _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
 def clean_prompt(prompt: str) -> str:
     """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
-    try:
+    with suppress(ImportError):
         prompt = importlib.import_module("ftfy").fix_text(prompt)
-    except ImportError:
-        pass
     return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
 
 
@@ -126,8 +125,7 @@ class StoredEmbedding(nn.Embedding):
 class StoredLinear(nn.Module):
     """A linear layer whose weight stays in the dtype of its file, `[out, in]`; computes in that of its input.
 
-    Args:
-        scale: of fp8 weights, one number or one per output; the product is multiplied by it in float32.
+    The product is multiplied in float32 by the scale of fp8 weights, one number or one per output.
     """
 
     weight = None  # transformers would convert activations to the dtype of a weight
@@ -143,10 +141,7 @@ class StoredLinear(nn.Module):
 
 
 def encoder_bytes(path: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Estimated memory in bytes of encoding a prompt with the umT5 encoder of a file: weights and activations.
-
-    Only the names and shapes in the file are read; raises HeadForcingError if it is no umT5 encoder.
-    """
+    """Estimated memory in bytes of encoding a prompt with the umT5 encoder of a file, by the shapes in it."""
     path = Path(path)
     return weights_bytes(read_umt5(path)[0], dtype, path)
 

@@ -55,7 +55,7 @@ def wan_config(model: Any) -> WanConfig:
         )
     images = getattr(net, "img_emb", None) is not None
     if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or hasattr(net, "vace_blocks"):
-        found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.dim, net.in_dim, images)
+        found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.in_dim, images)
         raise HeadForcingError(
             f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
             "one of the Self Forcing family with Load Self Forcing"
@@ -83,11 +83,7 @@ _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "fla
 
 
 class HostAttention:
-    """ComfyUI's attention: the kernel that the user chose, or an override that a node set.
-
-    Attributes:
-        options: the transformer options of the current pass.
-    """
+    """ComfyUI's attention: the kernel that the user chose, or an override among the `options` of the current pass."""
 
     def __init__(self, options: dict[str, Any]):
         self.options = options
@@ -127,12 +123,7 @@ def _attention_chosen() -> bool:
 class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
 
-    def __init__(
-        self,
-        denoiser: Callable[..., Tensor],
-        extra_args: dict[str, Any],
-        device: torch.device,
-    ):
+    def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], device: torch.device):
         self._denoiser, self._extra_args, self._device = denoiser, extra_args, device
         self._embedding: Tensor | None = None  # of the active prompt, until it is encoded
         # a separate object, because caches refer to it and must not refer to the model, which refers to them
@@ -227,10 +218,7 @@ def load_with_room(
 ) -> Any:
     """ComfyUI's `prepare_sampling`, which loads a MODEL, with `memory` bytes free for the render.
 
-    Args:
-        executor: the rest of `prepare_sampling`.
-        one_pass: shape of the latents of a pass, `[1, 16, frames, h, w]`. What ComfyUI asks for them is part of
-            `memory`; it asks for them once more where there is room.
+    What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more where there is room.
     """
     missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
     asked = {**conds, _KEY: [{"control": _Room(missing)}]}

@@ -12,7 +12,7 @@ from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
 from ...headforcing_core.rollout.schedule import Schedule
-from . import bridge, folders, toy_world
+from . import bridge, folders, native_model
 
 
 def start_latents(start_frames: dict[str, Any] | None, schedule: Schedule) -> tuple[torch.Tensor | None, int]:
@@ -38,7 +38,7 @@ def start_latents(start_frames: dict[str, Any] | None, schedule: Schedule) -> tu
 
 def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
     """Width and height in pixels, where 0 is replaced by what the model was made for."""
-    made_for = assets.SIZE if toy_world.is_toy_model(model) else bridge.wan_config(model).latents.size
+    made_for = assets.SIZE if native_model.is_toy_model(model) else bridge.wan_config(model).latents.size
     return width or made_for[0], height or made_for[1]
 
 

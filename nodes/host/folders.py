@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from itertools import count, takewhile
+from contextlib import contextmanager
+from itertools import chain, count, takewhile
 from pathlib import Path
 from typing import NamedTuple
 
 import folder_paths
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import TargetInUse, claimed, claimed_first, remove_matching
+from ...headforcing_core.files import claimed_first, remove_matching
 from ...headforcing_core.head_profiles.profile import HeadProfile
 
 PROFILE_FOLDER = "head_profiles"
@@ -65,16 +65,10 @@ def growing_file(
     """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
     _remove_abandoned(folder, name)
-    for number in count(1):
-        # no number may follow the prefix: ComfyUI would go on counting from it
-        path = folder / f"{name}_{'f' if lasting else 'v'}{key}{f'-{number}' if number > 1 else ''}.part.mp4"
-        with ExitStack() as stack:
-            try:
-                stack.enter_context(claimed(path))
-            except TargetInUse:
-                continue
-            yield OutputFile(path, path.name, subfolder)
-            return
+    first = f"{name}_{'f' if lasting else 'v'}{key}"  # no number may follow the prefix: ComfyUI would count on from it
+    names = chain([first], (f"{first}-{number}" for number in count(2)))
+    with claimed_first((folder / f"{each}.part.mp4" for each in names), replaces=True) as path:
+        yield OutputFile(path, path.name, subfolder)
 
 
 def _remove_abandoned(folder: Path, name: str) -> None:

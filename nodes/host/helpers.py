@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,11 +16,9 @@ from comfy_execution.utils import get_executing_context
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
-from ...headforcing_core.report import profile_plot as pictures
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import OutputFile, output_folder
 
@@ -123,11 +121,6 @@ def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
         return no_picture()
 
 
-def profile_picture(profile: HeadProfile) -> Tensor:
-    """The plot of a profile as an IMAGE."""
-    return picture_or_nothing(lambda: pictures.profile_picture(profile, theme="dark"))
-
-
 def to_image(picture: Any) -> Tensor:
     """A PIL image as an IMAGE, `[1, height, width, 3]` in 0..1."""
     return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
@@ -151,14 +144,6 @@ def crf_input() -> Any:
         io.Int.Input("crf", default=18, min=0, max=51),
         "H.264 quality (CRF): lower values look better, higher values give smaller files.",
     )
-
-
-def preview(files: Sequence[OutputFile]) -> Any:
-    """Videos in the output folder, shown on the node.
-
-    Not for a node with live previews: editors go on showing the last of these instead.
-    """
-    return ui.PreviewVideo([saved(file) for file in files])
 
 
 def window_of(video: Any) -> tuple[float, float]:

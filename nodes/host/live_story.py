@@ -180,10 +180,6 @@ class LiveStory(Story):
         node = self.node if self._asked is None else self._asked.node
         return {"workflow": self.workflow} | ({} if node is None else {"written": node.widgets})
 
-    def tags(self) -> dict[str, str]:
-        """`helpers.graph_tags` with the current story."""
-        return helpers.graph_tags(self._hidden)
-
     def announce(self, running: bool) -> None:
         """Tell the pages that show the workflow whether the story can be changed, what it is, and who changed it."""
         if self.node_id is not None and self.client_id:

@@ -31,11 +31,7 @@ _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_pe
 
 @dataclass(frozen=True)
 class Request:
-    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes.
-
-    Attributes:
-        embeds: the text embeddings of the timeline's texts, by text.
-    """
+    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes."""
 
     options: RenderOptions
     timeline: Timeline
@@ -69,9 +65,7 @@ class Request:
 
 
 def applied(model: Any, request: Request) -> Any:
-    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for one block and the caches, not for the whole
-    video.
-    """
+    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
         try:
@@ -148,9 +142,7 @@ def _one_video(
     device: torch.device,
     progress: _Progress,
 ) -> tuple[Tensor, RenderPlan]:
-    """Latents `[16, frames, h, w]` in the host's memory, and the plan of the next video, with the roles that were
-    found in this one.
-    """
+    """Latents `[16, frames, h, w]` in main memory, and the plan of the next video with roles found in this one."""
     job, kept = render.job(plan, video), KeptLatents()
     hosted = bridge.HostedModel(guider, extra_args, device)
     attention = hosted.attention.or_better(job.dtype, device, plan.shape)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import comfy.model_management
+from comfy_api.latest import ui
 from comfy_execution.utils import get_executing_context
 from server import PromptServer
 from torch import Tensor
@@ -25,7 +26,7 @@ from ...headforcing_core.render.sinks import VideoFile
 from ...headforcing_core.rollout.loop import Block
 from . import folders, helpers, pages
 from .folders import OutputFile
-from .part import skipped_video_frames
+from .queued_graph import skipped_video_frames
 from .vae import check_vae, codec_of
 
 log = logging.getLogger(__name__)
@@ -39,9 +40,6 @@ class GrowingVideo(VideoFile):
     A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time. Decodes in a
     thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the same one they would
     take turns, and ComfyUI's weight streaming is not made for two threads.
-
-    Args:
-        render: the `HostRender` whose `job` it is.
 
     Attributes:
         growing: the file that grows; set when the render begins. The same video made again replaces it.
@@ -130,9 +128,6 @@ class NodePlayer:
     """The player on one node, in all pages that show its workflow; made where the node runs.
 
     False where there is none: the graph was queued by a script, or by a page without the pack's script.
-
-    Args:
-        hidden: the hidden inputs of the node; the id of the graph is for pages with several of them open.
     """
 
     def __init__(self, hidden: Any):
@@ -161,11 +156,8 @@ class NodePlayer:
     ) -> None:
         """Send changes to the pages; a player that fails is only logged.
 
-        Args:
-            state: "running", "stopped", "failed" or "done".
-            video: the growing file's id, name and bytes, see `GrowingVideo.shown`.
-            preview: a PIL image to show until the video has something to play.
-            place: how many blocks of the story are `done`, and after how many seconds of the video it begins (`lead`).
+        `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`, `preview` a PIL image for
+        the time until that can be played, `place` as `RenderProgress` counts it.
         """
         message = {**self._about, "state": state, "text": text, "video": video, "place": place}
         if preview is not None or message != self._last:
@@ -177,9 +169,9 @@ class NodePlayer:
         Not as core's where there is a player: the frontend's own would be an input of the node from then on, and the
         next run of the same graph would make the video again.
         """
-        if not self:
-            return helpers.preview(files)
         shown = [helpers.saved(file) for file in files]
+        if not self:
+            return ui.PreviewVideo(shown)
         self._tell({**self._last, "files": shown})
         return {"video": shown}
 
@@ -203,10 +195,7 @@ class NodePlayer:
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors` does, until the next run.
-
-    The node asks for unique_id and extra_pnginfo.
-    """
+    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors`, until the next run."""
     inner = helpers.shows_errors(execute)
 
     @functools.wraps(execute)

@@ -22,8 +22,8 @@ from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import bridge, folders
-from .part import WHOLE, Part, skipped_video_frames
 from .player import GrowingVideo, NodePlayer
+from .queued_graph import WHOLE, Part, skipped_video_frames
 
 log = logging.getLogger(__name__)
 
@@ -44,10 +44,6 @@ class RenderProgress(Listener):
     Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
     line, which it keeps. Elsewhere they are ComfyUI's own; an editor then keeps showing the last preview in place of a
     video that the node outputs at its end, and `previews` must be off for that video to be shown.
-
-    Args:
-        hidden: the hidden inputs of the node.
-        part: of each video that is made.
     """
 
     def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):
@@ -99,7 +95,7 @@ class RenderProgress(Listener):
 
     def _advance(self, latents: torch.Tensor | None) -> None:
         image = None if self.preview is None else self.preview.next(latents)
-        if self.player and self._grows():
+        if self.player and self.growing is not None and self.growing.failure is None:
             self.bar.update_absolute(self.done)
             self._tell("running", image)
         else:
@@ -153,9 +149,6 @@ class RenderProgress(Listener):
             text += f"; the video so far is output/{self.growing.growing.label}"
         log.info("Head Forcing: %s", text)
         self._show("stopped", text)
-
-    def _grows(self) -> bool:
-        return self.growing is not None and self.growing.failure is None
 
     def _show(self, state: str, text: str) -> None:
         self.text = f"{of}: {text}" if (of := self.part.describe(self.plan)) else text

@@ -1,10 +1,16 @@
-"""The graph that was queued, as a node that runs sees it: where its inputs come from, and other values in it."""
+"""The graph that was queued, as a node that runs sees it: where its inputs come from, and what it asks of one run."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeGuard
+
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.model.latents import LatentFormat
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 
 
 def inputs_of(hidden: Any, node_id: str | None) -> dict[str, Any]:
@@ -51,11 +57,7 @@ def _has(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-    """Put other values into a node, where they have changed: nodes that run later write the graph into their files.
-
-    Args:
-        before, after: all values of the node's widgets by name, in their order.
-    """
+    """Put other values of all widgets, by name, into a node: nodes that run later write the graph into their files."""
     changed = {name: value for name, value in after.items() if value != before[name]}
     inputs_of(hidden, node_id).update(changed)
     workflow = (hidden.extra_pnginfo or {}).get("workflow")
@@ -86,3 +88,63 @@ def _workflow_node(workflow: dict[str, Any], node_id: str) -> dict[str, Any] | N
         found = next((node for node in nodes if str(node.get("id")) == part), None)
         graph = None if found is None else subgraphs.get(found.get("type"))
     return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a video, or a draft of it: a run of a sampler, without arguments all of the video.
+
+    The sampler's buttons queue the graph with inputs that no widget has, so that workflow and widgets stay as they are.
+
+    Attributes:
+        from_seconds: where the file begins, in seconds of the story.
+        until_seconds: where the render ends; 0: at the end of the story.
+        draft: whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one.
+    """
+
+    from_seconds: float = 0.0
+    until_seconds: float = 0.0
+    draft: bool = False
+
+    @classmethod
+    def of(cls, hidden: Any) -> Part:
+        """The part that the queued graph asks for."""
+        asked = inputs_of(hidden, hidden.unique_id)
+        return cls(asked.get("from_seconds", 0.0), asked.get("until_seconds", 0.0), asked.get("draft") is True)
+
+    def until(self, plan: RenderPlan) -> int:
+        """The number of blocks that are made, start blocks included; raises HeadForcingError for what is no time."""
+        blocks = plan.start_blocks + plan.timeline.clock.blocks_for(self.until_seconds)
+        return plan.blocks if self.until_seconds == 0 else min(blocks, plan.blocks)
+
+    def first(self, plan: RenderPlan) -> int:
+        """The block with which the file begins: the one before the part, since a decoder has to see what was before."""
+        block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
+        return 0 if self.from_seconds == 0 or plan.restart_frames else max(0, min(block, self.until(plan) - 1))
+
+    def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
+        """Width and height in pixels: of a draft half of both, in whole patches."""
+        if not self.draft:
+            return width, height
+        multiple = latents.side_multiple
+        return max(multiple, width // 2 // multiple * multiple), max(multiple, height // 2 // multiple * multiple)
+
+    def check_start(self, start_frames: Any) -> None:
+        """Refuse a draft of latents that have their size already."""
+        if self.draft and start_frames is not None:
+            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
+
+    def describe(self, plan: RenderPlan) -> str:
+        """Words before a status line; empty for all of the video."""
+        clock, words = plan.timeline.clock, [f"draft, {plan.width}x{plan.height}"] if self.draft else []
+        if (until := self.until(plan)) < plan.blocks:
+            words.append(f"up to {format_time(clock.start_seconds(until - plan.start_blocks))}")
+        return ", ".join(words)
+
+
+WHOLE = Part()
+
+
+def skipped_video_frames(plan: RenderPlan, first: int) -> int:
+    """Number of video frames by which a file that begins with block `first` begins later than the video."""
+    return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE

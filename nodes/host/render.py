@@ -33,13 +33,13 @@ from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.section import read_section
-from . import bridge, checks, folders, helpers, toy_world, vae
+from . import bridge, checks, folders, helpers, native_model, vae
 from .conditioning import node_of
 from .live_story import LiveStory
 from .loaded_model import inexact
-from .part import WHOLE, Part
 from .player import GrowingVideo
 from .progress import RenderProgress
+from .queued_graph import WHOLE, Part
 from .runs import link_file
 
 STARTS = ("start_frames", "start_image", "start_video")
@@ -138,7 +138,8 @@ class HostRender:
         start: what the videos begin with; its latents are used in turn.
         pictures: those that prompts can name, see `pictures_of`.
         runs, found_profiles: as for `RenderJob`.
-        vae: decodes blocks as they are finished, to a file of that prefix with those tags; None decodes nothing.
+        vae: decodes blocks as they are finished, to a file of that prefix; None decodes nothing.
+        hidden: the hidden inputs of the node, whose graph the file carries.
         weights: the fingerprint of the model's; computed if it is not given.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
@@ -153,7 +154,7 @@ class HostRender:
     found_profiles: Path | None = None
     vae: Any = None
     filename_prefix: str = ""
-    tags: dict[str, str] = field(default_factory=dict)
+    hidden: Any = None
     decode_in_background: bool = False
     weights: str = ""
     story: LiveStory | None = None
@@ -197,13 +198,9 @@ class HostRender:
             },
         )
 
-    def growing_video(self, job: RenderJob) -> GrowingVideo | None:
-        """The file that a video is decoded to while it is sampled."""
-        return None if self.vae is None else GrowingVideo(self, job)
-
     def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
         """The tags of the file, from what is noted `about` the video."""
-        tags = self.tags if self.story is None else self.story.tags()
+        tags = {} if self.hidden is None else helpers.graph_tags(self.hidden)
         return tags | (helpers.video_tags(about) if self.part == WHOLE else {})
 
     def retold(self, made: RenderResult) -> HostRender:
@@ -225,7 +222,7 @@ class HostRender:
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if toy_world.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+        if native_model.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
             wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
@@ -278,7 +275,7 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
     """
     begun = time.perf_counter()
     job = render.job(plan, video)
-    growing = render.growing_video(job)
+    growing = None if render.vae is None else GrowingVideo(render, job)
     kept, results, needs = KeptLatents(), list[RenderResult](), render.needs(plan)
 
     def missing() -> int:

@@ -25,7 +25,7 @@ from ...headforcing_core.runs.takes import (
     thumbnail,
     write_label,
 )
-from . import folders, helpers, toy_world
+from . import folders, helpers, native_model
 from .pages import RefusedError, answering, guarded
 
 THUMBNAIL_PIXELS = 160  # of the longer side
@@ -71,7 +71,7 @@ def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
 
 def take_picture(take: Entry, number: int) -> bytes | None:
     """A thumbnail of a take as JPEG, see `runs.takes.thumbnail`; drawn with the colours of live previews."""
-    colours = _format(take.video) if _is_wan(take.video) else toy_world.ToyLatentFormat()
+    colours = _format(take.video) if _is_wan(take.video) else native_model.ToyLatentFormat()
 
     def draw(latents: torch.Tensor) -> bytes:
         drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)

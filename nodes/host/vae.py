@@ -10,7 +10,9 @@ from typing import Any
 import comfy.ldm.wan.vae
 import comfy.ldm.wan.vae2_2
 import comfy.model_management
+import comfy.sd
 import comfy.taesd.taehv
+import comfy.utils
 import torch
 from torch import Tensor
 
@@ -22,6 +24,7 @@ from ...headforcing_core.video.stream import StreamingDecoder
 from ...headforcing_core.video.wan22 import Wan22Decoder
 from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, held_bytes, peak_bytes
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
+from . import folders
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
@@ -205,6 +208,13 @@ def decoder_kind(vae: Any) -> type[WanStreamingDecoder] | type[OverlapDecoder] |
 def is_draft(vae: Any) -> bool:
     """Whether a VAE is a tiny decoder for drafts, whose file may hold no encoder."""
     return decoder_kind(vae) is OverlapDecoder
+
+
+def draft_decoder(latents: LatentFormat, vae: Any) -> Any:
+    """A tiny decoder for drafts of these latents, where ComfyUI has one; else `vae`, None where none is connected."""
+    names = tuple(f"{kind}{'2_1' if latents is WAN21 else '2_2'}." for kind in ("lighttaew", "taew"))
+    path = None if vae is None else folders.tiny_decoder_file(names)
+    return vae if path is None else comfy.sd.VAE(sd=comfy.utils.load_torch_file(str(path)))
 
 
 def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[int] = ()) -> Any:

@@ -1,6 +1,7 @@
 """Where the value of an input comes from in a queued graph, and other values in it."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -8,8 +9,10 @@ from typing import Any
 import pytest
 
 FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "queued_graph.py"
-_spec = importlib.util.spec_from_file_location("queued_graph", FILE)  # the package of the nodes needs ComfyUI
+# the package of the nodes needs ComfyUI
+_spec = importlib.util.spec_from_file_location("headforcing.nodes.host.queued_graph_alone", FILE)
 queued_graph = importlib.util.module_from_spec(_spec)
+sys.modules[_spec.name] = queued_graph  # its dataclass looks itself up
 _spec.loader.exec_module(queued_graph)
 find_source, rewrite = queued_graph.find_source, queued_graph.rewrite
 

@@ -229,7 +229,7 @@ def test_pixels_that_are_not_square_are_fitted_as_they_are_shown(tmp_path):
 @pytest.mark.parametrize("window", [(0.0, 0.0), (0.5, 1.0)])
 def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path, window):
     path = video(tmp_path / "a.h264", [n / 16 for n in range(40)], unit=Fraction(1, 16))
-    clock = Clock.of(path, "a.h264")
+    clock = Clock.of(path)
     assert not clock.timed and len(clock.times) == 40
     found = read_section(path, SIZE, 30.0, "first", 1, window, fps=clock.fps)[0]
     first, last = (0, 37) if not window[1] else (round(clock.fps / 2), round(clock.fps * 1.5) - 1)

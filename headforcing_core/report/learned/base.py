@@ -36,11 +36,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class MeasuredVideo:
-    """Facts about a video before its first frame.
-
-    Attributes:
-        prompts: (start in seconds, text) in order.
-    """
+    """Facts about a video before its first frame; `prompts` are (start in seconds, text) in order."""
 
     fps: float
     prompts: Sequence[tuple[float, str]] = ()
@@ -70,9 +66,7 @@ class LearnedMetric:
 
     Attributes:
         name: as `--metrics` names it.
-        title: the heading above its numbers.
-        columns: its numbers.
-        needs: the files it is loaded from.
+        title: the heading above its numbers, the `columns`.
         load: from `models.Models` to a function that begins the measurement of a video.
     """
 
@@ -84,11 +78,7 @@ class LearnedMetric:
 
 
 class Panel:
-    """Loaded metrics that measure the same videos.
-
-    Attributes:
-        left_out: why others are not measured, a sentence each.
-    """
+    """Loaded metrics that measure the same videos; `left_out` says why others do not, a sentence each."""
 
     def __init__(self, loaded: Mapping[LearnedMetric, Begin], left_out: Sequence[str] = ()):
         self._loaded, self.metrics, self.left_out = loaded, tuple(loaded), tuple(left_out)

@@ -85,12 +85,7 @@ def load_panel(
     device: torch.device | str = "cpu",
     aesthetic_head: Path | None = None,
 ) -> Panel:
-    """Load metrics from the files in a folder.
-
-    Args:
-        names: of `METRICS`; by default those that the folder has the files for.
-
-    Metrics that are not named are left out where a file or a package is missing or cannot be used.
+    """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can be loaded.
 
     Raises HeadForcingError for an unknown name, for a metric that is named and cannot be loaded, and if none can.
     """

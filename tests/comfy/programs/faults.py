@@ -28,7 +28,7 @@ said = []
 server.PromptServer.instance = types.SimpleNamespace(
     client_id=None, send_progress_text=lambda text, node, client: said.append(text)
 )
-toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("toy_world", "render", "progress"))
+toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("native_model", "render", "progress"))
 folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders", "checks", "bridge"))
 core = {
     n: module(f".headforcing_core.{n}")
@@ -48,7 +48,7 @@ core = {
     )
 }
 
-model, vae = toy.load_model(), toy.ToyVAE()
+model, vae = toy.load_toy_model(), toy.ToyVAE()
 timeline = core["timeline.timeline"].parse_timeline(
     "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 3.0
 )

@@ -19,7 +19,7 @@ from peak_memory import peak_bytes
 
 pack = load_pack()
 node = importlib.import_module(".nodes.finish_video", pack.__name__)
-Footage = importlib.import_module(".headforcing_core.video.footage", pack.__name__).Footage
+Footage = importlib.import_module(".headforcing_core.video.section", pack.__name__).Footage
 loaders = ((UpscaleModelLoader, upscaler), (FrameInterpolationModelLoader, interpolator))
 upscale, interpolation = (loader.execute(name).args[0] for loader, name in loaders)
 footage = Footage.of_file(short)

@@ -74,7 +74,7 @@ def importing():
 
 
 imported, module = importing()
-bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.toy_world")
+bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
 native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.loaded_model")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
@@ -868,7 +868,7 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
 
 @probe
 def toy_objects_behave_like_native_ones():
-    model, clip, vae = toy.load_model(), toy.load_clip(), toy.ToyVAE()
+    model, clip, vae = toy.load_toy_model(), toy.load_toy_clip(), toy.ToyVAE()
 
     def encode(c):
         return c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing in the teal plain room"))[0][0]
