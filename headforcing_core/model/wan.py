@@ -167,7 +167,7 @@ def forward_block(
     # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
-    x = x[0].flatten(1).T[None]  # [1, tokens, dim], frame after frame
+    x = x[0].flatten(1).T.contiguous()[None]  # [1, tokens, dim], frame after frame
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
