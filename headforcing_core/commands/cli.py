@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import os
 import sys
@@ -86,7 +87,26 @@ def _function(run: Any) -> Any:
     if not isinstance(run, str):
         return run
     module, name = run.split(".")
-    return vars(import_module(f".{module}", __package__))[name]
+    with _no_collection():
+        return vars(import_module(f".{module}", __package__))[name]
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Import torch in the `with` block without garbage collection, and leave its modules out of later ones.
+
+    Looking through their objects took a tenth of the time of a short command. A program that has torch already keeps
+    its collection as it is.
+    """
+    if "torch" in sys.modules or not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+        gc.freeze()
+    finally:
+        gc.enable()
 
 
 class Losable:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from ..demo.files import autoencoder_path, model_path
 from ..errors import one_line
 from ..files import Named, check_kept, partial_path
 from ..names import METHODS, NOT_BUILT, bundled_profiles
@@ -216,9 +217,7 @@ COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json",
 
 def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:
     """The files that parsed arguments name: those that are read, and those that are written, by option."""
-    from ..demo import assets  # imports torch, which help and mistakes do without
-
-    reads: list[Named] = [("the embedded model", path) for path in (assets.model_path(), assets.autoencoder_path())]
+    reads: list[Named] = [("the embedded model", path) for path in (model_path(), autoencoder_path())]
     writes: list[Named] = []
     for action in parser._actions:
         if isinstance(action.type, PathType):

@@ -289,6 +289,8 @@ class Source:
             from ..distributed.sharded import shard
 
             backbone = shard(backbone, device)
+        elif device.type == "cuda":
+            backbone.join_projections()
         return LoadedModel(self.machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:

@@ -9,10 +9,12 @@ import torch
 
 from ..model.wan import WanConfig
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
+from .files import AUTOENCODER as AUTOENCODER
+from .files import MODEL as MODEL
+from .files import autoencoder_path as autoencoder_path
+from .files import model_path as model_path
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
-MODEL = "rooms_wan_4step_bf16.safetensors"
-AUTOENCODER = "rooms_ae_bf16.safetensors"
 TOY_CONFIG = WanConfig(
     dim=192,
     ffn_dim=768,
@@ -43,12 +45,6 @@ COMPARED = {
     "self_forcing_window_21": "window: the last 21 frames are kept",
 }
 """The methods that are compared on the story without others, labels by name."""
-_FOLDER = Path(__file__).parent
-
-
-def model_path() -> Path:
-    """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh noise, no CFG)."""
-    return _FOLDER / MODEL
 
 
 def inspect_toy(path: str | Path) -> CheckpointInfo:
@@ -56,11 +52,6 @@ def inspect_toy(path: str | Path) -> CheckpointInfo:
     info = inspect_checkpoint(path, num_heads=1)
     heads = info.config.dim // (TOY_CONFIG.dim // TOY_CONFIG.num_heads)
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
-
-
-def autoencoder_path() -> Path:
-    """Path of the toy autoencoder."""
-    return _FOLDER / AUTOENCODER
 
 
 def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> RoomsAutoencoder:

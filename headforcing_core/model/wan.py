@@ -167,7 +167,7 @@ def forward_block(
     # every loader, including ComfyUI's, keeps the patch embedding in float32
     x = backbone.patch_embedding(latents.transpose(0, 1)[None].float()).to(latents.dtype)
     rows = x.shape[3]
-    x = x[0].flatten(1).T[None]  # [1, tokens, dim], frame after frame
+    x = x[0].flatten(1).T.contiguous()[None]  # [1, tokens, dim], frame after frame
     waves = timesteps if timesteps.ndim == 2 else timestep_embedding(timesteps, backbone.freq_dim)
     e = backbone.time_embedding(upload(waves.to(x.dtype), x.device))  # [frames, dim]
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
@@ -210,8 +210,13 @@ def _self_attention(
     attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
 ) -> Tensor | None:
     """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and returns None."""
-    k, v = attention.k(x)[0], attention.v(x)[0]
-    q = None if keys_only else attention.q(x)[0]
+    q: Tensor | None
+    joined = attention.joined if isinstance(attention, Attention) else None
+    if joined is not None and cache.fused and write_block.usable(x.device, x.dtype) and not keys_only:
+        q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
+    else:
+        k, v = attention.k(x)[0], attention.v(x)[0]
+        q = None if keys_only else attention.q(x)[0]
     norm_q, norm_k = attention.norm_q, attention.norm_k
     if cache.fused and write_block.usable(k.device, k.dtype):
         weights, eps = None, 0.0
@@ -239,13 +244,27 @@ def _cross_attention(attention: Any, x: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class Attention(nn.Module):
-    """Projections and norms of one attention layer; `forward_block` computes the attention itself."""
+    """Projections and norms of one attention layer; `forward_block` computes the attention itself.
+
+    Attributes:
+        joined: weight and bias of q, k and v one after another, which theirs are views of; None where they are apart.
+    """
+
+    joined: tuple[Tensor, Tensor] | None = None
 
     def __init__(self, config: WanConfig):
         super().__init__()
         self.q, self.k, self.v, self.o = (nn.Linear(config.dim, config.dim) for _ in range(4))
         # the RMS is over the full width, before the split into heads
         self.norm_q, self.norm_k = (nn.RMSNorm(config.dim, eps=config.eps) for _ in range(2))
+
+    def join(self) -> None:
+        """Lay the weights of q, k and v one after another."""
+        layers = (self.q, self.k, self.v)
+        weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+        for layer, own_weight, own_bias in zip(layers, weight.chunk(3), bias.chunk(3), strict=True):
+            layer.weight, layer.bias = nn.Parameter(own_weight, False), nn.Parameter(own_bias, False)
+        self.joined = weight, bias
 
 
 class TransformerBlock(nn.Module):
@@ -309,3 +328,14 @@ class WanModel(nn.Module):
         model = model.requires_grad_(False).eval().to(device=device, dtype=dtype)
         model.patch_embedding.float()
         return model
+
+    @torch.no_grad()
+    def join_projections(self) -> None:
+        """Let one product compute queries, keys and values where the fused kernel takes them: fewer, larger launches.
+
+        Called last, on the device where the model stays: moved weights would be apart from those in use, and layers
+        put in their place would not be called.
+        """
+        block: Any
+        for block in self.blocks:
+            block.self_attn.join()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..cache.policy import HeadRole
 from ..head_profiles.profile import HeadProfile
@@ -85,8 +85,15 @@ def released_needs(width: int, height: int, family: str = "self_forcing") -> tup
 
 @cache
 def _weight_bytes(family: str) -> int:
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in WanModel(MODELS[family]).parameters()) * _DTYPE.itemsize
+    config = MODELS[family]
+    with torch.device("meta"):  # of one layer: all layers are alike, and thirty take a while to make
+        model = WanModel(replace(config, num_layers=1))
+    numbers = _numbers(model) + (config.num_layers - 1) * _numbers(model.blocks)
+    return numbers * _DTYPE.itemsize
+
+
+def _numbers(module: nn.Module) -> int:
+    return sum(weight.numel() for weight in module.parameters())
 
 
 def card(size: float, width: int, height: int, family: str = "self_forcing") -> Card:

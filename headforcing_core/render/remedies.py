@@ -77,7 +77,6 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     some = [changes for count in range(len(exact) + 1) for changes in combinations(exact, count)]
     smaller = [_Change(text, _replan(dtype, policy=policy)) for text, policy in _smaller(plan.policy)]
     sizes = [_size(*size, dtype) for size in _sizes(plan)]
-    methods = list(_other_methods(plan, dtype))
 
     alone = [remedy for change in exact for remedy in first([[change]])]
     yield from alone or first(some)
@@ -88,7 +87,7 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
         fits = bisect_left(lengths, True, key=lambda length: _make([length], needs, plan, host).bytes <= room)
         yield from first([length] for length in lengths[fits : fits + 1])
     yield from first([size] for size in sizes)
-    for method in methods:
+    for method in _other_methods(plan, dtype):
         yield from first([*changes, method] for changes in some)
     yield from first([*exact, *smaller[-1:], size] for size in sizes)
 

@@ -77,6 +77,21 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monke
                 torch.testing.assert_close(held, expected, atol=1e-4, rtol=0)
 
 
+@pytest.mark.parametrize("measured", [False, True])
+def test_queries_keys_and_values_of_one_product_make_the_same_video(model, fused, measured):
+    expected, _ = video(model, CachePolicy(episodic=BUSY), measured)
+    model.join_projections()
+    found, _ = video(model, CachePolicy(episodic=BUSY), measured)
+    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+
+
+def test_without_fused_kernels_joined_projections_change_nothing(model):
+    expected, _ = video(model, CachePolicy(episodic=BUSY))
+    model.join_projections()
+    found, _ = video(model, CachePolicy(episodic=BUSY))
+    assert torch.equal(found, expected)
+
+
 @pytest.mark.parametrize("layers", [1, 3])
 def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, layers):
     """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest."""

@@ -88,7 +88,17 @@ def test_help_of_every_command_and_a_mistake_import_no_torch(tmp_path):
     lines += [[], ["--help"], ["nonsense"], ["runs", "list", "--help"], ["generate", "--decoder", "none"]]
     use = "import contextlib, io; from headforcing.headforcing_core.commands.cli import main\n"
     use += f"for words in {lines}:\n with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()): "
-    assert not modules_after(use + "main(words); raise AssertionError(words)", tmp_path) & {"torch", "numpy", "av"}
+    use += "main(words); raise AssertionError(words)\n"
+    (tmp_path / "a.safetensors").touch()
+    use += "assert main(['convert', 'a.safetensors', 'a.safetensors']) == 2"  # a file that is read and written
+    assert not modules_after(use, tmp_path) & {"torch", "numpy", "av"}
+
+
+def test_a_command_begins_with_its_modules_left_out_of_garbage_collection_which_goes_on(tmp_path):
+    use = "import gc; from headforcing.headforcing_core.commands.cli import main\n"
+    use += "assert main(['memory']) == 0 and gc.isenabled() and gc.get_freeze_count() > 100_000\n"
+    use += "gc.unfreeze(); assert main(['memory']) == 0 and gc.get_freeze_count() == 0  # torch was there before"
+    assert not subprocess.run([sys.executable, "-c", use], cwd=tmp_path, capture_output=True).returncode
 
 
 def test_the_overview_has_a_line_for_every_command():
