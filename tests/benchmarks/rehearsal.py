@@ -15,13 +15,10 @@ through the command line instead, with random text embeddings: 12 GB of disk, 14
 from __future__ import annotations
 
 import argparse
-import io
 import json
-import math
 import os
 import platform
 import re
-import struct
 import subprocess
 import sys
 import tempfile
@@ -35,17 +32,12 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.tests.benchmarks import report
-from torch import Tensor
+from headforcing.tests.benchmarks.rehearsal_files import PROMPTS, write_model, write_umt5, write_vae
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "helpers"))
 
-PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 SIZE, SECONDS = (128, 64), 1.5
-_NAMES = {
-    torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
-    torch.uint8: "U8",
-}  # fmt: skip
 
 
 @contextmanager
@@ -119,105 +111,6 @@ def table(stages: Iterable[Mapping[str, Any]]) -> str:
         cells = ("-" if size is None else format_bytes(size) for size in sizes)
         rows.append([stage["stage"], f"{stage['seconds']:.0f} s", *cells])
     return report.table(["stage", "time", "own memory", "with mapped files", "estimate"], rows)
-
-
-# ---------------------------------------------------------------------------------------------- files
-
-
-class Numbers:
-    """Random numbers by the gigabyte: one drawn block, read from another place for every tensor."""
-
-    def __init__(self) -> None:
-        self._block = torch.randn(1 << 24, generator=torch.Generator().manual_seed(0))
-        self._at = 0
-
-    def __call__(self, shape: tuple[int, ...], std: float, dtype: torch.dtype) -> Tensor:
-        self._at = (self._at + 7919) % 65536
-        drawn = (self._block[self._at :] * std).to(dtype)
-        filled = torch.empty(shape, dtype=dtype)
-        for part in filled.view(-1).split(len(drawn)):
-            part.copy_(drawn[: len(part)])
-        return filled
-
-
-def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapping[str, tuple[Any, ...]]) -> None:
-    """Write a safetensors file tensor by tensor; `kinds` has the dtype and shape of each, in the same order."""
-    header, end = {}, 0
-    for name, (dtype, shape) in kinds.items():
-        begin, end = end, end + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    text += b" " * (-len(text) % 8)
-    with open(path, "wb") as file:
-        file.write(struct.pack("<Q", len(text)) + text)
-        for name, tensor in tensors:
-            assert (tensor.dtype, tuple(tensor.shape)) == kinds[name], name
-            file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-def write_umt5(path: Path, scaled: bool) -> None:
-    """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and the rest in fp16."""
-    from headforcing.headforcing_core.render.cards import released_umt5
-
-    rest = torch.float16 if scaled else torch.bfloat16
-    weights = released_umt5(torch.float8_e4m3fn if scaled else torch.bfloat16, rest)
-    kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
-    tokenizer, scale = torch.frombuffer(bytearray(_tokenizer()), dtype=torch.uint8), torch.tensor(4096**-0.5 / 64)
-    small = {"spiece_model": tokenizer}
-    if scaled:
-        layers = (name.removesuffix(".weight") for name, (dtype, _) in kinds.items() if dtype.itemsize == 1)
-        small |= {f"{layer}.scale_weight": scale for layer in layers}
-        small["scaled_fp8"] = torch.zeros(0, dtype=torch.float8_e4m3fn)
-    numbers = Numbers()
-
-    def tensors() -> Iterator[tuple[str, Tensor]]:
-        for name, (dtype, shape) in kinds.items():
-            if len(shape) == 1:
-                yield name, torch.ones(shape, dtype=dtype)
-            else:
-                yield name, numbers(shape, 64.0 if dtype.itemsize == 1 else 4096**-0.5, dtype)
-        yield from small.items()
-
-    write_tensors(path, tensors(), kinds | {name: (t.dtype, tuple(t.shape)) for name, t in small.items()})
-
-
-def _tokenizer() -> bytes:
-    """A sentencepiece model of the prompts' words, with umT5's special tokens."""
-    import sentencepiece
-
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(PROMPTS * 8), model_writer=model, vocab_size=60, hard_vocab_limit=False,
-        pad_id=0, eos_id=1, unk_id=2, bos_id=-1, minloglevel=2,
-    )  # fmt: skip
-    return model.getvalue()
-
-
-def write_model(path: Path, family: str = "self_forcing") -> None:
-    """A .pt as it is published: the 1.3B model in float32 as `generator_ema`, LongLive 2.0's in bf16 as `generator`."""
-    from headforcing.headforcing_core.model.wan import WanModel
-    from headforcing.headforcing_core.render.cards import MODELS
-
-    with torch.device("meta"):
-        shapes = {name: tuple(tensor.shape) for name, tensor in WanModel(MODELS[family]).state_dict().items()}
-    top, dtype = ("generator", torch.bfloat16) if family == "longlive2" else ("generator_ema", torch.float32)
-    numbers = Numbers()
-
-    def value(name: str, shape: tuple[int, ...]) -> Tensor:
-        if name.endswith("weight") and len(shape) == 1:
-            return torch.ones(shape, dtype=dtype)
-        return numbers(shape, math.prod(shape[1:]) ** -0.5 if name.endswith("weight") else 0.02, dtype)
-
-    torch.save({top: {f"model.{name}": value(name, shape) for name, shape in shapes.items()}}, path)
-
-
-def write_vae(path: Path) -> None:
-    """The Wan 2.1 VAE as ComfyUI publishes it."""
-    from safetensors.torch import load_file, save_file
-    from tiny_checkpoints import wan_vae
-
-    wan_vae(path, dim=96)
-    save_file({name: tensor.bfloat16() for name, tensor in load_file(path).items()}, path)
 
 
 # --------------------------------------------------------------------------------------------- stages

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import chain
 
 import pytest
+import small_engine
 import torch
 import torch.distributed as dist
 from headforcing.headforcing_core.cache.head_cache import HeadCache
@@ -37,15 +38,10 @@ def shape_of(model, roles, policy=BUSY) -> CacheShape:
     return CacheShape.for_model(model.config, roles, policy, *SIZE, F, BLOCKS * F)
 
 
-def film(
-    model, cache, dtype=torch.float32, forward=None, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES, pictures=None
-):
+def film(model, cache, dtype=torch.float32, blocks=BLOCKS, steps=(1.0, 0.6), switches=SWITCHES, **options):
     """Latents, memory decisions and the cache of a video with two prompt switches."""
-    video = WanVideoModel(model, dtype, **({} if forward is None else {"forward": forward}))
-    script = script_of(
-        PROMPTS[:blocks], Schedule(steps, F), embeds(model), seed=3, switches=switches, pictures=pictures
-    )
-    made = list(rollout(video, cache, script, SeededNoise((F, 16, *SIZE))))
+    told = dict(schedule=Schedule(steps, F), prompts=PROMPTS[:blocks], size=SIZE, switches=switches, dtype=dtype)
+    made = small_engine.film(model, cache, blocks, **told, **options)
     events = [block.event.to_dict() for block in made if block.event is not None]
     return torch.cat([block.latents for block in made]), events
 
@@ -55,7 +51,7 @@ def on_ranks(model, shape, ranks, division=None, dtype=torch.float32, **options)
 
     def work(peers):
         cache = ParallelCache(peers, shape, dtype, division=division)
-        return *film(model, cache, dtype, parallel_forward, **options), cache, peers
+        return *film(model, cache, dtype, forward=parallel_forward, **options), cache, peers
 
     return together(ranks, work)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+import small_engine
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.shape import CacheShape
@@ -11,11 +12,8 @@ from headforcing.headforcing_core.distributed.division import Division, head_cos
 from headforcing.headforcing_core.distributed.ranks import rank_place
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.render.render import Place
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
-from scripts import script_of
-from small_engine import BUSY, F, difference, embeds, every_head
+from small_engine import BUSY, F, difference, every_head
 from thread_peers import ThreadPeers, together
 from toy_renders import Render, rendered, toy_model
 
@@ -24,20 +22,17 @@ SIZE = (8, 6)
 TURNS = (((0, 3), (1, 4), (2, 3)), ((1, 2, 4), (0, 2, 3), (0, 1, 4)))  # heads of two ranks, in turns
 
 
-def film(model, cache, forward=None):
+def film(model, cache, **options):
     """The memory decisions of a video, its entries and latents."""
-    video = WanVideoModel(model, torch.float32, **({} if forward is None else {"forward": forward}))
-    script = script_of([0] * BLOCKS, Schedule((1.0, 0.6), F), embeds(model), seed=3)
-    made = list(rollout(video, cache, script, SeededNoise((F, 16, *SIZE))))
+    made = small_engine.film(model, cache, BLOCKS, schedule=Schedule((1.0, 0.6), F), size=SIZE, **options)
     events = [block.event.to_dict() for block in made if block.event is not None]
-    memory = cache.memory
-    return events, memory.entries, torch.cat([block.latents for block in made])
+    return events, cache.memory.entries, torch.cat([block.latents for block in made])
 
 
 def on_two_ranks(model, shape):
     def work(peers):
         division = Division(TURNS, strips(shape.rows, shape.columns, 2), head_costs(shape))
-        return film(model, ParallelCache(peers, shape, torch.float32, division=division), parallel_forward)
+        return film(model, ParallelCache(peers, shape, torch.float32, division=division), forward=parallel_forward)
 
     return together(2, work)
 

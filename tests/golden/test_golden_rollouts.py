@@ -1,8 +1,7 @@
 """Rolling Forcing and CausVid, which need an order of passes of their own, give the latents their authors' code gives.
 
-The recordings lie in ../shared/golden/peers. Without that folder only the two short ones in tests/golden/peers
-are replayed and the other tests skip. Weights are random, sizes tiny, float32 on CPU. Tolerances are in standard
-deviations of the recorded latents.
+The recordings lie in ../shared/golden/peers; without that folder only the two short ones in tests/golden/peers are
+replayed. Weights are random, sizes tiny, float32 on CPU; tolerances are in standard deviations of what is recorded.
 """
 
 import itertools
@@ -37,8 +36,7 @@ from safetensors.torch import load_file
 from scripts import script_of
 from switching_reference import SwitchingReferenceCache
 
-TOLERANCE = 1e-4
-FRAMES_PER_BLOCK = 3
+TOLERANCE, FRAMES_PER_BLOCK = 1e-4, 3
 ROLLING_RUNS = ["steps5_45", "steps5_15", "steps4_36"]
 CAUSVID_RUNS = ["single_3step", "single_warp4", "long_3step_overlap3", "long_warp4_overlap6"]
 

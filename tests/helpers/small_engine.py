@@ -73,6 +73,7 @@ def film(
     start=None,
     pictures=None,
     forward=forward_block,
+    dtype=torch.float32,
     **options,
 ):
     """The finished blocks of one video; `start` are the latents of its start blocks, `pictures` as for `script_of`."""
@@ -81,7 +82,7 @@ def film(
     begun = 0 if start is None else len(start) // schedule.frames_per_block
     told = dict(seed=seed, switches=switches, start_blocks=begun, pictures=pictures)
     script = script_of(prompts or [0] * blocks, schedule, embeds(model), **told)
-    video = WanVideoModel(model, torch.float32, forward=forward)
+    video = WanVideoModel(model, dtype, forward=forward)
     return list(rollout(video, cache, script, noise, given, **options))
 
 

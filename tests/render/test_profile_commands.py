@@ -137,12 +137,10 @@ def test_a_person_reads_counts_stability_and_where_the_files_are(short, tmp_path
 
 
 def test_own_prompts_seed_and_positions_are_measured(short, run, tmp_path):
-    (tmp_path / "prompts.txt").write_text(
-        "\na red ball bouncing in the teal plain room\n\n  a pink star  \n", encoding="utf-8"
-    )
+    (tmp_path / "prompts.txt").write_text("\na red ball in the room\n\n  a pink star  \n", encoding="utf-8")
     run("profile", tmp_path / "a.json", *DEMO, "--prompts", f"@{tmp_path / 'prompts.txt'}", "--seed", 7)
     setup = HeadShares.load(tmp_path / "a.safetensors").setup
-    assert setup.prompts == ("a red ball bouncing in the teal plain room", "a pink star") and setup.seed == 7
+    assert setup.prompts == ("a red ball in the room", "a pink star") and setup.seed == 7
     run("profile", tmp_path / "b.json", *DEMO, "--prompts", "a pink star", "--rope", "contiguous")
     assert HeadShares.load(tmp_path / "b.safetensors").setup.rope == "contiguous"
     assert load_profile(tmp_path / "b.json").measured["prompts"] == 1
