@@ -10,6 +10,10 @@ sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the r
 
 from promises import COUNTED, PROMISES, of_promise
 
+# Many containers set it; then each process and server compiles ComfyUI, the pack and the tests anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
 IN_A_BROWSER = {  # files that open pages of servers; as many minutes as all other tests of servers
@@ -39,7 +43,8 @@ def process_group(node_id: str) -> str:
         return file + version
     if "comfy_floor" in parameters:
         return "comfy_floor"
-    return "comfy in a browser" if Path(file).name in IN_A_BROWSER else "comfy"
+    in_a_browser = Path(file).name in IN_A_BROWSER or "comfy_latest" in parameters
+    return "comfy in a browser" if in_a_browser else "comfy"
 
 
 @pytest.hookimpl(optionalhook=True)
