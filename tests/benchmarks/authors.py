@@ -166,7 +166,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--size", default="128x96", help="WIDTHxHEIGHT in pixels (128x96)")
     parser.add_argument("--layers", type=int, help="of 30 in the 1.3B model (1, for forcing_kv 2)")
     parser.add_argument("--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)")
-    parser.add_argument("--blocks", type=int, default=6, help="timed blocks, with full caches (6)")
+    parser.add_argument("--blocks", type=int, default=4, help="timed blocks, with full caches (4)")
     parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args(arguments)
     code = CODES[args.method]
