@@ -8,6 +8,8 @@ from __future__ import annotations
 from pathlib import Path
 
 BUNDLED_FOLDER = Path(__file__).parents[1] / "profiles"
+DEMO_MODEL = Path(__file__).parent / "demo" / "rooms_wan_4step_bf16.safetensors"
+DEMO_AUTOENCODER = DEMO_MODEL.with_name("rooms_ae_bf16.safetensors")
 
 
 def bundled_profiles() -> dict[str, Path]:

@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..demo.files import autoencoder_path, model_path
 from ..errors import one_line
 from ..files import Named, check_kept, partial_path
-from ..names import METHODS, NOT_BUILT, bundled_profiles
+from ..names import DEMO_AUTOENCODER, DEMO_MODEL, METHODS, NOT_BUILT, bundled_profiles
 
 
 def whole_number(text: str) -> int:
@@ -217,7 +216,7 @@ COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json",
 
 def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:
     """The files that parsed arguments name: those that are read, and those that are written, by option."""
-    reads: list[Named] = [("the embedded model", path) for path in (model_path(), autoencoder_path())]
+    reads: list[Named] = [("the embedded model", path) for path in (DEMO_MODEL, DEMO_AUTOENCODER)]
     writes: list[Named] = []
     for action in parser._actions:
         if isinstance(action.type, PathType):

@@ -8,11 +8,8 @@ from pathlib import Path
 import torch
 
 from ..model.wan import WanConfig
+from ..names import DEMO_AUTOENCODER, DEMO_MODEL
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
-from .files import AUTOENCODER as AUTOENCODER
-from .files import MODEL as MODEL
-from .files import autoencoder_path as autoencoder_path
-from .files import model_path as model_path
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
 TOY_CONFIG = WanConfig(
@@ -47,11 +44,21 @@ COMPARED = {
 """The methods that are compared on the story without others, labels by name."""
 
 
+def model_path() -> Path:
+    """Path of the toy transformer, distilled for the Self Forcing sampler (four steps with fresh noise, no CFG)."""
+    return DEMO_MODEL
+
+
 def inspect_toy(path: str | Path) -> CheckpointInfo:
     """Describe a file of a toy model; other dimensions are allowed, with heads as wide as the embedded model's."""
     info = inspect_checkpoint(path, num_heads=1)
     heads = info.config.dim // (TOY_CONFIG.dim // TOY_CONFIG.num_heads)
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
+
+
+def autoencoder_path() -> Path:
+    """Path of the toy autoencoder."""
+    return DEMO_AUTOENCODER
 
 
 def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> RoomsAutoencoder:

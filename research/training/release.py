@@ -52,7 +52,7 @@ def release(trained: Path, out: Path, evidence: Path) -> list[tuple[Path, str]]:
     if student is None:
         raise HeadForcingError(f"no student in {trained} passed the gate, so nothing is released")
     kept = ("chosen.json", "base.gate.json", f"{Path(student).stem}.gate.json", "journal.jsonl")
-    copies = {out / assets.MODEL: student, out / assets.AUTOENCODER: "autoencoder.safetensors"}
+    copies = {out / assets.model_path().name: student, out / assets.autoencoder_path().name: "autoencoder.safetensors"}
     copies |= {evidence / name: name for name in kept}
     for target, name in copies.items():
         with replacing(target) as partial:
@@ -73,7 +73,7 @@ def release_files(args: argparse.Namespace) -> Result:
     """Copy the files, and say what previews are computed with."""
     torch.set_num_threads(1)
     copies = release(args.trained, args.out, args.evidence)
-    autoencoder = load_rooms_autoencoder(args.out / assets.AUTOENCODER)
+    autoencoder = load_rooms_autoencoder(args.out / assets.autoencoder_path().name)
     latents = [autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS)]
     factors, bias = fit_preview_factors(autoencoder, latents)
     lines = [f"{target} from {name}: {file_hash(target)}" for target, name in copies]

@@ -18,7 +18,8 @@ MAY_IMPORT = {
     "video": "files kernels model timeline weights", "report": "files timeline cache rollout head_profiles video",
     "runs": "files timeline cache report",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
-    "demo": "model timeline weights", "recorded": "files model timeline weights rollout cache head_profiles methods",
+    "demo": "files model timeline weights",
+    "recorded": "files model timeline weights rollout cache head_profiles methods",
     "distributed": "files model cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
 }  # fmt: skip
 
