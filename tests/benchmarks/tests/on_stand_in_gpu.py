@@ -32,7 +32,7 @@ WEIGHTS = GOLDEN / "self_forcing_tiny_d32" / "model.safetensors"
 RECORDINGS = [GOLDEN / "head_forcing_tiny_d32", GOLDEN / "head_forcing_absolute", *sorted((GOLDEN / "peers").iterdir())]
 STORY = "0:00 a green apple\n0:00.75 a red apple"
 # once for every block: its latents are stored, looked at for NaN, and counted in the report
-EACH_BLOCK = {"render/sinks.py", "report/latents.py", "weights/finite.py"}
+EACH_BLOCK = {"render/sinks.py", "report/latents.py", "render/render.py"}
 
 
 @pytest.fixture(autouse=True)
