@@ -73,7 +73,6 @@ class HeadForcingSampler(io.ComfyNode):
         options: Any = None,
         **settings: Any,
     ) -> io.NodeOutput:
-        asked = settings["width"], settings["height"]
         begins_with = {name: settings.pop(name, None) for name in STARTS}
         part = Part.of(cls.hidden)
         part.check_start(begins_with["start_frames"])
@@ -105,9 +104,8 @@ class HeadForcingSampler(io.ComfyNode):
         planned = render.job(render.plan()).take_found_roles(render.plan)
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         checks.check_room([needs := render.check_needs(planned, count)])
-        sized = [] if begins_with["start_frames"] is not None else _size_note(options, asked)
-        about_model = [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
-        report = ["", needs.describe(), *sized, *family, *start.notes, *about_model]
+        sized = [] if begins_with["start_frames"] is not None else _size_note(options, settings)
+        report = ["", needs.describe(), *sized, *family, *start.notes, *_about_model(model)]
         progress = RenderProgress(model, [planned] * count, cls.hidden, part=part)
         story.room = lambda: checks.free_on(model)
         with live_story.running(story):
@@ -125,10 +123,16 @@ class HeadForcingSampler(io.ComfyNode):
         )
 
 
-def _size_note(options: RenderOptions, asked: tuple[int, int]) -> list[str]:
+def _size_note(options: RenderOptions, settings: dict[str, Any]) -> list[str]:
     """A line where the model's own size was taken in place of the one that was asked for."""
-    size = options.width, options.height
-    return [] if size == asked else ["width and height: {}x{}, what the model was made for".format(*size)]
+    if (options.width, options.height) == (settings["width"], settings["height"]):
+        return []
+    return [f"width and height: {options.width}x{options.height}, what the model was made for"]
+
+
+def _about_model(model: Any) -> list[str]:
+    """Lines on what of a MODEL computes differently here than the file says, or not at all."""
+    return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
 
 
 def _options(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands import profiles
@@ -103,16 +104,22 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     by_hand = sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
     assert flicker["difference"]["mean"] == pytest.approx(by_hand)
 
-    # models that come later score the same videos, and what VBench measured of them fills its columns
     options |= {"--metric-models": tiny_models(tmp_path / "models"), "--vbench": tmp_path / "vbench"}
     monkeypatch.setattr(check_claim, "calibrate", None)  # which would load the model
-    assert run(options) == 0 and len(made) == 13
+    scores_that_come_later(options, out, capsys, monkeypatch)
+    assert len(made) == 13
+
+
+def scores_that_come_later(options: dict, out: Path, capsys, monkeypatch) -> None:
+    """Later models score the same videos, and what VBench has measured of them fills its columns."""
+    vbench = options["--vbench"]
+    assert run(options) == 0
     assert "scores   12 finished videos, nothing else is to be done" in capsys.readouterr().err
-    names = sorted(path for path in (tmp_path / "vbench" / "videos").glob("*/*.mp4"))
+    names = sorted(path for path in (vbench / "videos").glob("*/*.mp4"))
     assert len(names) == 6
     measured = [{"video_path": str(path), "video_results": 0.5} for path in names]
-    (tmp_path / "vbench" / "results").mkdir()
-    results = tmp_path / "vbench" / "results" / "x_eval_results.json"
+    (vbench / "results").mkdir()
+    results = vbench / "results" / "x_eval_results.json"
     results.write_text(json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8")
     monkeypatch.setattr(claim_videos, "report_video", None)  # nothing is measured twice
     assert run(options) == 0

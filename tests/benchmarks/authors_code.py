@@ -173,8 +173,6 @@ class AuthorsCache:
 
     def begin_block(self) -> None: ...
 
-    def begin_clean_pass(self) -> None: ...
-
     def commit(self, prompt: Any) -> None:
         self.block += 1
 
