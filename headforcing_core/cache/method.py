@@ -1,8 +1,7 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the rollout loop.
 
-The fields of a method's dataclass are its options (`options.py`). `cache.policy.CachePolicy` implements the interface
-for Head Forcing and its ablations, whose heads keep frames by role; the methods of other papers are in `methods/`,
-based on `methods.base.MethodPolicy`.
+`cache.policy.CachePolicy` implements it for Head Forcing and its ablations, whose heads keep frames by role; the
+methods of other papers are in `methods/`, based on `methods.base.MethodPolicy`.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .base import Cache
+from .guards import QueryStatistics
 from .options import options_of
-from .query_score import QueryStatistics
 from .roles import Roles
 from .shape import Shape
 
@@ -100,7 +99,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method, and everything that a render asks of it. The fields are the method's options.
+    """The settings of a method, and everything that a render asks of it. The fields are its options (`options.py`).
 
     Attributes:
         shape_class: computes the size of the cache.
@@ -173,8 +172,8 @@ class Method:
         return Passes()
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
-        """The timeline with a tag for every scene that the method brings back; raises HeadForcingError for one that it
-        cannot bring back. By default only a user's tags do."""
+        """The timeline with a tag for every scene that the method brings back, by default those of the user; raises
+        HeadForcingError for one that it cannot bring back."""
         return timeline
 
     def own_switch(self, switch: Switch) -> Switch | None:

@@ -155,7 +155,7 @@ def _size(width: int, height: int, dtype: torch.dtype) -> _Change:
 
 def _smaller(policy: Method) -> Iterator[tuple[str, Method]]:
     """Settings that need less and less memory, each with a description."""
-    if isinstance(policy, CachePolicy) and policy.needs_profile and policy.memory.episodic_frames:
+    if isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames:
         episodic = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
         yield "episodic_frames 2", replace(policy, memory=episodic)
         yield "episodic_frames 2, recent_frames 0", replace(policy, memory=replace(episodic, recent_frames=0))

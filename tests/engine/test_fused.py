@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
-from headforcing.headforcing_core.cache import slot_kernels
+from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -129,8 +129,8 @@ def test_full_contexts_are_changed_without_a_loop_over_the_layers(fused, monkeyp
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
     built, cache = [], HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
-    upload = slot_kernels.upload
-    monkeypatch.setattr(slot_kernels, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    upload = head_group.upload
+    monkeypatch.setattr(head_group, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
     for _ in range(12):
         built.clear()
         cache.begin_block()

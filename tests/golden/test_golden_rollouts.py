@@ -14,6 +14,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.method import RolloutInputs
+from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.rolling_forcing import (
@@ -34,7 +35,6 @@ from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
 from scripts import script_of
-from switching_reference import SwitchingReferenceCache
 
 TOLERANCE, FRAMES_PER_BLOCK = 1e-4, 3
 ROLLING_RUNS = ["steps5_45", "steps5_15", "steps4_36"]
@@ -237,7 +237,7 @@ def test_videos_that_no_rolling_window_fits_are_refused():
         check_window(Schedule.warped([1000, 500], first=[1000]), 10)
 
 
-@pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
+@pytest.mark.parametrize("cache_class", [HeadCache, ReferenceCache])
 @pytest.mark.parametrize("name", CAUSVID_RUNS, ids=[f"causvid-{name}" for name in CAUSVID_RUNS])
 def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_class):
     run, tensors = overlapped.run(name), overlapped.tensors
