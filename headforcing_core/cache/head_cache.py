@@ -73,11 +73,10 @@ class HeadCache(Cache):
         # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can change all of them;
         # zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN
         rows = shape.frame_slots * self.rope.frame_tokens
-        self.flat = [torch.zeros(rows, shape.head_dim, dtype=dtype, device=device) for _ in range(2)]
-        # by layer and group, the number of heads and that of their slots
+        k_flat, v_flat = (torch.zeros(rows, shape.head_dim, dtype=dtype, device=device) for _ in range(2))
+        self.flat = k_flat, v_flat
         slots = [[(len(h[layer]), shape.slots[p]) for p, h in heads_of.items()] for layer in range(shape.layers)]
-        self.k, self.v = (self._layers(buffer, slots) for buffer in self.flat)
-        views = zip(*(_parts(layers, slots) for layers in (self.k, self.v)), strict=True)
+        (self.k, k_of), (self.v, v_of) = (_views(buffer, slots, self.rope.frame_tokens) for buffer in self.flat)
         self.groups = [
             HeadGroup(
                 role,
@@ -91,7 +90,7 @@ class HeadCache(Cache):
                 self.flat if self.fused else None,
                 everywhere=everywhere,
             )
-            for (role, heads), (k, v) in zip(heads_of.items(), views, strict=True)
+            for (role, heads), k, v in zip(heads_of.items(), k_of, v_of, strict=True)
         ]
         order = [list(chain.from_iterable(heads)) for heads in zip(*heads_of.values(), strict=True)]
         # per layer, the heads in the order of its buffers, and the position of each head in that order
@@ -104,11 +103,6 @@ class HeadCache(Cache):
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         sinks = [group.policy.sink_frames for group in self.sink_groups]
         self.scenes = Scenes(capacity, sinks) if policy.kept_scenes else None
-
-    def _layers(self, buffer: Tensor, slots: list[list[tuple[int, int]]]) -> list[Tensor]:
-        """Per layer, the slots of all its heads, `[slots, s, head_dim]`, as views of a buffer."""
-        layers = [sum(map(math.prod, sizes)) for sizes in slots]
-        return list(buffer.unflatten(0, (-1, self.rope.frame_tokens)).split(layers))
 
     @property
     def bytes(self) -> int:
@@ -343,8 +337,10 @@ class HeadCache(Cache):
         return [*gate, *jitter, *score]
 
 
-def _parts(layers: list[Tensor], slots: list[list[tuple[int, int]]]) -> Iterator[list[Tensor]]:
-    """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
+def _views(buffer: Tensor, slots: list[list[tuple[int, int]]], s: int) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and per group and layer `[heads, slots, s,
+    head_dim]`; `slots` has, by layer and group, the number of heads and that of their slots."""
+    layers = list(buffer.unflatten(0, (-1, s)).split([sum(map(math.prod, sizes)) for sizes in slots]))
     split = [x.split([math.prod(size) for size in sizes]) for x, sizes in zip(layers, slots, strict=True)]
-    for group, sizes in zip(zip(*split, strict=True), zip(*slots, strict=True), strict=True):
-        yield [part.unflatten(0, size) for part, size in zip(group, sizes, strict=True)]
+    parts_of = [[x.unflatten(0, size) for x, size in zip(*of, strict=True)] for of in zip(split, slots, strict=True)]
+    return layers, [list(views) for views in zip(*parts_of, strict=True)]

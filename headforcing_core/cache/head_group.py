@@ -44,7 +44,7 @@ class HeadGroup:
         v: Sequence[Tensor],
         ropes: Sequence[RotaryEmbedding],
         reencode: bool,
-        flat: Sequence[Tensor] | None = None,
+        flat: tuple[Tensor, Tensor] | None = None,
         *,
         everywhere: MemoryHeads | None = None,
     ):
@@ -146,12 +146,12 @@ class HeadGroup:
 
     # --- launches over all layers
 
-    def _buffers(self) -> Sequence[Tensor] | None:
+    def _buffers(self) -> tuple[Tensor, Tensor] | None:
         """Keys and values of all layers for launches of the kernels; None where one of these does not work."""
-        if (flat := self._flat) is None:
+        if self._flat is None:
             return None
-        place = flat[0].device, flat[0].dtype
-        return flat if all(kernel.usable(*place) for kernel in (move_frames, merge_frames, pooled_keys)) else None
+        place = self._flat[0].device, self._flat[0].dtype
+        return self._flat if all(kernel.usable(*place) for kernel in (move_frames, merge_frames, pooled_keys)) else None
 
     def _heads_rows(self) -> list[tuple[int, int]]:
         """Layer and first row of every head."""
@@ -160,7 +160,7 @@ class HeadGroup:
     def _upload(self, rows: Sequence[object]) -> Tensor:
         return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
 
-    def _move(self, flat: Sequence[Tensor], moves: Sequence[tuple[int, int, int]]) -> None:
+    def _move(self, flat: tuple[Tensor, Tensor], moves: Sequence[tuple[int, int, int]]) -> None:
         """Carry out `(from slot, to slot, difference of temporal indices)` one after another in every head."""
         if not moves or not any(self._rows):
             return

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Passes
+from ..cache.method import Method, Overlap, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
@@ -20,7 +20,6 @@ from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
-from ..rollout.overlap import Overlap
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
 from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import format_time, video_frames_of

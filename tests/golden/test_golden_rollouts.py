@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.method import RolloutInputs
+from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs
 from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
@@ -28,7 +28,6 @@ from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
-from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.rollout.rows import Script
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.clock import video_frames_of
