@@ -18,7 +18,7 @@ from .arguments import ARGUMENTS
 from .help import COMMANDS
 from .parser import Commands, Parser
 
-RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
+RESEARCH = ("check-claim", "evaluate", "rooms")
 """The commands of the folder `research` of a checkout."""
 
 
