@@ -14,11 +14,10 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from ..devices import free_memory
 from ..distributed.division import check_division
 from ..distributed.peers import PeersLost
 from ..distributed.rank_outcome import Outcome, say, started_here
-from ..distributed.ranks import check_all_ranks_memory, check_roles
+from ..distributed.ranks import check_roles
 from ..distributed.start_ranks import ANSWER_SECONDS, joined, restarts, start
 from ..errors import HeadForcingError
 from . import render
@@ -37,7 +36,7 @@ def run_on_several(
         for mistake in _mistakes(args, under_torchrun):
             raise HeadForcingError(mistake)
         if not under_torchrun:
-            _check_before_start(args, _kind(args.device))
+            _check_before_start(args)
             os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
             code, text = start(args.gpus, RANK, argv)
             if (code, text) == (130, "interrupted"):  # no rank could say what is kept
@@ -131,7 +130,7 @@ def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
             yield f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
 
 
-def _check_before_start(args: argparse.Namespace, kind: str) -> None:
+def _check_before_start(args: argparse.Namespace) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
     render.check_outputs(args)
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
@@ -141,7 +140,4 @@ def _check_before_start(args: argparse.Namespace, kind: str) -> None:
     source.check_encoders(plan)
     kept = replace(source, machine=replace(source.machine, runs=None))  # keys of blocks need embeddings
     check_roles(kept.job(plan).take_found_roles(kept.plan))
-    needs = source.check_needs(plan, args.out, elsewhere=True)
-    room = free_memory("cpu") if kind == "cpu" else None
-    if room is not None:
-        check_all_ranks_memory(needs, plan, args.gpus, args.gpu_speeds, args.shard_weights, room)
+    source.check_needs(plan, args.out, elsewhere=True)

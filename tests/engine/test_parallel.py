@@ -14,7 +14,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
 from headforcing.headforcing_core.distributed.division import Division, assign_heads, check_division, head_costs, strips
-from headforcing.headforcing_core.distributed.ranks_report import RankReport, RanksReport
+from headforcing.headforcing_core.distributed.ranks import RankReport, RanksReport
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
-from headforcing.headforcing_core.commands import compared_video
+from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
@@ -141,15 +141,15 @@ def test_all_methods_get_the_same_noise_and_another_seed_another_video(made: Pat
 
 
 def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monkeypatch, made: Path):
-    runs, render, calls = tmp_path / "runs", compared_video.ComparedVideo.render, []
+    runs, render, calls = tmp_path / "runs", compare_command.render_compared, []
 
-    def stopping(video, *args):
+    def stopping(job):
         if len(calls) == 2:
             raise KeyboardInterrupt
-        calls.append(video.entry.method)
-        return render(video, *args)
+        calls.append(job.entry.method)
+        return render(job)
 
-    monkeypatch.setattr(compared_video.ComparedVideo, "render", stopping)
+    monkeypatch.setattr(compare_command, "render_compared", stopping)
     same = ["--scale", "2", "--seed", "3", "--runs", str(runs)]
     assert compare(tmp_path / "out", *same) == 130
     assert calls == METHODS[:2] and not (tmp_path / "out" / "grid.mp4").exists()
@@ -220,8 +220,8 @@ def jobs_of(names: str, runs: Path | None) -> dict[str, SimpleNamespace]:
 @pytest.mark.parametrize(("runs", "turns"), [(None, ["a", "b", "c"]), (Path("runs"), ["a and 1 more", "b"])])
 def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs: Path | None, turns: list[str], monkeypatch):
     farm, setups = Parallel(), {"a": "one", "b": "other", "c": "one"}
-    monkeypatch.setattr(compared_video, "render_compared", lambda job: job.seed)
-    assert dict(compared_video.run_compared(jobs_of("abc", runs), setups, farm)) == {"a": "aa", "b": "bb", "c": "cc"}
+    monkeypatch.setattr(compare_command, "render_compared", lambda job: job.seed)
+    assert dict(compare_command.run_compared(jobs_of("abc", runs), setups, farm)) == {"a": "aa", "b": "bb", "c": "cc"}
     assert farm.given == turns
 
 
@@ -231,8 +231,8 @@ def test_a_video_that_fails_names_itself_after_those_that_its_worker_has_made(mo
             raise HeadForcingError("no room")
         return job.seed
 
-    monkeypatch.setattr(compared_video, "render_compared", made)
-    rows = compared_video.run_compared(jobs_of("acd", Path("runs")), dict.fromkeys("acd", "one"), Parallel())
+    monkeypatch.setattr(compare_command, "render_compared", made)
+    rows = compare_command.run_compared(jobs_of("acd", Path("runs")), dict.fromkeys("acd", "one"), Parallel())
     assert next(rows) == ("a", "aa")
     with pytest.raises(HeadForcingError, match="^c: no room$"):
         next(rows)
@@ -290,8 +290,8 @@ def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys,
 def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path):
     """A network disk may keep the lock of a machine that died; here it is kept for good."""
     options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seconds", "1", "--device", "cpu"]
-    source = compared_video.compared_source(_parser().parse_args(["compare", "--demo", *options]))
-    video = compared_video.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
+    source = compare_command.compared_source(_parser().parse_args(["compare", "--demo", *options]))
+    video = compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
     loaded, embeds, seconds = source.load(), source.encode(), []
     with RunFolder(tmp_path / "runs", video.source.job(video.plan, embeds).setup, {}):
         for patience in (0.0, 0.6):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.commands import cli, parser, values
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import load_latents
@@ -174,8 +175,8 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    assert values.found_profiles_folder(None) is None
-    assert values.found_profiles_folder(Path("x")) == Path("x")
+    for given, folder in (([], None), (["--found-profiles", "x"], Path("x"))):
+        assert Source.of(cli._parser().parse_args(["demo", *given])).machine.found_profiles == folder
     assert run("budget", "--seconds", "60")[0] == 0
 
 
