@@ -19,7 +19,7 @@ from .parser import (
     PROFILE,
     PROFILE_OUT,
     READ,
-    STORE,
+    STORED,
     TEXT,
     VIDEO,
     WRITTEN,
@@ -248,17 +248,17 @@ def _compare(sub: argparse.ArgumentParser) -> None:
 def _runs(parser: argparse.ArgumentParser) -> None:
     command = subcommands(parser)
     sub = command("list", "runs.list_runs", "List stored videos: finished blocks, size of the folder, prompt.")
-    add(sub, "folder", STORE, text="the folder given to --runs; ComfyUI's is output/head_forcing")
+    add(sub, "folder", STORED, text="the folder given to --runs; ComfyUI's is output/head_forcing")
     sub = command("takes", "runs.list_run_takes", "List stored videos as a table: take, date, length, size, prompts.")
-    add(sub, "folder", STORE, text="as for `runs list`; default: the current folder", nargs="?")
+    add(sub, "folder", STORED, text="as for `runs list`; default: the current folder", nargs="?", default=Path())
     text = "Report drift of a stored video's latents, and decisions of episodic memory."
     sub = command("show", "runs.show_run", text)
-    add(sub, "folder", STORE)
+    add(sub, "folder", STORED)
     add(sub, "name", text="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
     add(sub, "--plot", WRITTEN, text="PNG to write: the report as a plot")
     add_known(sub, "theme")
     sub = command("prune", "runs.prune_runs", "Remove the oldest run folders until the others fit into a size.")
-    add(sub, "folder", STORE)
+    add(sub, "folder", STORED)
     add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
 
 

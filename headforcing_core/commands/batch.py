@@ -224,12 +224,12 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
         told = ", ".join(row["files"]) if "files" in row else row["why"].replace("|", "/")
         cells.append([row["name"], row["state"], *numbers, told])
-    took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
+    took = {"all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
         "",
         ", ".join(f"{number} {state}" for state, number in count.items()),
-        f"farm     {farm.describe()}" + (f"; ready after {took['farm_start']:.1f} s" if farm.parallel else ""),
+        f"farm     {farm.describe()}",
         f"took     {took['all']:.1f} s; the videos, added up, {took['videos']:.1f} s",
     ]
     found = {"videos": rows, "seconds": took, "farm": farm.describe()}

@@ -10,7 +10,7 @@ from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES
-from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, folder_read, seed_number, speeds
+from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, folder_read, seed_number, speeds
 
 THEMES = ("dark", "light")
 
@@ -97,7 +97,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
               "methods` lists all of them", {"action": "append", "metavar": "NAME=VALUE"}),
     "--roles": (names.ROLE_ARRANGEMENTS, DEFAULTS.roles, None),
     "--shuffle": (int, DEFAULTS.shuffle, "with --roles shuffled: which shuffle (0)"),
-    "--gpus": (int, 1, "GPUs of this machine that make the video together, with the heads and their caches divided "
+    "--gpus": (count, 1, "GPUs of this machine that make the video together, with the heads and their caches divided "
                "among them; not yet tried on GPUs (1)"),
     "--shard-weights": (bool, None, "with --gpus: the weights, too, in equal shares on all GPUs, for models that do "
                         "not fit on one (off)"),

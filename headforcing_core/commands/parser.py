@@ -167,11 +167,19 @@ def named_file(word: str) -> tuple[str, Path]:
     return name.removeprefix("@"), Path(file)
 
 
+def _folder(word: str) -> Path:
+    if not (path := Path(word)).is_dir():
+        raise Mistake(f"there is no folder {word!r}")
+    return path
+
+
 READ = PathType(reads=lambda path, args: [path])
 WRITTEN = PathType(writes=lambda path, args: [path])
 VIDEO = PathType(writes=lambda path, args: [path, partial_path(path)] if path.name else [])
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by another content."""
+STORED = PathType(value=_folder)
+"""The same where it is only read, and so must be there."""
 TEXT = PathType(reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str)
 """A text, or `@FILE`."""
 NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)

@@ -37,21 +37,22 @@ def run_on_several(
             raise HeadForcingError(mistake)
         if not under_torchrun:
             _check_before_start(args)
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
-            code, text = start(args.gpus, RANK, argv)
-            if (code, text) == (130, "interrupted"):  # no rank could say what is kept
-                kept = "without --runs FOLDER no block is kept"
-                if args.runs is not None:
-                    kept = f"finished blocks are kept in {args.runs}, repeat the command to go on"
-                text = f"interrupted; {kept}"
-            return code, text
     except HeadForcingError as error:
         refused = 2, f"error: {error}"
         if not under_torchrun:
             return refused
         say(int(os.environ["RANK"]), refused)
-        return refused[0], ""
-    _as_rank(args, run)
+        return 2, ""
+    if under_torchrun:
+        _as_rank(args, run)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
+    code, text = start(args.gpus, RANK, argv)
+    if (code, text) == (130, "interrupted"):  # no rank could say what is kept
+        kept = "without --runs FOLDER no block is kept"
+        if args.runs is not None:
+            kept = f"finished blocks are kept in {args.runs}, repeat the command to go on"
+        text = f"interrupted; {kept}"
+    return code, text
 
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
@@ -97,9 +98,7 @@ def _kind(device: str) -> str:
 def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
     """Sentences on what cannot be done on several GPUs and can be seen without a model."""
     world, kind = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus, _kind(args.device)
-    speeds, seconds = args.gpu_speeds, args.rank_timeout
-    if args.gpus < 1:
-        yield f"--gpus must be 1 or more, got {args.gpus}"
+    speeds, seconds, sharded = args.gpu_speeds, args.rank_timeout, args.shard_weights
     if args.gpus not in (1, world):
         yield f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out"
     if world == 1:
@@ -119,15 +118,15 @@ def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
             "for the second GPU, or Linux"
         )
-    sharded = args.shard_weights
-    for given, name, reason in (
-        (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
-        (args.follow, "--follow", "the ranks would read the file at different times"),
-        (sharded and args.fp8_linears, "--fp8-linears with --shard-weights", "weights of one dtype are divided"),
-        (sharded and args.compile, "--compile with --shard-weights", "weights move between passes"),
-    ):
-        if given:
-            yield f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
+    why = {
+        "--cuda-graph": args.cuda_graph and "a graph cannot hold the exchanges between ranks",
+        "--follow": args.follow and "the ranks would read the file at different times",
+        "--fp8-linears with --shard-weights": args.fp8_linears and sharded and "weights of one dtype are divided",
+        "--compile with --shard-weights": args.compile and sharded and "weights move between passes",
+    }
+    for option, reason in why.items():
+        if reason:
+            yield f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
 
 
 def _check_before_start(args: argparse.Namespace) -> None:

@@ -9,7 +9,6 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any, cast
@@ -56,7 +55,6 @@ class RayFarm(Farm):
         self._stack = ExitStack()
 
     def __enter__(self) -> RayFarm:
-        begun = time.monotonic()
         with ExitStack() as stack:  # Ray prints there what happens to workers, between a command's JSON
             stack.enter_context(redirect_stdout(sys.stderr))
             resources = self._connect(stack)
@@ -67,7 +65,6 @@ class RayFarm(Farm):
                 raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
             self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
             self._stack = stack.pop_all()
-        self.start_seconds = time.monotonic() - begun
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -183,9 +180,7 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
     if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
         raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
     if not (0 <= (gpus or 0) <= 64 and 1 <= (1 if workers is None else workers) <= 1024):
-        raise HeadForcingError(
-            f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}"
-        )
+        raise HeadForcingError(f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}")
     if workers is not None and name != LOCAL:
         raise HeadForcingError("--farm-workers goes with --farm local: a cluster knows its own size")
     if importlib.util.find_spec("ray") is not None:
