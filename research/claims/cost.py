@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...headforcing_core.commands.compared_video import (
+from ...headforcing_core.commands.compare import (
     ComparedJob,
     ComparedVideo,
     compared_source,
