@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from ..headforcing_core.commands.cli import run_command
-from ..headforcing_core.commands.parser import Commands, Parser
+from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from . import budgets, evaluate
 from .claims import check_claim
@@ -19,7 +19,7 @@ COMMANDS = (train, gate, accuracy, measure, returning, references, budgets, eval
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes as those of `headforcing`."""
     parser = Parser(prog="python -m headforcing.research", description="Training, measurements and claims.")
-    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    command = subcommands(parser)
     for module in COMMANDS:
         module.add_parsers(command)
     try:

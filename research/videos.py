@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.compared_video import (
+from ..headforcing_core.commands.compare import (
     ComparedJob,
     ComparedVideo,
     compared_source,

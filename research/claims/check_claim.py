@@ -18,7 +18,7 @@ from ...headforcing_core.commands.arguments import (
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
-from ...headforcing_core.commands.profiles import Measurement, setup_of
+from ...headforcing_core.commands.profiles import Measured, measure, setup_of
 from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, check_writable, claimed_folder
@@ -183,8 +183,8 @@ def measure_profile(args: argparse.Namespace) -> Path:
     family = with_family(render_options(args), args.weights)[0].model_family
     files, (count, seconds) = ModelFiles.of(args), BUDGETS[_preset(args)]
     setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, parse_size(args.size), family)
-    where = farm_of(args), args.device, DTYPES[args.dtype]
-    Measurement(path, files, setup, family, *where, quiet=args.json).run()
+    model = Measured(files, setup, DTYPES[args.dtype], args.device)
+    measure(path, model, family, farm_of(args), quiet=args.json)
     return path
 
 
