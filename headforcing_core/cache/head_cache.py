@@ -17,6 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 
 import torch
@@ -319,6 +320,7 @@ class HeadCache(Cache):
                 if saved["scenes"] is None:  # of a story without a recall
                     raise ValueError("it has no frames of earlier scenes")
                 vars(self.scenes).update(saved["scenes"])
+                self.scenes.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in self.scenes.recalls]
         except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 

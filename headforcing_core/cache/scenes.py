@@ -64,7 +64,7 @@ class Recall:
 
     block: int
     scene: int
-    frames: Sequence[int]
+    frames: tuple[int, ...]
 
     def describe(self) -> str:
         """One line for a report."""
