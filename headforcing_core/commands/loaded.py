@@ -223,7 +223,7 @@ class ProgressBar(Listener):
         """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun."""
         if self.render is None or not self.reports:
             return []
-        run, keys = self.render.run.folder, self.render.run.keys
+        run, keys = self.render.run.folder, self.render.job.keys
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
