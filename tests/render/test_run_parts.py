@@ -95,4 +95,3 @@ def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
     assert len(told["removed"]) == 1 and told["freed_bytes"] > 10_000 and not told["stayed"]
     assert main(["runs", "list", str(tmp_path)]) == 0
     assert "no runs" in capsys.readouterr().out
-    assert main(["runs", "list", str(tmp_path / "missing")]) == 2
