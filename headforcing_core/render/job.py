@@ -21,7 +21,7 @@ from ..head_profiles.profile import HeadProfile
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
 from ..versions import versions
-from ..weights.finite import is_finite
+from ..weights.containers import is_finite
 from .plan import RenderPlan
 from .remedies import too_large
 from .resources import Host, Needs, needs_of

@@ -26,7 +26,7 @@ from ..rollout.loop import Block, JointModel
 from ..rollout.noise import SeededNoise
 from ..runs.folder import RunFolder
 from ..runs.stored import earlier_video
-from ..weights.finite import first_not_finite
+from ..weights.containers import first_not_finite
 from .job import RenderJob
 from .plan import RenderPlan
 from .result import RenderResult
