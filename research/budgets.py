@@ -14,7 +14,6 @@ from ..headforcing_core.render.describe import markdown_table
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.timeline import parse_timeline
-from .questions import NEWER
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,11 @@ _BUDGETS = (
     ),
     Budget("LongLive", "longlive", 4320),
     Budget("Head Forcing", "head_forcing", 3096),
-    *(Budget(row.label, row.method) for row in NEWER),
+    Budget("Rolling Sink", "rolling_sink"),
+    Budget("MemRoPE", "memrope"),
+    Budget("Reward Forcing", "reward_forcing"),
+    Budget("Echo-Forcing", "echo_forcing"),
+    Budget("Pyramid Forcing", "pyramid_forcing"),
 )
 
 

@@ -13,8 +13,8 @@ import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.methods.registry import method_policy
-from headforcing.research.answers import Answer
 from headforcing.research.rooms import accuracy, references, returning
+from headforcing.research.rooms.answers import Answer
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.measure import jobs
 from headforcing.research.rooms.measurements import embedded_judge, measured_files
