@@ -26,7 +26,6 @@ from .drawing import (
     picture,
     wall_light,
 )
-from .masks import grow, label, regions
 from .scenes import BACKGROUNDS, CAMERAS, COLOURS
 
 SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
@@ -297,3 +296,29 @@ def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
         errors.append(error.sum((1, 2)) / both.sum((1, 2)).clamp_min(1))
     words = list(CAMERAS)
     return [words[int(i)] for i in torch.stack(errors).argmin(0)]
+
+
+def label(masks: Tensor) -> Tensor:
+    """Label the connected regions (8 neighbours) of `masks [n, h, w]` with distinct numbers from 1; 0 elsewhere."""
+    ids = torch.arange(1, masks[0].numel() + 1, dtype=torch.float32).view_as(masks[0]) * masks
+    while True:
+        spread = F.max_pool2d(ids[:, None], 3, 1, 1)[:, 0] * masks
+        if torch.equal(spread, ids):
+            return ids.long()
+        ids = spread
+
+
+def grow(masks: Tensor, pixels: int) -> Tensor:
+    """Dilate `masks [n, h, w]` by `pixels` in all directions."""
+    return F.max_pool2d(masks.float()[:, None], 2 * pixels + 1, 1, pixels)[:, 0] > 0
+
+
+def regions(labels: Tensor, smallest: int) -> list[tuple[tuple[float, float], Tensor]]:
+    """Centre `(x, y)` and mask of each labelled region with at least `smallest` pixels."""
+    large = []
+    for number in labels.unique().tolist():
+        mask = labels == number
+        if number and mask.sum() >= smallest:
+            y, x = (mask.nonzero().float().mean(0) + 0.5).tolist()
+            large.append(((x, y), mask))
+    return large

@@ -112,7 +112,7 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
         f"better than {better} of {count} shuffles; minus uniform memory {told(against_even)}; "
         f"minus the mean shuffle {told(mean)}"
     )
-    numbers = {"better": better, "shuffles": count}
+    numbers: dict[str, Any] = {"better": better, "shuffles": count}
     numbers |= {"minus_even": asdict(against_even), "minus_mean_shuffle": asdict(mean)}
     return Verdict(name, claim, outcome, words, p, numbers=numbers)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.cards import paper_heads
 from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.research.__main__ import main
-from headforcing.research.budgets import budgets
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
 from headforcing.research.rooms.answers import COLUMNS, Question, answer
 from headforcing.research.rooms.tables import ROOMS_TABLES, window
@@ -107,16 +111,12 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
     assert [row.roles for row in PAPERS_ROWS.values()] == roles
 
 
-def test_budgets_are_those_of_the_caches_and_say_where_the_paper_has_others(repo_root, capsys):
-    assert main(["budget"]) == 0
-    shown, page = capsys.readouterr().out, (repo_root / "research" / "README.md").read_text("utf-8")
-    slots = {row.method: row.frame_slots for row in budgets()}
-    assert slots["head_forcing"] == 72 * 4 + 90 * 7 + 198 * 11 == 3096
-    assert (slots["self_forcing_window_21"], slots["longlive"]) == (360 * 21, 360 * 12)
-    assert slots["infinity_rope"] == 360 * method_policy("infinity_rope").window_frames
-    assert "| Deep Forcing | 23 | 8,280 | 267.4% | 5,760 |" in shown
-    for row in budgets():
-        stated = "not in it" if row.paper is None else f"{row.paper:,}"
-        assert f"| `{row.method}` | {row.frame_slots:,} | {stated} |" in page
-        differs = row.paper is not None and row.frame_slots != row.paper
-        assert (f"{row.label}: the paper counts {stated}" in shown) == differs
+def test_budgets_are_those_of_the_caches(repo_root):
+    page = (repo_root / "research" / "README.md").read_text("utf-8").partition("## Budgets")[2]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", page, re.MULTILINE)
+    assert len(rows) == 10 and ("head_forcing", f"{72 * 4 + 90 * 7 + 198 * 11:,}") in rows
+    config, minute = WanConfig(), parse_timeline("a minute", 60.0)
+    for method, told in rows:
+        made = schedule("self_forcing"), minute, 832, 480
+        plan = RenderPlan.make(config, method_policy(method), *made, profile=paper_heads(config))
+        assert f"{plan.shape.frame_slots:,}" == told, method

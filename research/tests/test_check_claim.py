@@ -22,7 +22,7 @@ from headforcing.research.claims import check_claim
 from headforcing.research.claims import returns as claim_returns
 from headforcing.research.claims import stories as claim_stories
 from headforcing.research.claims.paper_numbers import RETURN
-from headforcing.research.prompts import RESERVED_PROMPTS
+from headforcing.research.claims.stories import RESERVED_PROMPTS
 from metric_models import tiny_models
 from tiny_files import real_files
 

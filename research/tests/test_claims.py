@@ -20,8 +20,7 @@ from headforcing.research.claims.claims import ADDED_ROWS, PAPERS_ROWS, lines_of
 from headforcing.research.claims.page import page
 from headforcing.research.claims.paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN
 from headforcing.research.claims.returns import similarities, spread
-from headforcing.research.claims.stories import return_stories, texts_of, with_recall
-from headforcing.research.prompts import RESERVED_PROMPTS
+from headforcing.research.claims.stories import RESERVED_PROMPTS, return_stories, texts_of, with_recall
 from headforcing.research.rows import Shuffles
 from headforcing.research.statistics import Measured, holm, sign_flip_p
 from headforcing.research.vbench import DIMENSIONS
@@ -56,12 +55,8 @@ def test_a_verdict_needs_the_sign_and_half_of_the_size():
     assert found["flicker"] == "disagrees", "worse"
     assert found["aesthetic"] == "disagrees", "better, but the paper's difference is 4.19"
     assert found["imaging"] == found["quality"] == "not measured"
-
-
-def test_what_is_not_sure_is_undecided():
-    assert verdicts({"flicker": 0.16}, spread=1.0)["flicker"] == "undecided"
-    assert verdicts({"flicker": 0.16}, spread=0.01)["flicker"] == "agrees"
-    assert verdicts({"flicker": 0.16}, spread=0.01, videos=31)["flicker"] == "undecided", "with fewer than 32 videos"
+    for wide, videos, verdict in ((1.0, 32, "undecided"), (0.01, 32, "agrees"), (0.01, 31, "undecided")):
+        assert verdicts({"flicker": 0.16}, spread=wide, videos=videos)["flicker"] == verdict
 
 
 def test_what_is_on_another_scale_is_compared_by_its_sign_only():
@@ -124,10 +119,9 @@ def test_a_story_returns_to_its_second_prompt_alone_by_words_and_by_tag():
 
 
 def test_head_forcing_is_better_or_worse_where_the_paper_has_no_figure():
-    def row(above):
-        return {RETURN: Measured([{"return_above": above + 0.001 * i} for i in range(32)])}
-
-    lines = measured_lines({"D": row(0.2), "A": row(0.1), "scenes": row(0.5), "echo": row(0.2)})
+    above = {"D": 0.2, "A": 0.1, "scenes": 0.5, "echo": 0.2}
+    made = {row: [{"return_above": mean + 0.001 * i} for i in range(32)] for row, mean in above.items()}
+    lines = measured_lines({row: {RETURN: Measured(videos)} for row, videos in made.items()})
     told = {"A": "better", "scenes": "worse", "echo": "undecided"}
     assert {line.reported.row: line.verdict for line in lines} == told
     assert [line.reported.row for line in lines if line.primary] == ["A", "scenes"]

@@ -55,7 +55,7 @@ def asked_for(clip: Clip) -> Tensor:
 
 
 class Window(dict[int, Any]):
-    """What was made of clips by their numbers; those before the window, which moves on with the steps, are dropped."""
+    """Things made of clips, by their numbers; those before the window, which moves on with the steps, are dropped."""
 
     def __init__(self, make: Callable[[int], Any]):
         super().__init__()
