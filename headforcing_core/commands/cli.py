@@ -17,7 +17,7 @@ from ..files import reason
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
-RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
+RESEARCH = ("check-claim", "evaluate", "rooms")
 """The commands of the folder `research` of a checkout."""
 
 
