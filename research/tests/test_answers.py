@@ -105,7 +105,7 @@ def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
     assert [policy.rope for policy in (baseline, allocated, remembering, last)] == ["absolute"] * 3 + ["contiguous"]
-    assert not baseline.needs_profile and allocated.needs_profile and last == ours
+    assert not baseline.heads_by and allocated.heads_by and last == ours
     assert allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
     roles = ["profile"] * 4 + ["shuffled", "profile", "anchor_to_memory", "local_to_memory"]
     assert [row.roles for row in PAPERS_ROWS.values()] == roles
