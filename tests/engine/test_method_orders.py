@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.method import RolloutInputs, VideoFacts
+from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
@@ -15,7 +15,6 @@ from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.noise import SeededNoise
-from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
