@@ -185,8 +185,7 @@ def score_video(job: ScoreJob) -> Numbers:
     video = planned_video(job.compared)
     note = note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
-        per_block, panel = video.plan.schedule.frames_per_block, panel_of(job.compared.args)
-        numbers = note["numbers"] | report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+        numbers = note["numbers"] | report_video(video.path, panel=panel_of(job.compared.args)).whole
         metrics = {**note["metrics"], **job.metrics}
     else:
         numbers, metrics = render_compared(job.compared).drift, job.metrics

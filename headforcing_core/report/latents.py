@@ -117,25 +117,20 @@ class RunMeter:
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
     """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
-    lines = []
-    for event in events:
-        if not event.admitted:
-            continue
-        line = f"after block {event.after_block}: admitted frame {event.frame}"
+    lines, rejected = list[str](), [event.delta for event in events if not event.admitted]
+    for event in filter(lambda event: event.admitted, events):
+        parts = [f"after block {event.after_block}: admitted frame {event.frame}"]
         if event.delta != -1:
-            line += f" (similarity {event.delta:.3f})"
+            parts[0] += f" (similarity {event.delta:.3f})"
         if event.merged:
-            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
-            line += f", merged {' and '.join(parts)}"
+            merged = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
+            parts.append(f"merged {' and '.join(merged)}")
         if event.dropped:
-            line += f", forgot frame {event.dropped[0]}"
-        lines.append(line)
-    rejected = [event.delta for event in events if not event.admitted]
+            parts.append(f"forgot frame {event.dropped[0]}")
+        lines.append(", ".join(parts))
     if rejected:
-        lines.append(
-            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
-            f"{max(rejected):.3f})"
-        )
+        span = f"similarity {min(rejected):.3f} to {max(rejected):.3f}"
+        lines.append(f"{len(rejected)} of {len(events)} candidates were not novel enough ({span})")
     return "\n".join(lines)
 
 
