@@ -17,11 +17,10 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ...headforcing_core.runs.takes import (
-    Entry,
-    find_take,
-    list_takes,
     pictured_blocks,
+    read_label,
     remove_take,
+    take_bytes,
     thumbnail,
     write_label,
 )
@@ -39,13 +38,14 @@ def run_names() -> list[str]:
 
 def take_names() -> list[str]:
     """Names of all stored runs as a person reads them, the newest first."""
-    return [take_name(take) for take in list_takes(folders.runs_folder())[0]]
+    return list(map(take_name, _videos()))
 
 
-def take_name(take: Entry) -> str:
+def take_name(take: StoredVideo) -> str:
     """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
-    title = f"take {take.video.take.number}{take.label.title and f' {take.label.title}'}"
-    parts = [take.date, title, take.length, take.size, take.story, f"({take.video.name})"]
+    named = read_label(take.folder, take.keys[-1]).title
+    parts = [take.date, f"take {take.take.number} {named}".rstrip(), take.length, take.size, take.story]
+    parts.append(f"({take.name})")
     return " · ".join(part for part in parts if part)
 
 
@@ -69,9 +69,9 @@ def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
     return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
-def take_picture(take: Entry, number: int) -> bytes | None:
+def take_picture(take: StoredVideo, number: int) -> bytes | None:
     """A thumbnail of a take as JPEG, see `runs.takes.thumbnail`; drawn with the colours of live previews."""
-    colours = _format(take.video) if _is_wan(take.video) else native_model.ToyLatentFormat()
+    colours = _format(take) if _is_wan(take) else native_model.ToyLatentFormat()
 
     def draw(latents: torch.Tensor) -> bytes:
         drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
@@ -155,26 +155,28 @@ def _asked(body: Any) -> StoredVideo:
 
 
 def _list() -> list[dict[str, Any]]:
-    return [_described(take) for take in list_takes(folders.runs_folder())[0]]
+    takes = _videos()
+    return [_described(take, takes) for take in takes]
 
 
-def _described(take: Entry) -> dict[str, Any]:
+def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
-    about = take.video.about
+    about, label = take.about, read_label(take.folder, take.keys[-1])
+    every, own = take_bytes(take, takes)
     return {
         "value": take_name(take),
-        "name": take.video.name,
-        "take": take.video.take.number,
+        "name": take.name,
+        "take": take.take.number,
         "date": take.date,
         "length": take.length,
         "size": take.size,
         "story": take.story,
         "pictures": len(pictured_blocks(take)),
-        "title": take.label.title,
-        "starred": take.label.starred,
-        "file": _file(take.label.file),
-        "bytes": take.bytes,
-        "own_bytes": take.own_bytes,
+        "title": label.title,
+        "starred": label.starred,
+        "file": _file(label.file),
+        "bytes": every,
+        "own_bytes": own,
         "finished": take.finished,
         "lead": next(iter(about.get("starts_seconds", [])), 0),
         "workflow": about.get("workflow", ""),
@@ -200,7 +202,7 @@ def link_file(folder: Path, key: str, path: Path) -> None:
 
 def _read(name: str, number: int) -> bytes | None:
     try:
-        take = find_take(folders.runs_folder(), name)
+        take = find_video(folders.runs_folder(), name)
         return None if take is None else take_picture(take, number)
     except HeadForcingError:
         return None

@@ -212,7 +212,7 @@ def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_objec
 
 @pytest.mark.parametrize(("arguments", "complaint"), [
     (["nothing.mp4"], "was not found"), (["--plot", "picture.jpg"], "must end in .png"),
-    (["--frames-per-block", "0"], "must be 1 or more"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
+    (["--prompts", "@missing.txt"], "missing.txt was not found"),
 ])  # fmt: skip
 def test_the_command_refuses_what_it_cannot_use(story: Path, capsys, arguments: list[str], complaint: str):
     given = arguments if arguments[0].endswith(".mp4") else [str(story), *arguments]
