@@ -48,8 +48,7 @@ class HeadProfile:
             if only roles are known.
         anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
         families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
-        measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
-            fingerprint. Empty for imported profiles.
+        measured: conditions of the measurement, see `HeadShares.profile`; empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
         queries: `queries[layer][head]` = statistics of the head's queries, see `Queries`; None without.
         returns: `returns[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`; None without.
@@ -259,11 +258,9 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
 
     The ratio of a role is the number of heads with that role in all runs divided by the mean number of heads with it
-    per run, 0-1; 1 for a role that no run assigns. Raises HeadForcingError without runs or for different dimensions.
+    per run, 0-1; 1 for a role that no run assigns.
     """
     flat = [[role for layer in roles for role in layer] for roles in runs]
-    if not flat or len(set(map(len, flat))) != 1:
-        raise HeadForcingError("stability needs at least one run, and all runs of the same model")
     result = {}
     for role in ROLES:
         members = [{index for index, assigned in enumerate(run) if assigned == role} for run in flat]

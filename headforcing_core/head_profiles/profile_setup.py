@@ -22,7 +22,7 @@ class ProfileSetup:
         blocks: number of blocks of every rollout; those from `first_block` on are measured.
         window_frames: latent frames in every head's context, sink and current block included.
 
-    Raises HeadForcingError for impossible values.
+    Raises HeadForcingError without prompts.
     """
 
     fingerprint: str
@@ -45,15 +45,6 @@ class ProfileSetup:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise HeadForcingError("profiling needs at least one prompt")
-        if self.first_block < 1:
-            raise HeadForcingError(f"first_block must be at least 1 (block 0 has no context), got {self.first_block}")
-        if self.blocks <= self.first_block:
-            raise HeadForcingError(
-                f"profiling measures from block {self.first_block + 1} on, but the rollout has only {self.blocks} "
-                "blocks; make it longer"
-            )
-        if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
-            raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
 
     @classmethod
     def of(

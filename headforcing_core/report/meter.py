@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import HeadForcingError
 from ..timeline.clock import BlockClock
 from .thumbnails import THUMBNAIL, SwitchResponse, SwitchWatch, Thumbnails
 
@@ -60,12 +59,7 @@ class DriftMeter:
         self._before: tuple[Pixels, Array] | None = None
 
     def add(self, video_frames: Pixels) -> None:
-        """Measure the next video frames; raises HeadForcingError for a wrong shape, dtype or size."""
-        if video_frames.ndim != 4 or video_frames.shape[-1] != 3 or video_frames.dtype != np.uint8:
-            raise HeadForcingError(
-                "video frames must be uint8 of shape [n, height, width, 3], got "
-                f"{video_frames.dtype} {list(video_frames.shape)}"
-            )
+        """Measure the next video frames."""
         for video_frame in video_frames:
             self._measure(np.ascontiguousarray(video_frame))
 
@@ -82,9 +76,6 @@ class DriftMeter:
         return self._watch.responses()
 
     def _measure(self, video_frame: Pixels) -> None:
-        if self._before is not None and video_frame.shape != self._before[0].shape:
-            sizes = (f"{shape[1]}x{shape[0]}" for shape in (self._before[0].shape, video_frame.shape))
-            raise HeadForcingError(f"all frames must have one size: {' is followed by '.join(sizes)}")
         if self._hues is None:
             self._hues = hue_histogram(video_frame)
         image = Image.fromarray(video_frame)

@@ -23,10 +23,8 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 class Measured:
     """Measurements of a video or of its beginning, from which metrics are computed.
 
-    Attributes:
-        sums: the columns of `meter.FIELDS`, one value per second.
-        thumbnails: `[n, h, w, 3]`, `spacing_seconds` apart.
-        switches: start times of new prompts, in seconds.
+    `sums` are the columns of `meter.FIELDS`, one value per second; `thumbnails` are `[n, h, w, 3]`, `switches` start
+    times of new prompts in seconds.
     """
 
     sums: Mapping[str, Array]

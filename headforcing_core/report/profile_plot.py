@@ -11,7 +11,6 @@ from PIL import Image
 from ..head_profiles.agreement import compare_profiles
 from ..head_profiles.profile import ROLES, HeadProfile
 from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.rules import RETRIEVES, retrieving_heads
 from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares
 from . import page
 from .page import Panel, Theme
@@ -42,60 +41,31 @@ def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, them
     """All plots of a profile below each other: attention shares and stability where they are measured, roles."""
     panels = [] if profile.shares is None else [_shares_panel(profile)]
     panels.append(_roles_panel(profile))
-    if profile.returns is not None:
-        panels.append(_returns_panel(profile))
     if shares is not None and (measured := shares.stability()):
         panels.append(stability_panel(shares.setup, measured))
     return page.draw_page(panels, theme)
 
 
 def _shares_panel(profile: HeadProfile) -> Panel:
-    shares = np.asarray(profile.shares).reshape(-1, 3)
+    shares, roles, counts = np.asarray(profile.shares).reshape(-1, 3), np.ravel(profile.roles), profile.counts()
 
     def draw(ax: Axes, look: Theme) -> None:
-        _mark_heads(ax, look, profile, shares[:, 0], shares[:, 2])
+        from matplotlib.ticker import PercentFormatter
+
+        size = 90 if len(roles) <= 60 else 46 if len(roles) <= 600 else 20
+        for role in ROLES:
+            chosen, label = roles == role, f"{role}: {counts[role]} ({counts[role] / len(roles):.0%})"
+            ax.scatter(shares[chosen, 0], shares[chosen, 2], s=size, marker=MARKERS[role], color=look.roles[role],
+                       linewidth=0.6, zorder=3, edgecolor=look.background, label=label)  # fmt: skip
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_formatter(PercentFormatter(1))
+        ax.locator_params(nbins=4)
         ax.set(xlabel="attention to the first frame (the sink)", ylabel="attention to the current block")
+        ax.grid()
+        page.draw_legend(ax, look)
 
     subtitle = f"{page.cut_name(profile.name)}. What is left of a head's attention goes to the frames between."
     return Panel("Attention shares, one mark per head", subtitle, 400, draw)
-
-
-def _returns_panel(profile: HeadProfile) -> Panel:
-    returns = np.asarray(profile.returns).ravel()
-    middle = np.asarray(profile.shares).reshape(-1, 3)[:, 1] if profile.shares else np.zeros(len(returns))
-    found, line = retrieving_heads(profile), RETRIEVES * float(profile.measured.get("return_even_share", 0.0))
-
-    def draw(ax: Axes, look: Theme) -> None:
-        _mark_heads(ax, look, profile, middle, returns)
-        ax.axhline(line, color=look.dim, linewidth=1.5, zorder=2)
-        for layer, head in found[:5]:
-            at = layer * profile.num_heads + head
-            place = (middle[at], returns[at])
-            ax.annotate(f"{layer}.{head}", place, (7, 4), textcoords="offset points", color=look.ink)
-        ax.set(xlabel="attention to the middle, one prompt", ylabel="to the earlier visit (return)")
-
-    subtitle = (
-        f"The prompt of an earlier scene returns: attention to the frames of its first visit. {len(found)} heads, "
-        "above the line, look them up; the first five are named by layer and head."
-    )
-    return Panel("Heads that retrieve, one mark per head", subtitle, 300, draw)
-
-
-def _mark_heads(ax: Axes, look: Theme, profile: HeadProfile, x: np.ndarray, y: np.ndarray) -> None:
-    """Draw a mark for each head at its shares of attention, on axes of percent."""
-    from matplotlib.ticker import PercentFormatter
-
-    roles, counts = np.asarray(profile.roles).ravel(), profile.counts()
-    size = 90 if len(roles) <= 60 else 46 if len(roles) <= 600 else 20
-    for role in ROLES:
-        chosen, label = roles == role, f"{role}: {counts[role]} ({counts[role] / len(roles):.0%})"
-        ax.scatter(x[chosen], y[chosen], s=size, marker=MARKERS[role], color=look.roles[role], linewidth=0.6, zorder=3,
-                   edgecolor=look.background, label=label)  # fmt: skip
-    for axis in (ax.xaxis, ax.yaxis):
-        axis.set_major_formatter(PercentFormatter(1))
-    ax.locator_params(nbins=4)
-    ax.grid()
-    page.draw_legend(ax, look)
 
 
 def _roles_panel(profile: HeadProfile) -> Panel:

@@ -6,7 +6,6 @@ trace in them.
 
 import json
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -120,12 +119,6 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
     (remark,) = remark_on_rule(profile)
     assert "layer 4, head 3 (called anchor; " in remark and "earlier visit" in remark
     assert not any("layer 4, head 3" in line for line in remark_on_rule(with_rule(profile, "function")))
-    heights = []
-    replace(profile, returns=None).save(tmp_path / "plain.json")
-    for name in ("all", "plain"):
-        run("profiles", "plot", tmp_path / f"{name}.json", tmp_path / f"{name}.png")
-        heights.append(Image.open(tmp_path / f"{name}.png").height)
-    assert heights[0] > heights[1] + 200, "a panel more"
 
 
 def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mixed_with_another_setup(

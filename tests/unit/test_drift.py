@@ -7,7 +7,6 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.report.learned.base import Numbers
 from headforcing.headforcing_core.report.meter import DriftMeter, colour, detail_share, laplacian_variance, motion
 from headforcing.headforcing_core.report.metrics import GROUPS, numbers_of, ratio, slope_per_minute
@@ -198,15 +197,6 @@ def test_a_cut_is_followed_at_once_and_a_switch_that_changes_nothing_or_comes_la
         (response,) = measured(lambda i: noise(0), count, switches=(switch,)).responses()
         assert response.seconds_to_80 is None and response.by_block == ()
     assert measured(lambda i: noise(0), 50, switches=(93,)).responses() == []
-
-
-def test_video_frames_that_cannot_be_measured_are_refused():
-    meter = DriftMeter(FPS)
-    with pytest.raises(HeadForcingError, match="video frames must be uint8"):
-        meter.add(np.zeros((1, 8, 8, 3), np.float32))
-    meter.add(np.zeros((1, 8, 8, 3), np.uint8))
-    with pytest.raises(HeadForcingError, match="must have one size: 8x8 is followed by 6x8"):
-        meter.add(np.zeros((1, 8, 6, 3), np.uint8))
 
 
 @pytest.mark.slow

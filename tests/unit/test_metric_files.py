@@ -14,7 +14,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.report.drift import report_frames, report_video
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel
 from headforcing.headforcing_core.report.learned.models import CLIP, IMAGENET
-from headforcing.headforcing_core.report.learned.registry import COLUMNS, found_metrics, load_panel, stamps
+from headforcing.headforcing_core.report.learned.registry import COLUMNS, found_metrics, load_panel
 from headforcing.headforcing_core.video.writer import VideoWriter
 from metric_models import HEIGHT, WIDTH, consistency_in_a_loop, frames, tiny_models
 from torch.nn import functional
@@ -168,19 +168,8 @@ def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(f
     assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}
     with pytest.raises(HeadForcingError, match=r"no metric can be measured .*; subject: "):
         load_panel(tmp_path)
-
-
-@pytest.mark.slow
-def test_a_metric_is_stamped_with_its_files_and_the_head_may_lie_elsewhere(folder, tmp_path):
-    moved = tmp_path / "head.pth"
-    moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
-    names = ["subject", "aesthetic"]
-    before = stamps(folder, names, moved)
-    assert before == stamps(folder, names) and len(set(before.values())) == 2
-    assert [row.name for row in load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics] == ["aesthetic"]
-    moved.write_bytes(moved.read_bytes()[:-1] + b"?")
-    after = stamps(folder, names, moved)
-    assert after["subject"] == before["subject"] and after["aesthetic"] != before["aesthetic"]
+    moved = shutil.copy(folder / "sa_0_4_vit_l_14_linear.pth", tmp_path / "head.pth")
+    assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
     with pytest.raises(HeadForcingError, match="none.pth was not found"):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
 

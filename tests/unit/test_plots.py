@@ -6,7 +6,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -44,12 +43,11 @@ def rgb(text):
 
 
 PROFILE = a_profile()
-RETURNS = {"returns": [[0.1, 0.5, 0.2, 0.0]] * 6, "measured": {"return_even_share": 0.3}}
 EXTREME = [HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]),
            HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]])]  # fmt: skip
 PICTURES = {  # a profile, and its measurement
     "roles only": (replace(PROFILE, shares=None), None), "measured": (PROFILE, some_shares()),
-    "nothing measured": (PROFILE, some_shares(prompts=0)), "with returns": (replace(PROFILE, **RETURNS), None),
+    "nothing measured": (PROFILE, some_shares(prompts=0)),
     **{str(size): (a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30), None)
        for size in ((1, 1), (1, 40), (40, 1))},
     **{profile.name: (profile, None) for profile in EXTREME},
@@ -69,9 +67,8 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(na
 
 
 def test_each_kind_of_measurement_has_a_panel():
-    heights = [profile_picture(*PICTURES[name]).height for name in ("roles only", "nothing measured", "with returns")]
-    assert heights[0] + 400 < heights[1] and heights[1] + 300 < heights[2]
-    assert profile_picture(*PICTURES["measured"]).height > heights[1] + 260
+    heights = [profile_picture(*PICTURES[name]).height for name in ("roles only", "nothing measured", "measured")]
+    assert heights[0] + 400 < heights[1] and heights[1] + 260 < heights[2]
 
 
 def test_the_area_of_a_role_follows_its_count():
@@ -104,15 +101,13 @@ def test_heads_that_the_sources_dispute_are_hatched_in_the_map():
     assert np.array_equal(comparison_map(disputed, plain), comparison_map(plain, plain))
 
 
-def test_drawing_touches_no_global_settings_and_an_unknown_theme_is_refused():
+def test_drawing_touches_no_global_settings():
     import matplotlib
 
     names = set(matplotlib.rcParams) - {"backend"}  # to ask for the backend imports pyplot
     before = {name: matplotlib.rcParams[name] for name in names}
     profile_picture(PROFILE)
     assert {name: matplotlib.rcParams[name] for name in names} == before
-    with pytest.raises(HeadForcingError, match="theme"):
-        profile_picture(PROFILE, theme="grey")
 
 
 def test_the_stability_picture_says_when_the_published_values_are_another_models():

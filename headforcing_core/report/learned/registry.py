@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ...errors import HeadForcingError, unknown_name
-from ...hashing import SHORT, digest, file_hash
 from .base import Begin, LearnedMetric, Metric, Needed, Panel
 from .flow import FlowMeasurement, MotionDriftMeasurement
 from .frame_scores import AestheticMeasurement, ConsistencyMeasurement, TextMeasurement
@@ -104,12 +103,6 @@ def load_panel(
     if not loaded:
         raise HeadForcingError(f"no metric can be measured with the files in {folder}; {left_out[0]}")
     return Panel(loaded, left_out)
-
-
-def stamps(folder: Path, names: Iterable[str], aesthetic_head: Path | None = None) -> dict[str, str]:
-    """A hash of the files of each metric, by name: numbers that other files have measured are not comparable."""
-    models, hash_of = Models(folder, aesthetic_head=aesthetic_head), cache(file_hash)
-    return {name: digest([hash_of(models.file(needed)) for needed in METRICS[name].needs])[:SHORT] for name in names}
 
 
 def found_metrics(folder: Path) -> list[str]:
