@@ -289,18 +289,3 @@ def test_given_blocks_are_not_measured(model):
     film(model, auto, 7, start=start)
     assert auto._passes == 3 * len(SIGMAS)
     assert counted.count(4) == counted.count(6) == len(SIGMAS) + 1  # measured in the clean pass, too, but not counted
-
-
-def test_cost_of_a_14b_model_is_known_before_anything_is_allocated():
-    """40 x 40 heads of 128 at 832x480, bf16: 400 anchors of 7 frames, 320 local of 4, 880 memory heads of 11."""
-    config = WanConfig(dim=5120, ffn_dim=13824, num_layers=40, num_heads=40)
-    made = plan(config, AutoProfile(), 832, 480, seconds=60.0)
-    flat = [role for layer in made.shape.roles for role in layer]
-    assert [flat.count(role) for role in ("anchor", "local", "memory")] == [400, 320, 880]
-    slots, frame_of_a_head = 400 * 7 + 320 * 4 + 880 * 11, 2 * 30 * 52 * 128 * 2
-    assert made.shape.frame_slots == slots
-    assert warm_up_shape(made.shape).frame_slots == 1600 * 21
-    assert made.cache_bytes(torch.bfloat16) == (slots + 1600 * 21) * frame_of_a_head
-    text = describe(made, torch.bfloat16)
-    assert "320 local, 400 anchor, 880 memory (to be found in the first seconds)" in text
-    assert f"while the roles are being found, up to {made.cache_bytes(torch.bfloat16) / 1e9:.2f} GB" in text

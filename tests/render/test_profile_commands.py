@@ -154,22 +154,7 @@ def test_any_checkpoint_is_measured_with_precomputed_embeddings(short, run, tmp_
     assert profile.families == ("longlive",) and profile.measured["size"] == "96x64"
 
 
-# ------------------------------------------------------------------------------------------- in parts, and interrupted
-
-
-def test_shards_merge_to_the_measurement_in_one_go(short, run, tmp_path, whole):
-    parts = []
-    for part in ("1/3", "2/3", "3/3"):
-        out = tmp_path / f"part{part[0]}.json"
-        found = run("profile", out, *DEMO, "--shard", part)
-        assert len(found["missing_prompts"]) == (2 if part == "1/3" else 3)
-        parts.append(out.with_suffix(".safetensors"))
-    out = tmp_path / "merged.json"
-    assert run("profiles", "merge", *(parts[i] for i in (2, 0, 1)), "--out", out)["missing_prompts"] == []
-    assert_same_shares(out.with_suffix(".safetensors"), whole)
-    assert load_profile(out).roles == load_profile(whole.with_suffix(".json")).roles
-    some = run("profiles", "merge", parts[0], parts[2], "--out", tmp_path / "some.json")
-    assert some["missing_prompts"] == [1]
+# ------------------------------------------------------------------------------------------------- interrupted
 
 
 def test_an_interrupted_measurement_goes_on_where_it_stopped(short, run, tmp_path, monkeypatch, capsys, whole):

@@ -49,7 +49,7 @@ PICTURES = {  # a profile, and its measurement
     "roles only": (replace(PROFILE, shares=None), None), "measured": (PROFILE, some_shares()),
     "nothing measured": (PROFILE, some_shares(prompts=0)),
     **{str(size): (a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30), None)
-       for size in ((1, 1), (1, 40), (40, 1))},
+       for size in ((1, 1), (1, 12), (40, 1))},
     **{profile.name: (profile, None) for profile in EXTREME},
 }  # fmt: skip
 
