@@ -15,7 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..cache.query_score import QueryStatistics
+from ..cache.guards import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
