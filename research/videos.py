@@ -36,7 +36,7 @@ from ..headforcing_core.report.learned.base import Panel
 from ..headforcing_core.report.learned.models import Models
 from ..headforcing_core.report.learned.registry import METRICS
 from . import vbench
-from .questions import Row, renders_of
+from .rows import Row, renders_of
 from .statistics import Numbers
 
 Note = dict[str, Any]
@@ -127,15 +127,6 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
     models, hash_of = Models(args.metric_models, aesthetic_head=args.aesthetic_head), cache(file_hash)
     files = {metric.name: [hash_of(models.file(needed)) for needed in metric.needs] for metric in panel.metrics}
     return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
-
-
-def check_left(rows: Sequence[str], left_out: Mapping[str, str]) -> None:
-    """Raise HeadForcingError if the last row, which all others are compared with, or all others are left out."""
-    *others, last = rows
-    if last in left_out:
-        raise HeadForcingError(f"{last} is left out, and all rows are compared with it: {left_out[last]}")
-    if all(row in left_out for row in others):
-        raise HeadForcingError(f"no row besides {last} is left; {others[0]}: {left_out[others[0]]}")
 
 
 def _note_of(path: Path) -> Note | None:
@@ -270,14 +261,15 @@ class Scores:
         runs = each.video.source.machine.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
-    def add_vbench(self, folder: Path, story: str) -> str:
-        """Lay out a story's videos for VBench, take up what it has measured, and return the line that measures."""
-        rows, results = self.by_entry(story), vbench.read_results(folder)
-        files = {key: [(each.video.path, each.prompt) for each in made] for key, made in rows.items()}
-        for key, names in vbench.lay_out(folder, files).items():
-            for each, name in zip(rows[key], names, strict=True):
-                self.known[each.name] = self.known[each.name] | results.get((key, name), {})
-        return f"for VBench, then repeat this command:\n{vbench.command(folder)}"
+    def add_vbench(self, story: str) -> str:
+        """Take up what VBench has measured of a story's videos, and return the line that measures them."""
+        mine = [each for each in self.videos if each.story == story]
+        folder = mine[0].video.path.parent
+        results = vbench.read_results(folder)
+        for each in mine:
+            self.known[each.name] = self.known[each.name] | results.get(each.video.path.name, {})
+        line = vbench.command(folder, {each.video.path.name: each.prompt for each in mine})
+        return f"for VBench, then repeat this command:\n{line}"
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each once."""

@@ -19,7 +19,7 @@ from ..report.drift import Progress, report_video
 from ..report.learned.base import Numbers, Panel
 from ..report.metrics import METRICS
 from ..video.grid import write_grid
-from ..video.stream import VideoInfo
+from ..video.writer import VideoInfo
 from .describe import format_bytes, markdown_table
 from .options import RenderOptions
 from .plan import RenderPlan
