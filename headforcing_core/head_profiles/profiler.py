@@ -26,8 +26,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, sdpa, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
-from ..rollout.noise import SeededNoise
-from ..rollout.rows import Script, lay_out_rows
+from ..rollout.rows import Script, SeededNoise, lay_out_rows
 from .profile_setup import ProfileSetup, ReturnStory
 from .shares import HeadShares
 

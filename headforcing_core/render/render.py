@@ -22,7 +22,7 @@ from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import GroupedAttention, LayerAttention
 from ..rollout.loop import Block, JointModel
-from ..rollout.noise import SeededNoise
+from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..versions import versions
 from ..video.queue_thread import QueueThread

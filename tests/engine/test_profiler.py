@@ -25,7 +25,7 @@ from headforcing.headforcing_core.model.attention import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.rows import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict

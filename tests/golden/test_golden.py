@@ -17,7 +17,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.model.attention import BACKENDS
 from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.rows import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
 from safetensors.torch import load_file
 from scripts import script_of

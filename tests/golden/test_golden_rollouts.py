@@ -25,9 +25,8 @@ from headforcing.headforcing_core.methods.rolling_forcing import (
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.rollout.overlap import Overlap
-from headforcing.headforcing_core.rollout.rows import Script
+from headforcing.headforcing_core.rollout.rows import RecordedNoise, Script, SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict

@@ -169,7 +169,7 @@ def test_lora_and_strength_are_checked_before_anything_is_loaded(tmp_path: Path)
     with pytest.raises(HeadForcingError, match="gone.pt was not found"):
         load_state_dict(base, lora=tmp_path / "gone.pt")
     with pytest.raises(HeadForcingError, match="lora_strength is nan"):
-        load_state_dict(base, lora_strength=float("nan"))
+        load_state_dict(base, lora=adapter, lora_strength=float("nan"))
 
 
 def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
         ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
         ({"out": out, "dtype": torch.int8}, "dtype is torch.int8"),
         ({"out": out, "frames_per_block": 0}, "frames_per_block is 0"),
-        ({"out": out, "lora_strength": float("inf")}, "lora_strength is inf"),
+        ({"out": out, "lora": adapter, "lora_strength": float("inf")}, "lora_strength is inf"),
         ({"out": out, "lora": source}, "not a LoRA"),
     ]
     for arguments, match in cases:

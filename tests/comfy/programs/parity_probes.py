@@ -100,7 +100,6 @@ core = types.SimpleNamespace(
             "render.plan",
             "render.resources",
             "rollout.loop",
-            "rollout.noise",
             "rollout.rows",
             "rollout.schedule",
             "timeline.timeline",
