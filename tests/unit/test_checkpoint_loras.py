@@ -169,7 +169,7 @@ def test_lora_and_strength_are_checked_before_anything_is_loaded(tmp_path: Path)
     with pytest.raises(HeadForcingError, match="gone.pt was not found"):
         load_state_dict(base, lora=tmp_path / "gone.pt")
     with pytest.raises(HeadForcingError, match="lora_strength is nan"):
-        load_state_dict(base, lora=adapter, lora_strength=float("nan"))
+        load_state_dict(base, lora=base, lora_strength=float("nan"))
 
 
 def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tmp_path: Path) -> None:
