@@ -40,8 +40,7 @@ class BlockRow:
         sigmas: noise levels of the denoising steps, highest first; empty for a start block, whose latents are given.
         seed: of the block's noise.
         switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
-        recall: for a switch that brings a scene back, and those after it, what the block depends on because of it
-            (`scenes.number_recalls`).
+        recall: what a block depends on because of a scene that came back (`scenes.number_recalls`).
         solver: as in `Schedule`.
         pictures: names of those that the caches hold from this block on, until the next scene; empty within a prompt.
     """
@@ -141,21 +140,20 @@ class Script:
             more: by block, the hash of something else that it depends on.
         """
         hashes: dict[str | Blend, str] = {}
-        keys, key = [], setup
+        keys = [setup]
         held: tuple[str, ...] = ()
         for block, row in enumerate(self.rows):
-            if row.sigmas:
-                if row.prompt not in hashes:
-                    hashes[row.prompt] = digest(self.embedding(block))
-                shown = [self.pictures[name].key for name in (*held, *row.pictures)]
-                key, held = digest(key, row.key(hashes[row.prompt], shown), more.get(block, "")), ()
-                keys.append(key)
-            else:  # a start block has no key, and is written behind the pictures
+            if not row.sigmas:  # a start block has no key, and is written behind the pictures
                 held = row.pictures or held
+                continue
+            if row.prompt not in hashes:
+                hashes[row.prompt] = digest(self.embedding(block))
+            shown = [self.pictures[name].key for name in (*held, *row.pictures)]
+            keys.append(digest(keys[-1], row.key(hashes[row.prompt], shown), more.get(block, "")))
+            held = ()
         for _ in range(ahead):
-            key = digest(key, "end")
-            keys.append(key)
-        return keys[ahead:]
+            keys.append(digest(keys[-1], "end"))
+        return keys[ahead + 1 :]
 
 
 def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> int:
@@ -208,28 +206,20 @@ class SeededNoise:
     def _draw(self, block: int, seed: int, step: int) -> Tensor:
         # a hash and not a sum, so that a seed's first block never has the noise of another seed's later block
         key = struct.pack("<Qqqq", seed % 2**64, self.video, block, step)
-        generator = torch.Generator().manual_seed(
-            int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
-        )
-        return torch.randn(self.shape, generator=generator)
+        number = int.from_bytes(hashlib.blake2b(key, digest_size=8).digest(), "little", signed=True)
+        return torch.randn(self.shape, generator=torch.Generator().manual_seed(number))
 
 
 class RecordedNoise:
-    """Noise from given tensors, whatever the seed.
-
-    Args:
-        noise: `[frames, channels, h, w]`, cut into blocks.
-        renoise: `[blocks, steps - 1, frames_per_block, channels, h, w]`.
-        first_block: number of the first recorded block.
-    """
+    """Noise from given tensors, whatever the seed: `noise [frames, channels, h, w]`, which is cut into blocks, and
+    `renoise [blocks, steps - 1, frames_per_block, channels, h, w]`, from block `first_block` on."""
 
     def __init__(self, noise: Tensor, renoise: Tensor, first_block: int = 0):
         self._noise, self._renoise, self._first_block = noise, renoise, first_block
         self.size = noise.shape[-2:]  # of the latents, (h, w)
 
     def initial(self, block: int, seed: int = 0) -> Tensor:
-        frames = self._renoise.shape[2]
-        return self._noise.split(frames)[block - self._first_block]
+        return self._noise.split(self._renoise.shape[2])[block - self._first_block]
 
     def renoise(self, block: int, seed: int, step: int) -> Tensor:
         return self._renoise[block - self._first_block, step]
