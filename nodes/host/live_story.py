@@ -10,9 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import comfy.model_management
-from aiohttp import web
 from comfy_execution.utils import get_executing_context
-from server import PromptServer
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -22,8 +20,9 @@ from ...headforcing_core.render.resources import check_growth
 from ...headforcing_core.rollout.rows import HasBegunError
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
-from . import checks, helpers, pages, queued_graph
+from . import helpers, pages, queued_graph
 from .conditioning import TimelineNode, node_of
+from .loaded_model import check_text_width
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class LiveStory(Story):
     """
 
     def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
-        self.node, self.client_id, self.node_id = node_of(positive), PromptServer.instance.client_id or "", None
+        self.node, self.client_id, self.node_id = node_of(positive), pages.client(), None
         if self.node is not None:
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
@@ -135,7 +134,7 @@ class LiveStory(Story):
         assert self.node is not None
         try:
             embeds = [tensor[0] for tensor, _ in self.node.encode(texts)]
-            checks.check_text_width(self._model, embeds)
+            check_text_width(self._model, embeds)
             return embeds
         except (HeadForcingError, comfy.model_management.InterruptProcessingException):
             raise
@@ -248,4 +247,4 @@ def change(body: Any) -> dict[str, Any]:
     return story.tell(body["text"], widgets, client)
 
 
-ROUTES = (web.post("/headforcing/story", pages.answering(change)),)
+ROUTES = (pages.route("POST", "/headforcing/story", change),)

@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
+from ...headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
 from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.weights.checkpoint import load_state_dict
-from .loaded_model import computed_dtype
-
-# fields of a WanConfig that ComfyUI's network and its configuration call the same
-SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
+from .loaded_model import SAME_NAMES, computed_dtype, wan_config
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
@@ -215,6 +212,12 @@ def load_toy_clip() -> Any:
 def is_toy_model(model: Any) -> bool:
     """Whether a MODEL is the toy world's."""
     return isinstance(model.model.latent_format, ToyLatentFormat)
+
+
+def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
+    """Width and height in pixels, where 0 is replaced by what the model was made for."""
+    made_for = SIZE if is_toy_model(model) else wan_config(model).latents.size
+    return width or made_for[0], height or made_for[1]
 
 
 def is_toy_clip(clip: Any) -> bool:

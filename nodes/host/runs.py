@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,15 +26,16 @@ from ...headforcing_core.runs.takes import (
     write_label,
 )
 from . import folders, helpers, native_model
-from .pages import RefusedError, answering, guarded
+from .pages import RefusedError, route
 
 THUMBNAIL_PIXELS = 160  # of the longer side
 MOST_TITLE = 60  # letters
 
 
 def run_names() -> list[str]:
-    """Names of all stored runs for a list widget, the newest first."""
-    return [_label(video) for video in _videos()]
+    """Names of all stored runs that do not change while one is rendered, the newest first: size, prompt, name."""
+    runs = stored_videos(folders.runs_folder())
+    return [f"{run.about.get('size', '')} {run.about['prompts'][0][:60]} ({run.name})" for run in runs]
 
 
 def take_names() -> list[str]:
@@ -50,7 +51,7 @@ def take_name(take: Entry) -> str:
 
 
 def find_run(name: str) -> StoredVideo:
-    """The run of that name, in any of the forms that lists have had; HeadForcingError if there is none any more."""
+    """The run of that name, or of an item of the list; HeadForcingError if there is none any more."""
     if (video := _find(name)) is None:
         raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
     return video
@@ -84,16 +85,10 @@ def take_picture(take: Entry, number: int) -> bytes | None:
     return thumbnail(take, number, draw)
 
 
-def _videos() -> list[StoredVideo]:
-    return stored_videos(folders.runs_folder())
-
-
 def _find(value: str) -> StoredVideo | None:
-    """The video that a widget's value means: its name alone, before the size and the prompt, or at the end."""
-    for video in _videos():
-        if value == video.name or value.startswith(f"{video.name} ") or value.endswith(f" ({video.name})"):
-            return video
-    return None
+    """The video that a widget's value means: its name alone, or at the end."""
+    name = value.rpartition(" (")[2].removesuffix(")")
+    return find_video(folders.runs_folder(), name)
 
 
 def _is_wan(video: StoredVideo) -> bool:
@@ -105,26 +100,14 @@ def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
     return getattr(comfy.latent_formats, video.about["latent_format"])()
 
 
-def _label(video: StoredVideo) -> str:
-    prompts = video.about.get("prompts") or [""]
-    return f"{video.name} {video.about.get('size', '')} {str(prompts[0])[:60]}"
-
-
-@guarded
-async def _takes(request: web.Request) -> web.Response:
-    try:
-        return web.json_response({"takes": await asyncio.to_thread(_list)})
-    except HeadForcingError as error:
-        raise RefusedError(500, str(error)) from error
-
-
-@guarded
-async def _picture(request: web.Request) -> web.Response:
+def _picture(query: Mapping[str, str]) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
-    name, number = request.query.get("run", ""), request.query.get("number", "")
-    picture = await asyncio.to_thread(_read, name, int(number)) if number in ("0", "1", "2", "3", "4") else None
+    number, picture = query.get("number", ""), None
+    with suppress(HeadForcingError):
+        take = find_take(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
+        picture = None if take is None else take_picture(take, int(number))
     if picture is None:
-        raise RefusedError(404, "there is no such picture")
+        raise RefusedError("there is no such picture", 404)
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
 
 
@@ -136,13 +119,13 @@ def name_take(body: Any) -> dict[str, Any]:
     if isinstance(title, str):
         changed["title"] = " ".join(title.encode("utf-8", "ignore").decode().split())[:MOST_TITLE]
     write_label(video.folder, video.keys[-1], **changed)
-    return {"takes": _list()}
+    return _list()
 
 
 def delete_take(body: Any) -> dict[str, Any]:
     """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files stay."""
     remove_take(_asked(body))
-    return {"takes": _list()}
+    return _list()
 
 
 def _asked(body: Any) -> StoredVideo:
@@ -154,8 +137,8 @@ def _asked(body: Any) -> StoredVideo:
     return video
 
 
-def _list() -> list[dict[str, Any]]:
-    return [_described(take) for take in list_takes(folders.runs_folder())[0]]
+def _list(_: Any = None) -> dict[str, Any]:
+    return {"takes": [_described(take) for take in list_takes(folders.runs_folder())[0]]}
 
 
 def _described(take: Entry) -> dict[str, Any]:
@@ -198,17 +181,9 @@ def link_file(folder: Path, key: str, path: Path) -> None:
         write_label(folder, key, file=folders.shown(path).label)
 
 
-def _read(name: str, number: int) -> bytes | None:
-    try:
-        take = find_take(folders.runs_folder(), name)
-        return None if take is None else take_picture(take, number)
-    except HeadForcingError:
-        return None
-
-
 ROUTES = (
-    web.get("/headforcing/takes", _takes),
-    web.get("/headforcing/takes/picture", _picture),
-    web.post("/headforcing/takes/label", answering(name_take)),
-    web.post("/headforcing/takes/delete", answering(delete_take)),
+    route("GET", "/headforcing/takes", _list),
+    route("GET", "/headforcing/takes/picture", _picture),
+    route("POST", "/headforcing/takes/label", name_take),
+    route("POST", "/headforcing/takes/delete", delete_take),
 )

@@ -75,7 +75,7 @@ def importing():
 
 imported, module = importing()
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
-native_models, precision = module(".nodes.host.native_model"), module(".nodes.host.loaded_model")
+loaded_model, profiling = module(".nodes.host.loaded_model"), module(".nodes.profile_heads")
 render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 core = types.SimpleNamespace(
@@ -120,7 +120,7 @@ for i, rows in enumerate(EMBEDS):
 
 
 def native():
-    return bridge.native_model(core.checkpoint.load_state_dict(TINY)[0], None)
+    return toy.native_model(core.checkpoint.load_state_dict(TINY)[0], None)
 
 
 def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two", seed=7):
@@ -131,7 +131,7 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
     profile = core.profile.HeadProfile("tiny", 2, 2, ROLES)
     timeline = core.timeline.parse_timeline(text, seconds)
     return core.plan.RenderPlan.make(
-        bridge.wan_config(model),
+        loaded_model.wan_config(model),
         policy,
         core.schedule.schedule("self_forcing"),
         timeline,
@@ -150,12 +150,15 @@ def embeds_of(timeline):
 
 class Watcher(core.render.Listener):
     def __init__(self, on_step):
-        self.step = on_step
+        self.step, self.growing = on_step, None
+
+    def stopped(self):
+        pass
 
 
 @torch.inference_mode()
 def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, embeds=None):
-    start = render_video.Given(None if start is None else start[None])
+    start = vae_decoding.Given(None if start is None else start[None])
     embeds = embeds_of(plan.timeline) if embeds is None else embeds
     job = render_video.HostRender(model, core.options.RenderOptions(seed=7), plan.timeline, embeds, start)
     return render_video.sample(job, plan, video, Watcher(on_step))
@@ -224,7 +227,7 @@ def a_rollout_on_the_native_model_equals_the_cores_own():
     def facts(events):
         return [(e.after_block, e.frame, e.admitted, e.merged, e.dropped) for e in events]
 
-    assert (str(bridge.compute_dtype(model)), len(by_host)) == ("torch.float32", 33)
+    assert (str(loaded_model.compute_dtype(model)), len(by_host)) == ("torch.float32", 33)
     assert apart(by_host, by_core) < 1e-4
     assert (facts(host_events) == facts(core_events)) and sum(bool(e.merged) for e in host_events) >= 2
     assert apart(begun, other_seed) > 0.1 and apart(begun, other_video) > 0.1
@@ -235,7 +238,7 @@ def a_rollout_on_the_native_model_equals_the_cores_own():
 def a_model_can_be_loaded_once_more_for_another_device():
     """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
     load_model, load_demo = module(".nodes.load_model"), module(".nodes.load_demo")
-    tiny = native_models.reloadable(load_model.load_model, TINY, "auto", None)
+    tiny = toy.reloadable(load_model.load_model, TINY, "auto", None)
     (demo, *_) = load_demo.LoadDemoModel.execute().result
     again = []
     for model in (tiny, demo):
@@ -248,7 +251,7 @@ def a_model_can_be_loaded_once_more_for_another_device():
         other = dict(copy.model.diffusion_model.named_parameters())
         shared = any(own[name] is other[name] for name in own)
         load, args = copy.cached_patcher_init if hasattr(model, "deepclone_multigpu") else model.cached_patcher_init
-        again.append([bridge.fingerprint(model) == bridge.fingerprint(copy), shared, callable(load)])
+        again.append([loaded_model.fingerprint(model) == loaded_model.fingerprint(copy), shared, callable(load)])
     plan = make_plan(tiny, 3.0)
     assert again == [[True, False, True]] * 2 and apart(hosted(tiny, plan)[0], hosted(native(), plan)[0]) == 0
 
@@ -280,7 +283,7 @@ def the_sampler_works_behind_the_node_that_splits_guidance_over_gpus():
         pools.append(len(devices))
         return pool(devices)
 
-    tiny = native_models.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
+    tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
     plan, devices = make_plan(tiny, 3.0), [tiny.load_device, torch.device("cpu", 0)]
     before = mm.get_all_torch_devices, mm.set_torch_device
     mm.get_all_torch_devices, mm.set_torch_device = lambda *_, **__: list(devices), lambda device: None
@@ -311,7 +314,7 @@ def a_model_that_is_to_be_compiled_is_run_as_it_is_and_the_report_says_so():
     set_torch_compile_wrapper(wrapped, backend=backend)
     found, _ = hosted(wrapped, plan)
     assert graphs == [] and apart(found, hosted(model, plan)[0]) == 0
-    (told,) = bridge.ignored_patches(wrapped)
+    (told,) = loaded_model.ignored(wrapped)
     assert "torch.compile" in told
 
 
@@ -426,10 +429,10 @@ def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
         latents, _ = hosted(other, plan)
         assert 1e-3 < float((latents - exact).norm() / exact.norm()) < 0.3
         assert apart(hosted(other, plan)[0], latents) == 0
-    assert precision.inexact(stored) == ["weights stored in 8-bit floating point (float8_e4m3fn)"]
+    assert loaded_model.inexact(stored) == ["weights stored in 8-bit floating point (float8_e4m3fn)"]
     fast_lines = ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
-    assert precision.inexact(fast) == fast_lines and precision.inexact(model) == []
-    assert len({bridge.fingerprint(each) for each in (model, stored, fast)}) == 3
+    assert loaded_model.inexact(fast) == fast_lines and loaded_model.inexact(model) == []
+    assert len({loaded_model.fingerprint(each) for each in (model, stored, fast)}) == 3
 
 
 @probe
@@ -452,7 +455,7 @@ def models_of_wan_2_2_from_any_loader_are_refused_by_name():
         model = types.SimpleNamespace(model=types.SimpleNamespace(diffusion_model=net))
         model.cached_patcher_init = (print, arguments) if arguments else None
         try:
-            return bridge.wan_config(model).num_layers
+            return loaded_model.wan_config(model).num_layers
         except core.errors.HeadForcingError as error:
             return str(error)
 
@@ -535,12 +538,13 @@ def a_preview_is_made_of_a_copy_in_the_hosts_memory():
             return self.as_subclass(torch.Tensor)
 
     asked, shown = [], []
-    own, bridge.previewer = bridge.previewer, lambda model: lambda latents: shown.append(latents) or "image"
+    player = module(".nodes.host.player")
+    own, player.previewer = player.previewer, lambda model: lambda latents: shown.append(latents) or "image"
     try:
-        preview = module(".nodes.host.progress").MovingPreview(None)
+        preview = player.MovingPreview(None)
         images = [preview.next(None), preview.next(torch.zeros(3, 16, 2, 2).as_subclass(OnGpu)), preview.next(None)]
     finally:
-        bridge.previewer = own
+        player.previewer = own
     assert asked == ["cpu"] and images == [None, "image", "image"]
     assert [(type(x), list(x.shape)) for x in shown] == [(torch.Tensor, [1, 16, n, 2, 2]) for n in (3, 2)]
 
@@ -623,12 +627,12 @@ def caches_are_freed_at_once_after_roles_were_found():
 def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
     model, family = native(), core.schedule.schedule("self_forcing")
     setup = core.shares.ProfileSetup(
-        bridge.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7
+        loaded_model.fingerprint(model), 2, 2, ("one", "two"), 4, family.sigmas, 3, 80, 48, seed=7
     )
     by_host, by_core = core.shares.HeadShares(setup), core.shares.HeadShares(setup)
     with torch.inference_mode():
         embeds = dict(enumerate(EMBEDS))
-        found = leftovers(lambda: bridge.measure(model, by_host, embeds, lambda *_: None, lambda _: None))
+        found = leftovers(lambda: profiling.measure(model, by_host, embeds, lambda *_: None, lambda _: None))
         config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
         backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
         video = core.loop.WanVideoModel(backbone, torch.float32)
@@ -658,10 +662,10 @@ def a_fingerprint_names_weights_and_loras():
     }
     with torch.no_grad():
         named["other_weights"].model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
-    found = {name: bridge.fingerprint(one) for name, one in named.items()}
+    found = {name: loaded_model.fingerprint(one) for name, one in named.items()}
     mm.load_models_gpu([named["lora"]])  # merges the LoRA into the weights
     assert found["plain"] == found["again"] == found["clone"]
-    assert found["lora"] == found["same_lora"] == bridge.fingerprint(named["lora"])
+    assert found["lora"] == found["same_lora"] == loaded_model.fingerprint(named["lora"])
     assert bool(named["lora"].backup), "the LoRA was not merged, so loading proves nothing"
     distinct = [found[name] for name in ("plain", "lora", "weaker", "other_lora", "other_weights")]
     assert len(set(distinct)) == 5, found
@@ -673,7 +677,7 @@ def cancel_stops_within_one_model_call_and_frees_the_cache():
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
     )
-    progress = module(".nodes.host.progress")
+    progress = module(".nodes.host.player")
     model, found = native(), {"calls": 0}
     plan, forward = make_plan(model, 3.0), bridge.forward_block
 
@@ -708,7 +712,7 @@ def a_cancelled_rolling_render_stops_at_once_and_goes_on_to_the_same_latents():
     server.PromptServer.instance = types.SimpleNamespace(
         send_progress_text=lambda *a: None, client_id=None, last_node_id=None, send_sync=lambda *a, **k: None
     )
-    progress = module(".nodes.host.progress")
+    progress = module(".nodes.host.player")
     model, calls, forward = native(), [], bridge.forward_block
     plan = make_plan(model, method="rolling_forcing")
     runs = pathlib.Path(tempfile.mkdtemp(dir=folder))
@@ -769,7 +773,7 @@ def asked_for(run):
 @probe
 def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     """The SAMPLER of Apply Head Forcing: the memory it is given and what it leaves behind."""
-    rollout, model = module(".nodes.host.open_sampler"), native()
+    rollout, model = module(".nodes.apply"), native()
     options = core.options.RenderOptions(profile=core.profile.HeadProfile("tiny", 2, 2, ROLES), width=80, height=48)
 
     @torch.inference_mode()
@@ -879,7 +883,7 @@ def toy_objects_behave_like_native_ones():
         text = encode(clip)
         policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
         plan = core.plan.RenderPlan.make(
-            bridge.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5
+            loaded_model.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5
         )
 
         def run(m):
@@ -1091,9 +1095,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
     options = core.options.RenderOptions(
         method="self_forcing", width=80, height=48, seconds=1.0, seed=seed, model_family=family
     )
-    start = module(".nodes.host.render").start_of(
-        options, {"start_frames": None, "start_image": image, "start_video": None}, vae
-    )
+    start = vae_decoding.start_of(options, {"start_frames": None, "start_image": image, "start_video": None}, vae)
     noise = torch.randn(1, 16, 5, 6, 10, generator=torch.Generator().manual_seed(3))
     sigmas = torch.tensor([*options.schedule.sigmas, 0.0])
     text = [[EMBEDS[0][None], {"pooled_output": None}]]
@@ -1113,7 +1115,9 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
         def ahead(self, block, _):
             pass
 
-    plan = options.plan(bridge.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1])
+    plan = options.plan(
+        loaded_model.wan_config(model), core.timeline.parse_timeline("one", 1.0), start.latents.shape[1]
+    )
     config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
     backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
     video_model = core.loop.WanVideoModel(backbone, torch.float32)
@@ -1131,7 +1135,7 @@ def a_start_image_is_that_of_the_native_node_and_the_video_that_of_the_native_sa
 def models_that_are_not_wan_are_named():
     def complaint(model):
         try:
-            bridge.wan_config(model)
+            loaded_model.wan_config(model)
         except core.errors.HeadForcingError as error:
             return str(error)
 
