@@ -23,7 +23,6 @@ from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
 from .host import bridge, helpers
 from .host.conditioning import TIMELINE, fitted, timeline_of
-from .host.helpers import HeadProfileType
 from .host.loaded_model import check_text_width, fingerprint, ignored, options_for, wan_config
 from .host.render import FOUND_PROFILES, HostRender, is_out_of_memory, out_of_memory
 from .sampler_inputs import options_input, sampler_options
@@ -47,16 +46,9 @@ class ApplyHeadForcing(io.ComfyNode):
                 "video as it grows."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
-                io.Conditioning.Input(
-                    "positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."
-                ),
-                HeadProfileType.Input(
-                    "head_profile",
-                    optional=True,
-                    tooltip="Roles of the attention heads. Not connected: the bundled profile that fits the model, or, "
-                    "if none fits, roles found while the first seconds are sampled.",
-                ),
+                helpers.model_input(),
+                helpers.positive_input(),
+                helpers.profile_input(),
                 options_input("Method and memory, from Head Forcing Options. Not connected: those of the paper."),
             ],
             outputs=[

@@ -52,7 +52,7 @@ class CompareMethods(io.ComfyNode):
                 "VBench scores."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
+                helpers.model_input(),
                 io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
                 io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
                 helpers.explain(

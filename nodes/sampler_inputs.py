@@ -8,7 +8,6 @@ from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import COMPRESSIONS, ROLE_ARRANGEMENTS
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from .host import helpers
-from .host.helpers import HeadProfileType
 
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
@@ -43,8 +42,8 @@ def options_input(
 
 def _video() -> list[Any]:
     return [
-        io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
-        io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
+        helpers.model_input(),
+        helpers.positive_input(),
         *helpers.size_inputs(),
         helpers.seconds_input(
             "Length of the new part of the video. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
@@ -54,12 +53,7 @@ def _video() -> list[Any]:
             "A block's noise depends only on the seed and the block's number, so changing a later prompt does not "
             "change earlier blocks.",
         ),
-        HeadProfileType.Input(
-            "head_profile",
-            optional=True,
-            tooltip="Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none "
-            "fits, roles found while the first seconds are sampled.",
-        ),
+        helpers.profile_input(),
         io.Latent.Input(
             "start_frames",
             optional=True,

@@ -86,13 +86,13 @@ class HostedModel:
         self._embedding = embedding  # encoded in the next forward pass, when ComfyUI has loaded the weights
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
+        return self._call(latents, _levels(latents, sigma), cache, write_only=False)
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigmas, cache, write_only=False)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self._call(latents, _same_for(latents, 0.0), cache, write_only=not cache.reads_queries)
+        self._call(latents, _levels(latents, 0.0), cache, write_only=not cache.reads_queries)
 
     def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
@@ -125,7 +125,7 @@ class HostedModel:
         return flow.transpose(0, 1)[None]
 
 
-def _same_for(latents: Tensor, sigma: float) -> Tensor:
+def _levels(latents: Tensor, sigma: float) -> Tensor:
     """The noise level of every frame."""
     return torch.full((len(latents),), sigma, dtype=torch.float64)
 

@@ -24,6 +24,8 @@ from .folders import OutputFile, check_prefix, output_folder
 
 log = logging.getLogger(__name__)
 
+HeadProfileType = io.Custom("HEAD_PROFILE")
+
 # ComfyUI shows an error's class with its module, which is the installation's path for a custom node; not for builtins
 _ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "builtins"})
 
@@ -108,6 +110,24 @@ def advanced(widget: Any, tooltip: str) -> Any:
     """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
     widget.optional, widget.extra_dict["advanced"] = True, True
     return explain(widget, tooltip)
+
+
+def model_input() -> Any:
+    return io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader.")
+
+
+def positive_input() -> Any:
+    tooltip = "Prompt Timeline for several prompts, CLIP Text Encode for one."
+    return io.Conditioning.Input("positive", tooltip=tooltip)
+
+
+def profile_input() -> Any:
+    """The head profile of a sampler, which finds one by itself."""
+    tooltip = (
+        "Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none fits, roles "
+        "found while the first seconds are sampled."
+    )
+    return HeadProfileType.Input("head_profile", optional=True, tooltip=tooltip)
 
 
 def size_inputs() -> list[Any]:
@@ -210,6 +230,3 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
     """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.job.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
-
-
-HeadProfileType = io.Custom("HEAD_PROFILE")

@@ -157,28 +157,25 @@ def inexact(model: Any) -> list[str]:
 
 def ignored(model: Any) -> list[str]:
     """One line for the report per thing that other nodes have set on a MODEL and a rollout does not run."""
-    return [f"not used in a rollout: {what}" for what in _find(model)]
-
-
-def _find(model: Any) -> Iterator[str]:
-    options = model.model_options.get("transformer_options", {})
-    kinds = sorted({*options.get("patches", {}), *options.get("patches_replace", {})})
-    if kinds:
-        yield f"patches of attention or blocks ({', '.join(map(str, kinds))})"
-    wrappers = options.get("wrappers", {}).get("diffusion_model", {})
-    names = sorted({*wrappers, *getattr(model, "wrappers", {}).get("diffusion_model", {})} - {KEY}, key=str)
-    if names:
-        yield f"wrappers of the whole forward pass ({', '.join(map(str, names))})"
-    if _COMPILED in getattr(model, "wrappers", {}).get("apply_model", {}):
-        yield "torch.compile"
-    net = model.model.diffusion_model
-    replaced = [name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")]
-    replaced += [f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)]
-    if replaced:
-        yield f"replaced parts of the model ({', '.join(sorted(set(replaced)))})"
+    options, net = model.model_options.get("transformer_options", {}), model.model.diffusion_model
+    own = getattr(model, "wrappers", {})
+    patches = {*options.get("patches", {}), *options.get("patches_replace", {})}
+    wrappers = {*options.get("wrappers", {}).get("diffusion_model", {}), *own.get("diffusion_model", {})} - {KEY}
+    replaced = {name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")}
+    replaced |= {f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)}
     hooked = sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks)
-    if hooked:
-        yield f"hooks on {hooked} blocks of layers, such as those of a block swap"
+    found = {
+        f"patches of attention or blocks ({_names(patches)})": patches,
+        f"wrappers of the whole forward pass ({_names(wrappers)})": wrappers,
+        "torch.compile": _COMPILED in own.get("apply_model", {}),
+        f"replaced parts of the model ({_names(replaced)})": replaced,
+        f"hooks on {hooked} blocks of layers, such as those of a block swap": hooked,
+    }
+    return [f"not used in a rollout: {what}" for what, is_there in found.items() if is_there]
+
+
+def _names(found: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(str, found)))
 
 
 def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:

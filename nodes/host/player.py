@@ -10,7 +10,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import comfy.model_management
 import comfy.utils
@@ -32,9 +32,6 @@ from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from . import helpers, pages
 from .folders import OutputFile, shown
 from .queued_graph import WHOLE, Part, skipped_video_frames
-
-if TYPE_CHECKING:
-    from .render import GrowingVideo
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +166,7 @@ class RenderProgress(Listener):
         self.video = self.reused = self.made = 0
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
-        self.growing: GrowingVideo | None = None  # where the video is decoded while it is sampled
+        self.growing: Any = None  # the `GrowingVideo`, where the video is decoded while it is sampled
         self.run: RunFolder | None = None
         self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))

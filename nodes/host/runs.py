@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,24 +66,7 @@ def finished_blocks(name: str) -> int:
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
-    if not _is_wan(video):
-        return latents  # the toy world's are the same in a LATENT
     return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
-
-
-def take_picture(take: Entry, number: int) -> bytes | None:
-    """A thumbnail of a take as JPEG, see `runs.takes.thumbnail`; drawn with the colours of live previews."""
-    colours = _format(take.video) if _is_wan(take.video) else native_model.ToyLatentFormat()
-
-    def draw(latents: torch.Tensor) -> bytes:
-        drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
-        picture = drawer.decode_latent_to_preview(latents[None, :, None])
-        larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
-        data = io.BytesIO()
-        picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
-        return data.getvalue()
-
-    return thumbnail(take, number, draw)
 
 
 def _find(value: str) -> StoredVideo | None:
@@ -91,13 +75,10 @@ def _find(value: str) -> StoredVideo | None:
     return find_video(folders.runs_folder(), name)
 
 
-def _is_wan(video: StoredVideo) -> bool:
-    return video.about.get("latent_format") in (WAN21.name, WAN22.name)
-
-
 def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
-    """ComfyUI's latent format of a video of a Wan model."""
-    return getattr(comfy.latent_formats, video.about["latent_format"])()
+    """ComfyUI's latent format of a Wan model's video, else that of the toy world."""
+    name = video.about.get("latent_format")
+    return getattr(comfy.latent_formats, name)() if name in (WAN21.name, WAN22.name) else native_model.ToyLatentFormat()
 
 
 def _picture(query: Mapping[str, str]) -> web.Response:
@@ -105,10 +86,19 @@ def _picture(query: Mapping[str, str]) -> web.Response:
     number, picture = query.get("number", ""), None
     with suppress(HeadForcingError):
         take = find_take(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
-        picture = None if take is None else take_picture(take, int(number))
+        picture = None if take is None else thumbnail(take, int(number), partial(_draw, _format(take.video)))
     if picture is None:
         raise RefusedError("there is no such picture", 404)
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
+    """A latent frame as JPEG in the colours of live previews."""
+    drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
+    picture, data = drawer.decode_latent_to_preview(latents[None, :, None]), io.BytesIO()
+    larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
+    picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
+    return data.getvalue()
 
 
 def name_take(body: Any) -> dict[str, Any]:

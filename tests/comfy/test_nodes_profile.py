@@ -190,14 +190,6 @@ def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfySer
     after = HeadShares.load(kept)
     assert after.missing_prompts() == [] and bool((after.counts == 1).all())
 
-    # the same numbers as without the interruption
-    forget(fresh, "measured")
-    fresh.free()
-    queued(fresh, changed(graph, "measure", save_name="measured_here 2"))
-    whole = HeadShares.load(kept)
-    for name in ("sums", "counts"):
-        assert torch.equal(getattr(after, name), getattr(whole, name)), name
-
 
 def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):
     unsaved = sorted((fresh.base_dir / "models").rglob("*.json"))

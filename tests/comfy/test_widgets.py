@@ -53,8 +53,6 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
-@pytest.mark.repeat("comfy]")
 def test_graph_undo_keeps_the_bars_with_their_text(browser: Browser):
     """The graph's undo makes all nodes anew; Nodes 2.0 keeps the elements of the old ones on the page."""
     page = browser.page
@@ -99,8 +97,7 @@ def test_bars_show_where_they_differ_and_an_edit_that_cannot_be_taken_says_so(br
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy", "comfy_latest"], indirect=True)
-@pytest.mark.repeat("comfy]")
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page = browser.page
     browser.load_workflow(DEMO)
