@@ -19,7 +19,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
-TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.4 on works for use
+TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.7 on works for use
 TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
 MOST_PROCESSES = 8  # of tests; each takes about 1 GB
 

@@ -6,20 +6,20 @@ import sys
 from collections.abc import Sequence
 
 from ..headforcing_core.commands.cli import run_command
-from ..headforcing_core.commands.parser import Commands, Parser
+from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
-from . import evaluate
+from . import budgets, evaluate
 from .claims import check_claim
-from .rooms import measure, references, returning
-from .training import clips, gate, release, train
+from .rooms import accuracy, measure, references, returning
+from .training import gate, train
 
-COMMANDS = (train, gate, release, clips, measure, returning, references, evaluate, check_claim)
+COMMANDS = (train, gate, accuracy, measure, returning, references, budgets, evaluate, check_claim)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; exit codes as those of `headforcing`."""
     parser = Parser(prog="python -m headforcing.research", description="Training, measurements and claims.")
-    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    command = subcommands(parser)
     for module in COMMANDS:
         module.add_parsers(command)
     try:

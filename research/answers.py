@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 from ..headforcing_core.render.comparison import Entry
 from ..headforcing_core.render.describe import markdown_table
-from .questions import COLUMNS, Measure, Question, Rendered, Shuffles, sharing
-from .statistics import ENOUGH, Interval, Measured, Numbers, Paired, corrected, differences, mean_interval
+from .questions import COLUMNS, Question, Rendered, Shuffles
+from .statistics import Interval, Measured, Numbers, Paired, differences, mean_interval
 
 LEGEND = (
     "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the last row's, and the "
     "interval of the difference and the sign-flip test of this cell alone agree; among rows that do not differ up to "
     "one cell in twenty has one."
-)
-BOLD = (
-    " **Bold**: sure, that is a primary endpoint ({primary}) in which both agree after "
-    "Holm's correction over the {endpoints} primary endpoints of this table, with at least {enough} videos{none}."
 )
 
 
@@ -35,19 +31,11 @@ class Answer:
         return mean_interval(self.rows[row].values(column))
 
     def row(self, label: str) -> Measured:
-        """The row of this label."""
         return self.rows[[row.label for row in self.question.rows].index(label)]
 
     def compared(self, row: int, column: str) -> Paired | None:
         """The paired difference to the last row; None where one of them has no numbers."""
         return self._compared.get((row, column))
-
-    @property
-    def endpoints(self) -> list[tuple[int, str]]:
-        """The primary endpoints: the differences of all measured methods to the last row, in the primary column."""
-        column = self.question.primary
-        methods = [i for i, row in enumerate(self.question.rows[:-1]) if column and not isinstance(row, Rendered)]
-        return [(i, column) for i in methods if self._difference(i, column) is not None]
 
     def table(self) -> str:
         """A Markdown table of means with 95 % intervals, its legend, and how the shuffles lie."""
@@ -55,16 +43,8 @@ class Answer:
         rows = enumerate(self.question.rows)
         lines = [[row.label, *(self._cell(i, column) for column in columns)] for i, row in rows]
         table = markdown_table(["", *(COLUMNS[column].heading for column in columns)], lines)
-        videos = len(self.rows[-1].videos)
-        legend = LEGEND.format(videos=videos)
-        if self.question.primary:
-            legend += BOLD.format(
-                primary=COLUMNS[self.question.primary].heading,
-                endpoints=len(self.endpoints),
-                enough=ENOUGH,
-                none=f"; {videos} are too few for that" if videos < ENOUGH else "",
-            )
-        return "\n".join([table, "", *filter(None, [legend, *self._ranks(columns), sharing(self.question)])])
+        legend = LEGEND.format(videos=len(self.rows[-1].videos))
+        return "\n".join([table, "", legend, *self._ranks(columns)])
 
     def text(self) -> str:
         """The question, its table and its note."""
@@ -91,15 +71,12 @@ class Answer:
         if COLUMNS[column].planned:
             return mean
         shown = interval.text(form)
-        if test is None or not test.clear:
-            return shown
-        return shown.replace(mean, f"**{mean}**" if test.sure else f"{mean}†", 1)
+        return shown if test is None or not test.clear else shown.replace(mean, f"{mean}†", 1)
 
     @cached_property
     def _compared(self) -> dict[tuple[int, str], Paired]:
         places = [(row, column) for row in range(len(self.rows) - 1) for column in self.question.columns]
-        found = {at: difference for at in places if (difference := self._difference(*at)) is not None}
-        return found | dict(zip(self.endpoints, corrected([found[at] for at in self.endpoints]), strict=True))
+        return {at: difference for at in places if (difference := self._difference(*at)) is not None}
 
     def _difference(self, row: int, column: str) -> Paired | None:
         mine, last = self.rows[row], self.rows[-1]
@@ -108,16 +85,16 @@ class Answer:
         return Paired.of(differences(mine.values(column), last.values(column)), mine.below(last, column), towards=-1)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON: means, intervals, comparisons, and the metrics of every video."""
+        """JSON: means, intervals, comparisons, and by column the metrics of every video."""
         question = self.question
-        about = {"asks": question.asks, "story": question.story, "note": question.note, "primary": question.primary}
+        about = {"asks": question.asks, "story": question.story, "note": question.note}
         return {**about, "rows": [self._row(i) for i in range(len(question.rows))]}
 
     def _row(self, row: int) -> dict[str, Any]:
         columns, measured = self.question.columns, self.rows[row]
 
-        def stored(videos: Sequence[Numbers]) -> list[Numbers]:
-            return [{column: _rounded(video.get(column)) for column in columns} for video in videos]
+        def stored(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
+            return {c: [_rounded(video.get(c)) for video in videos] for c in columns} if videos else {}
 
         made: dict[str, Any] = {
             "label": self.question.rows[row].label,
@@ -128,26 +105,8 @@ class Answer:
         return made | ({"shuffles": list(map(stored, measured.shuffles))} if measured.shuffles else {})
 
 
-def packed(found: Mapping[str, Any]) -> dict[str, Any]:
-    """A stored answer with a list for each column of a row, which takes less room."""
-
-    def by_column(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
-        return {column: [video[column] for video in videos] for column in videos[0]} if videos else {}
-
-    rows = []
-    for row in found["rows"]:
-        shuffles = {"shuffles": list(map(by_column, row["shuffles"]))} if "shuffles" in row else {}
-        rows.append({**row, "videos": by_column(row["videos"]), **shuffles})
-    return {**found, "rows": rows}
-
-
-def answer(question: Question, videos: int, measure: Measure) -> Answer:
-    """Measure `videos` videos of every row; video `i` has the same prompts and noise in all rows."""
-    return answer_rows(question, lambda row: [measure(row, i) for i in range(videos)])
-
-
-def answer_rows(question: Question, measure_row: Callable[[Entry | Rendered], Sequence[Numbers]]) -> Answer:
-    """Measure all videos of every row at once; none stands for a row that was not measured."""
+def answer(question: Question, measure_row: Callable[[Entry | Rendered], Sequence[Numbers]]) -> Answer:
+    """Measure all videos of every row; none stands for a row that was not measured."""
     rows = []
     for row in question.rows:
         if isinstance(row, Shuffles):
@@ -162,7 +121,6 @@ def _stored(test: Paired | None) -> dict[str, Any] | None:
     if test is None:
         return None
     found = {**asdict(test.interval), "p": test.p, "clear": test.clear, "sure": test.sure}
-    found |= {} if test.holm is None else {"holm": test.holm}
     return found | ({} if test.below is None else {"below": test.below[0], "of": test.below[1]})
 
 

@@ -10,19 +10,11 @@ from ..headforcing_core.render.comparison import Entry
 from ..headforcing_core.report.learned import registry
 from ..headforcing_core.report.metrics import METRICS
 from . import vbench
-from .paper_tables import PAPER_TABLES
-from .statistics import Numbers
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """A row without a model: ground truth, drawn from the prompts and judged by the same detector.
-
-    It measures the detector's accuracy, the upper bound for a model.
-
-    Attributes:
-        encoded: whether the video is encoded and decoded by the autoencoder, like a model's videos.
-    """
+    """A row without a model: the truth, drawn from the prompts, `encoded` and decoded by the autoencoder or not."""
 
     label: str
     encoded: bool
@@ -33,10 +25,7 @@ SHUFFLES = 20
 
 @dataclass(frozen=True)
 class Shuffles:
-    """A row of several shuffles of the head roles, each measured on all videos.
-
-    With a shuffle of its own for every video the two could not be told apart.
-    """
+    """A row of several shuffles of the head roles, each measured on all videos, so that the two are told apart."""
 
     entry: Entry
     count: int = SHUFFLES
@@ -51,8 +40,6 @@ class Shuffles:
 
 
 Row = Entry | Rendered | Shuffles
-Measure = Callable[[Entry | Rendered, int], Numbers]
-"""Measures a row's video of the given number; returns its metrics."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +52,6 @@ class Question:
         rows: methods; the others are compared with the last one.
         columns: keys of the metrics, see `COLUMNS`; those of `QUESTIONS` follow from what is measured.
         note: below the table.
-        primary: the column whose differences answer the question; the others describe. Empty where something else
-            than a column of this table decides.
     """
 
     asks: str
@@ -74,7 +59,6 @@ class Question:
     rows: tuple[Row, ...]
     columns: tuple[str, ...] = ()
     note: str = ""
-    primary: str = ""
 
     @property
     def entries(self) -> list[Entry]:
@@ -128,40 +112,101 @@ def window(frames: int, sink: int = 0) -> Entry:
     return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
-_OURS = Entry("Head Forcing", "head_forcing")
+OURS = Entry("Head Forcing", "head_forcing")
+NEWER = (
+    Entry("Rolling Sink", "rolling_sink"),
+    Entry("MemRoPE", "memrope"),
+    Entry("Reward Forcing", "reward_forcing"),
+    Entry("Echo-Forcing", "echo_forcing"),
+    Entry("Pyramid Forcing", "pyramid_forcing"),
+)
+"""Methods that the paper does not compare with."""
+COMPONENTS = (
+    Entry("(A) Baseline", "self_forcing_window_21"),
+    Entry("(B) + HW", "no_episodic_memory", rope="absolute"),
+    Entry("(C) + HM", "no_rope_reencoding"),
+    Entry("(D) Ours", "head_forcing"),
+)
+"""The paper's Table 4."""
+HEAD_WISE = (
+    Entry("Random Allocation", "head_forcing", roles="shuffled"),
+    Entry("Uniform Memory", "uniform_memory"),
+    Entry("Local + Memory", "head_forcing", roles="anchor_to_memory"),
+    Entry("Anchor + Memory", "head_forcing", roles="local_to_memory"),
+)
+"""The rows of its Table 5 besides Head Forcing."""
 _WINDOW_21 = Entry("window of 21", "self_forcing_window_21")
-_SHORT = (window(9), window(9, sink=3))
-
-
-def _paper(name: str, story: str) -> Question:
-    """A table of the paper, after two plain windows of 9 frames, about Head Forcing's cache size."""
-    table = PAPER_TABLES[name]
-    rows = [Shuffles(row) if row.roles == "shuffled" else row for row in table.rows]
-    return Question(table.caption, story, (*_SHORT, *rows), note=table.note)
-
+_SHORT = (window(9), window(9, sink=3))  # plain windows, about as large as Head Forcing's cache
 
 QUESTIONS: dict[str, Question] = {
     "length": Question(
         "Does a window of 21 frames drift over a minute? Do head-wise caches, or plain short windows, stop it?",
         "one_prompt",
-        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21, sink=3), *_SHORT, _OURS),
+        (Entry("all frames", "self_forcing"), _WINDOW_21, window(21, sink=3), *_SHORT, OURS),
     ),
     "switches": Question(
         "Six prompts in a minute: is each new one shown in the block where it begins?",
         "six_prompts",
-        (_WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), _OURS),
+        (_WINDOW_21, *_SHORT, Entry("LongLive", "longlive"), OURS),
     ),
-    "components": _paper("components", "one_prompt"),
-    "roles": replace(
-        _paper("roles", "one_prompt"),
+    "components": Question(
+        "Component-wise ablation on 60 s generation",
+        "one_prompt",
+        (*_SHORT, *COMPONENTS),
+        note="HW = head-wise KV cache allocation, HM = hierarchical memory; (D) adds RoPE re-encoding. In (B) memory "
+        "heads see a sliding window with as many frames as their hierarchical memory holds, so (B), (C) and (D) have "
+        "the same budget.",
+    ),
+    "roles": Question(
+        "Detail validation of head-wise strategy",
+        "one_prompt",
+        (*_SHORT, Shuffles(HEAD_WISE[0]), *HEAD_WISE[1:], OURS),
         note="The paper gives all rows the same total budget. Here merged heads get the cache of a memory head as it "
         "is, so the rows that merge roles hold more than Head Forcing.",
     ),
-    "admission": _paper("admission", "six_prompts"),
-    "compression": _paper("compression", "six_prompts"),
-    "rope": _paper("rope", "one_prompt"),
+    "admission": Question(
+        "Ablation on episodic memory design. Top: admission criterion",
+        "six_prompts",
+        (*_SHORT, Entry("Uniform sampling", "uniform_admission"), Entry("Novelty-based (Ours)", "head_forcing")),
+    ),
+    "compression": Question(
+        "Ablation on episodic memory design. Bottom: compression strategy upon overflow",
+        "six_prompts",
+        (
+            *_SHORT,
+            Entry("FIFO eviction", "fifo_eviction"),
+            Entry("Random selection", "random_tokens"),
+            Entry("Ours", "head_forcing"),
+        ),
+    ),
+    "rope": Question(
+        "Detailed ablation of RoPE re-encoding on 60 s single-prompt generation",
+        "one_prompt",
+        (
+            *_SHORT,
+            Entry("w/o RoPE re-enc.", "no_rope_reencoding"),
+            Entry("w/ RoPE re-enc. (Ours)", "head_forcing"),
+        ),
+    ),
+    "methods": Question(
+        "Quantitative comparison on long video generation",
+        "one_prompt",
+        (
+            *_SHORT,
+            Entry("CausVid", "causvid"),
+            Entry("Self Forcing", "self_forcing_window_21"),
+            Entry("Rolling Forcing", "rolling_forcing"),
+            Entry("LongLive", "longlive"),
+            Entry("Infinity-RoPE", "infinity_rope"),
+            Entry("Deep Forcing", "deep_forcing"),
+            *NEWER,
+            OURS,
+        ),
+        note="The paper's rows, then newer methods, in no order of quality. All rows run on the weights given; the "
+        "paper gives CausVid, Rolling Forcing and LongLive their own, and so does Reward Forcing.",
+    ),
 }
-"""Questions about real weights, which `evaluate` answers."""
+"""Questions about real weights, which `evaluate` answers: two of our own, and the paper's tables."""
 
 
 def renders_of(row: Row) -> list[Entry]:
@@ -169,23 +214,3 @@ def renders_of(row: Row) -> list[Entry]:
     if isinstance(row, Shuffles):
         return row.entries
     return [] if isinstance(row, Rendered) else [row]
-
-
-def sharing(question: Question) -> str:
-    """A sentence that names the other questions with the same videos; empty if there are none."""
-    told = []
-    for name, other in QUESTIONS.items():
-        if other.story == question.story and other.asks != question.asks:
-            count = sum(any(_same_videos(row, mine) for mine in question.rows) for row in other.rows)
-            told += [f"{name} ({count} rows)"] if count else []
-    if not told:
-        return ""
-    return (
-        f"The same videos are rows of other tables, which are therefore not independent of this one: {', '.join(told)}."
-    )
-
-
-def _same_videos(row: Row, other: Row) -> bool:
-    if isinstance(row, Entry) and isinstance(other, Entry):
-        return (row.policy, row.roles) == (other.policy, other.roles)
-    return row == other

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.compared_video import (
+from ..headforcing_core.commands.compare import (
     ComparedJob,
     ComparedVideo,
     compared_source,
@@ -39,6 +39,7 @@ from .statistics import Numbers
 
 Note = dict[str, Any]
 """What lies beside a finished video: its hash `file`, what it was `made_from`, its `numbers`, stamps of `metrics`."""
+MAX_VIDEOS = 10_000  # of a row
 
 
 @dataclass(frozen=True)
@@ -63,11 +64,6 @@ class ScoredVideo:
         return " ".join(segment.text for segment in self.video.plan.timeline.segments)
 
     @property
-    def keeps_runs(self) -> bool:
-        """Whether finished blocks stay when the video is finished."""
-        return self.args.runs is not None
-
-    @property
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source, given, entry = self.video.source, vars(self.args), self.video.entry
@@ -84,6 +80,17 @@ class ScoredVideo:
             "decoder": str(given.get("decoder")),
             **{name: str(value) for name, value in options.items()},
         }
+
+    def note(self) -> Note | None:
+        """The note of the finished video, None without one; HeadForcingError if it was made from something else."""
+        note, wanted = _note_of(self.video.path), self.made_from
+        if note is None or note["made_from"] == wanted:
+            return note
+        other = next(key for key in wanted if note["made_from"].get(key) != wanted[key])
+        raise HeadForcingError(
+            f"{self.video.path} was made with other {other.replace('_', ' ')}: choose another --out, or remove this "
+            "folder"
+        )
 
 
 def plan_videos(
@@ -118,38 +125,16 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
     return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
 
 
-def fitting_rows(unmade: Sequence[ScoredVideo], farm: Farm) -> tuple[dict[str, str], list[Needs]]:
-    """Check rows with videos to make: why some do not fit, and what the others need for a video of each kind.
-
-    All videos of a row and a story have one size, so that one of each is checked.
-    """
-    left_out: dict[str, str] = {}
-    needs: dict[tuple[str, str, str], Needs] = {}
-    for each in unmade:
-        video, key = each.video, (each.row, each.story, each.video.entry.key)
-        if each.row not in left_out and key not in needs:
-            try:
-                needs[key] = video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
-            except HeadForcingError as error:
-                left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
-    return left_out, [need for (row, *_), need in needs.items() if row not in left_out]
+def check_left(rows: Sequence[str], left_out: Mapping[str, str]) -> None:
+    """Raise HeadForcingError if the last row, which all others are compared with, or all others are left out."""
+    *others, last = rows
+    if last in left_out:
+        raise HeadForcingError(f"{last} is left out, and all rows are compared with it: {left_out[last]}")
+    if all(row in left_out for row in others):
+        raise HeadForcingError(f"no row besides {last} is left; {others[0]}: {left_out[others[0]]}")
 
 
-def check_room(unmade: Sequence[ScoredVideo], needs: Sequence[Needs]) -> Needs | None:
-    """The needs of all videos; raises HeadForcingError where they do not fit on the disk. None without videos to make.
-
-    Finished blocks of one video at a time stay, unless a folder is given for them.
-    """
-    if not unmade:
-        return None
-    args, kept = unmade[0].args, len(unmade) if unmade[0].keeps_runs else 1
-    run_folder, video = (max(getattr(need, part) for need in needs) for part in ("run_folder", "video"))
-    together = replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video)
-    check_disk(together, args.runs or args.out, args.out)
-    return together
-
-
-def note_of(path: Path) -> Note | None:
+def _note_of(path: Path) -> Note | None:
     """The note beside a video that is finished and as it was written; None for any other."""
     try:
         note: Note = json.loads(path.with_suffix(".json").read_text("utf-8"))
@@ -157,17 +142,6 @@ def note_of(path: Path) -> Note | None:
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return note if whole else None
-
-
-def known_note(each: ScoredVideo) -> Note | None:
-    """The note of a finished video; raises HeadForcingError if it was made from something else."""
-    note, wanted = note_of(each.video.path), each.made_from
-    if note is None or note["made_from"] == wanted:
-        return note
-    other = next(key for key in wanted if note["made_from"].get(key) != wanted[key])
-    raise HeadForcingError(
-        f"{each.video.path} was made with other {other.replace('_', ' ')}: choose another --out, or remove this folder"
-    )
 
 
 @dataclass(frozen=True)
@@ -183,7 +157,7 @@ class ScoreJob:
 def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
     video = planned_video(job.compared)
-    note = note_of(video.path)
+    note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
         per_block, panel = video.plan.schedule.frames_per_block, panel_of(job.compared.args)
         numbers = note["numbers"] | report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
@@ -199,7 +173,7 @@ def score_video(job: ScoreJob) -> Numbers:
 
 
 class Scores:
-    """The numbers of all videos, those of earlier runs included.
+    """The numbers of all videos, those of earlier runs included, without those of metrics that are not asked for.
 
     Args:
         metrics: the metrics with models that each video is scored with: by name the stamp of their files
@@ -210,55 +184,67 @@ class Scores:
 
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
         self.videos, self.metrics = list(videos), dict(metrics)
-        notes = {each.name: note for each in self.videos if (note := known_note(each)) is not None}
-        self.made, mixed = set(notes), self._mixed(list(notes.values()))
+        unasked = {column.key for name, metric in METRICS.items() if name not in metrics for column in metric.columns}
+        notes = {each.name: note for each in self.videos if (note := each.note()) is not None}
+        self.made = set(notes)
         self.known: dict[str, Numbers] = {
-            name: {key: value for key, value in note["numbers"].items() if key not in mixed}
+            name: {key: value for key, value in note["numbers"].items() if key not in unasked}
             for name, note in notes.items()
             if self.metrics.items() <= note["metrics"].items()
         }
-
-    def _mixed(self, notes: Sequence[Note]) -> set[str]:
-        """The numbers of metrics that are not asked for now and that some videos have from other files than others."""
-        mixed = set()
-        for name, metric in METRICS.items():
-            found = {note["metrics"][name] for note in notes if name in note["metrics"]}
-            if name not in self.metrics and len(found) > 1:
-                mixed |= {column.key for column in metric.columns}
-        return mixed
-
-    def without(self, rows: Container[str]) -> Scores:
-        """The scores of the other rows."""
-        return Scores([each for each in self.videos if each.row not in rows], self.metrics)
 
     @property
     def todo(self) -> list[ScoredVideo]:
         return [each for each in self.videos if each.name not in self.known]
 
     @property
-    def count(self) -> int:
-        """Number of videos, each counted once."""
-        return len({each.name for each in self.videos})
-
     def unmade(self) -> list[ScoredVideo]:
         return [each for each in self.videos if each.name not in self.made]
+
+    @property
+    def progress(self) -> str:
+        return f"{len(self.known)} of {len({each.name for each in self.videos})} videos are finished"
+
+    def leave_out_unfit(self, farm: Farm) -> tuple[dict[str, str], Needs | None]:
+        """Leave out rows whose videos cannot be made; returns why, and the needs of all others that are to be made.
+
+        All videos of a row and a story have one size, so that one of each is checked. Finished blocks of one video at a
+        time stay, unless `--runs` names a folder for them. Raises HeadForcingError where the disk has no room.
+        """
+        left_out: dict[str, str] = {}
+        found: dict[tuple[str, str, str], Needs] = {}
+        for each in self.unmade:
+            video, key = each.video, (each.row, each.story, each.video.entry.key)
+            if each.row not in left_out and key not in found:
+                try:
+                    found[key] = video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+                except HeadForcingError as error:
+                    left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
+        self.videos = [each for each in self.videos if each.row not in left_out]
+        needs, unmade = [need for (row, *_), need in found.items() if row not in left_out], self.unmade
+        if not unmade:
+            return left_out, None
+        args, kept = unmade[0].args, 1 if unmade[0].args.runs is None else len(unmade)
+        run_folder, video_file = (max(getattr(need, part) for need in needs) for part in ("run_folder", "video"))
+        together = replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video_file)
+        check_disk(together, args.runs or args.out, args.out)
+        return left_out, together
 
     def complete(self, farm: Farm, quiet: bool) -> None:
         """Make and score what is missing; raises HeadForcingError at the end if a video failed."""
         todo, failed = self.todo, {}
         if not todo:
             return
-        unmade = self.unmade()
-        embeds = _encoded(unmade)
+        embeds = _encoded(self.unmade)
         renders = {}
-        for each in unmade:
+        for each in self.unmade:
             source = each.video.source
             renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.texts]), source
         check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:
-            with farm, tqdm(total=self.count, initial=len(self.known), unit="video", disable=quiet) as bar:
+            with farm, tqdm(total=len({each.name for each in todo}), unit="video", disable=quiet) as bar:
                 shared = {text: farm.share(embed) for text, embed in embeds.items()}
                 jobs = {each.name: self._job(each, shared, farm) for each in todo}
                 for outcome in farm.run(score_video, jobs):
@@ -268,27 +254,27 @@ class Scores:
                         failed[outcome.name] = outcome
                     bar.update()
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(*stop.args, self._progress()) from stop
+            raise KeyboardInterrupt(*stop.args, f"{self.progress}, the same command goes on") from stop
         for outcome in failed.values():
             try:
                 outcome.get()
             except HeadForcingError as error:
-                raise HeadForcingError(f"{error} ({self._progress()})") from error
-
-    def _progress(self) -> str:
-        return f"{len(self.known)} of {self.count} videos are finished, the same command goes on"
+                raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
 
     def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
-        made = each.name in self.made
-        embeds = [] if made else [shared[text] for text in each.video.source.texts]
+        embeds = [] if each.name in self.made else [shared[text] for text in each.video.source.texts]
         compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
-        runs = None if each.keeps_runs else each.video.source.machine.runs
+        runs = each.video.source.machine.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
-    def lay_out(self, folder: Path, story: str, questions: Sequence[str] = (), shuffles: int = 0) -> vbench.Export:
-        """Lay out the videos of a story for VBench, a row for each entry."""
-        rows = {key: [(each.video.path, each.prompt) for each in made] for key, made in self.by_entry(story).items()}
-        return vbench.export(folder, questions, shuffles, rows)
+    def add_vbench(self, folder: Path, story: str) -> str:
+        """Lay out a story's videos for VBench, take up what it has measured, and return the line that measures."""
+        rows, results = self.by_entry(story), vbench.read_results(folder)
+        files = {key: [(each.video.path, each.prompt) for each in made] for key, made in rows.items()}
+        for key, names in vbench.lay_out(folder, files).items():
+            for each, name in zip(rows[key], names, strict=True):
+                self.known[each.name] = self.known[each.name] | results.get((key, name), {})
+        return f"for VBench, then repeat this command:\n{vbench.command(folder)}"
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each once."""

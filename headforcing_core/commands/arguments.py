@@ -10,106 +10,77 @@ from typing import Any
 from .. import names
 from ..demo import words
 from ..render.settings import DEFAULTS
-from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
-from ..timeline.switch import SWITCHES
-from .help import HELP
+from ..rollout.schedule import SCHEDULES
+from .options import OPTIONS
 from .parser import (
     COMPARED_FILES,
     DEMO_FILES,
-    FOLLOWED,
     LATENTS,
-    NAMED,
     PROFILE,
     PROFILE_OUT,
     READ,
-    STORE,
+    STORED,
     TEXT,
     VIDEO,
     WRITTEN,
-    Commands,
     PathType,
-    built_method,
+    count,
     folder_read,
     folder_written,
-    seed_number,
-    speeds,
+    scale,
+    subcommands,
 )
 
-Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
 Container = argparse._ActionsContainer  # a parser, or a group of its arguments
-THEMES = ("dark", "light")
+Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
 
 
 def add(to: Container, name: str, kind: Any = None, default: Any = None, text: str | None = None, **more: Any) -> None:
-    """Add an argument, with the text of `HELP` where it has none of its own.
+    """Add an argument; what is not given is as in `OPTIONS`.
 
     `kind` is its type, its choices, or `bool` for one that is given or not.
     """
+    if name in OPTIONS:
+        known_kind, known_default, known_text, *rest = OPTIONS[name]
+        kind = known_kind if kind is None else kind
+        default = known_default if default is None else default
+        text, more = text or known_text, {**(rest[0] if rest else {}), **more}
     if kind is bool:
         more["action"] = "store_true"
     else:
         more |= {"type" if callable(kind) else "choices": kind, "default": default}
-    to.add_argument(name, help=text or HELP.get(name), **more)
+    to.add_argument(name, help=text, **more)
 
 
-def _add_settings(sub: Container, *fields: str, choices: Any = None) -> None:
-    """Add the arguments of fields of `RenderSettings`, with their types and defaults."""
-    for field in fields:
-        default = vars(DEFAULTS)[field]
-        add(sub, f"--{field.replace('_', '-')}", choices or type(default), default)
+def add_known(to: Container, options: str) -> None:
+    """Add options of `OPTIONS`, named without their dashes."""
+    for name in options.split():
+        add(to, f"--{name}")
 
 
 # --- arguments that several commands have
 
 
-def add_file_arguments(sub: argparse.ArgumentParser) -> None:
+def add_file_arguments(sub: Container) -> None:
     """Add the arguments that go with `--weights`: LoRA, text encoder, VAE, size and dtype."""
-    add(sub, "--lora", READ)
-    add(sub, "--size", default=f"{DEFAULTS.width}x{DEFAULTS.height}")
-    add(sub, "--text-encoder", READ)
-    add(sub, "--embeddings", READ)
-    add(sub, "--vae", READ)
-    add(sub, "--decoder", names.DECODERS, "auto")
-    add(sub, "--park-features", bool)
-    add(sub, "--num-heads", int)
-    add(sub, "--dtype", names.DTYPES, "bf16")
+    add_known(sub, "lora size text-encoder embeddings vae decoder park-features num-heads dtype")
 
 
-def add_render_arguments(sub: argparse.ArgumentParser) -> None:
+def add_render_arguments(sub: Container) -> None:
     """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
-    add(sub, "--seed", seed_number, DEFAULTS.seed)
-    add(sub, "--switch", SWITCHES, DEFAULTS.switch.kind)
-    add(sub, "--blend-blocks", int, DEFAULTS.switch.blend_blocks)
-    add(sub, "--re-anchor", bool)
-    add(sub, "--profile", PROFILE)
-    add(sub, "--rule", names.RULES)
-    add(sub, "--found-profiles", STORE)
-    add(sub, "--model-family", (AUTO_FAMILY, *SCHEDULES), AUTO_FAMILY)
-    _add_settings(sub, "sigmas", "episodic_frames", "recent_frames", "novelty_threshold", "update_interval")
-    _add_settings(sub, "sink_gate", "rope_jitter")
-    _add_settings(sub, "compression", choices=names.COMPRESSIONS)
-    add(sub, "--runs", STORE)
-    _add_settings(sub, "state_seconds")
-    add(sub, "--device", default="auto")
-    add(sub, "--vae-device", metavar="DEVICE")
-    add(sub, "--attention", ["auto", *names.BACKENDS], "auto")
-    for option in ("--cuda-graph", "--compile", "--fp8-linears"):
-        add(sub, option, bool)
+    add_known(sub, "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas episodic-frames")
+    add_known(sub, "recent-frames novelty-threshold update-interval sink-gate rope-jitter compression runs")
+    add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
 
 
-def add_farm_arguments(sub: argparse.ArgumentParser) -> None:
+def add_farm_arguments(sub: Container) -> None:
     """Add the arguments of a farm."""
-    add(sub, "--farm")
-    add(sub, "--farm-gpus", float)
-    add(sub, "--farm-workers", int)
+    add_known(sub, "farm farm-gpus farm-workers")
 
 
-def add_metric_arguments(sub: argparse.ArgumentParser) -> None:
+def add_metric_arguments(sub: Container) -> None:
     """Add the arguments of metrics that have models of their own."""
-    add(sub, "--metric-models", folder_read("*", "*/*"), metavar="FOLDER")
-    add(sub, "--metrics", names.METRICS, (), nargs="+", metavar="METRIC")
-    add(sub, "--aesthetic-head", READ, metavar="FILE")
-    add(sub, "--metric-device", default="auto")
+    add_known(sub, "metric-models metrics aesthetic-head metric-device")
 
 
 def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: bool = True, demo: bool = True) -> None:
@@ -117,39 +88,31 @@ def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: 
     hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
     source = sub.add_mutually_exclusive_group(required=required)
     add(source, "--demo", bool, text=hidden or "the embedded toy model")
-    add(source, "--weights", READ, text=f"{HELP['--weights']}; needs --prompts and --vae")
+    add(source, "--weights", text="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     default = "; default with --demo: its story" if demo else ""
     add(sub, "--prompts", TEXT, text=f"a timeline or one prompt, or @FILE{default}")
     add(sub, "--seconds", float, 0.0, "seconds; default: the timeline's length")
     add(sub, "--out", out, Path("output/compare"), "folder (output/compare)")
-    add(sub, "--scale", int, 6, hidden or "with --demo: every pixel becomes a square of this side (6)")
+    add(sub, "--scale", scale, 6, hidden or "with --demo: every pixel becomes a square of this side (6)")
     add_file_arguments(sub)
     add_render_arguments(sub)
     add_farm_arguments(sub)
 
 
-def _add_start_arguments(sub: argparse.ArgumentParser) -> Container:
-    """Add what a video can begin with; returns the group of which only one can be given."""
+def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: str, required: bool) -> Container:
+    """Add what only commands that render one video have: story and length, start and pictures, method, several GPUs;
+    returns the group of starts, of which only one can be given."""
+    prompts = sub.add_mutually_exclusive_group(required=required)
+    add(prompts, "--prompts", TEXT, text=story)
+    add(prompts, "--follow")
+    add(sub, "--seconds", float, 0.0, f"length; default: {length}")
     start = sub.add_mutually_exclusive_group()
-    add(start, "--start-image", READ, metavar="FILE")
-    add(start, "--start-video", READ, metavar="FILE")
-    add(sub, "--start-part", names.PARTS)
-    add(sub, "--start-seconds", float)
-    return start
-
-
-def _add_one_video_arguments(sub: argparse.ArgumentParser) -> None:
-    """Add what only commands that render one video have: method, and several GPUs."""
+    add_known(start, "start-image start-video")
+    add_known(sub, "start-part start-seconds reference")
     add_render_arguments(sub)
-    add(sub, "--method", built_method, DEFAULTS.method, metavar=f"{{{','.join(names.METHODS)}}}")
-    add(sub, "--set", action="append", default=[], metavar="NAME=VALUE")
-    _add_settings(sub, "roles", choices=names.ROLE_ARRANGEMENTS)
-    _add_settings(sub, "shuffle")
-    add(sub, "--gpus", int, 1)
-    add(sub, "--shard-weights", bool)
-    add(sub, "--gpu-speeds", speeds, metavar="A,B,...")
-    add(sub, "--rank-timeout", float, metavar="SECONDS")
+    add_known(sub, "method set roles shuffle gpus shard-weights gpu-speeds rank-timeout")
     sub.set_defaults(peers=None)
+    return start
 
 
 # --- the commands
@@ -157,37 +120,27 @@ def _add_one_video_arguments(sub: argparse.ArgumentParser) -> None:
 
 def _demo(sub: argparse.ArgumentParser) -> None:
     add(sub, "--out", folder_written(*DEMO_FILES), Path("output"), "folder for demo.mp4 and demo.png (output)")
-    prompts = sub.add_mutually_exclusive_group()
-    add(prompts, "--prompts", TEXT, text=f"a timeline in the toy world's words, or @FILE; {words.HELP}")
-    add(prompts, "--follow", FOLLOWED, metavar="FILE")
-    add(sub, "--seconds", float, 0.0, "length; default: the story's 60")
-    add(sub, "--scale", int, 6, "every pixel becomes a square of this side (6: 384x384)")
-    _add_start_arguments(sub)
-    add(sub, "--reference", NAMED, [], action="append", metavar="NAME=FILE")
+    add(sub, "--scale", scale, 6, "every pixel becomes a square of this side (6: 384x384)")
     add(sub, "--latents", WRITTEN, text="latents to write, too (.safetensors)")
-    _add_one_video_arguments(sub)
+    story = f"a timeline in the toy world's words, or @FILE; {words.HELP}"
+    _add_one_video_arguments(sub, story, "the story's 60", required=False)
 
 
 def _generate(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--weights", READ, required=True)
-    prompts = sub.add_mutually_exclusive_group(required=True)
-    add(prompts, "--prompts", TEXT, text="a timeline or one prompt, or @FILE")
-    add(prompts, "--follow", FOLLOWED, metavar="FILE")
-    add(sub, "--seconds", float, 0.0, "length; default: the timeline's")
+    add(sub, "--weights", required=True)
     add_file_arguments(sub)
     add(sub, "--out", VIDEO, text="MP4 to write")
     add(sub, "--latents", WRITTEN, text="latents to write (.safetensors)")
-    add(_add_start_arguments(sub), "--start-latents", READ)
-    add(sub, "--reference", NAMED, [], action="append", metavar="NAME=FILE")
-    _add_one_video_arguments(sub)
+    start = _add_one_video_arguments(sub, "a timeline or one prompt, or @FILE", "the timeline's", required=True)
+    add(start, "--start-latents", READ, text="latents of a video to continue")
 
 
 def _encode(sub: argparse.ArgumentParser) -> None:
     add(sub, "out", WRITTEN, text="safetensors file to write")
-    add(sub, "--text-encoder", READ, required=True)
+    add(sub, "--text-encoder", required=True)
     prompts = "timelines or single prompts, as text or @FILE"
     add(sub, "--prompts", TEXT, text=prompts, nargs="+", required=True)
-    add(sub, "--device", default="auto", text="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
+    add(sub, "--device", text="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
     models = "of the model; longlive2 has texts of its own where a shot begins"
     add(sub, "--model-family", SCHEDULES, DEFAULTS.model_family, models)
 
@@ -197,12 +150,11 @@ def _decode(sub: argparse.ArgumentParser) -> None:
     add(sub, "latents", LATENTS, text=text, metavar="RUN")
     add(sub, "out", VIDEO, text="MP4 to write")
     vae = sub.add_mutually_exclusive_group(required=True)
-    add(vae, "--vae", READ, text="VAE of Wan 2.1 or 2.2, or a tiny decoder")
+    add(vae, "--vae", text="VAE of Wan 2.1 or 2.2, or a tiny decoder")
     add(vae, "--demo", bool, text="the embedded model's VAE")
-    add(sub, "--scale", int, 1, "every pixel becomes a square of this side (1)")
-    add(sub, "--decoder", names.DECODERS, "auto", "what the file of --vae is (auto)")
-    add(sub, "--dtype", names.DTYPES, "bf16")
-    add(sub, "--device", default="auto")
+    add(sub, "--scale", scale, 1, "every pixel becomes a square of this side (1)")
+    add(sub, "--decoder", text="what the file of --vae is (auto)")
+    add_known(sub, "dtype device")
 
 
 def _batch(sub: argparse.ArgumentParser) -> None:
@@ -215,11 +167,11 @@ def _batch(sub: argparse.ArgumentParser) -> None:
 
 def _inspect(sub: argparse.ArgumentParser) -> None:
     add(sub, "file", READ)
-    add(sub, "--num-heads", int)
+    add_known(sub, "num-heads")
 
 
 def _budget(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--size", default="832x480")
+    add_known(sub, "size")
     add(sub, "--seconds", float, [60.0, 300.0], nargs="+")
     add(sub, "--model-family", names.LISTED_FAMILIES, "self_forcing", "1.3B or LongLive 2.0 5B")
 
@@ -233,42 +185,36 @@ def _memory(sub: argparse.ArgumentParser) -> None:
 def _convert(sub: argparse.ArgumentParser) -> None:
     add(sub, "file", READ)
     add(sub, "out", WRITTEN, text="new .safetensors file")
-    add(sub, "--weights", default="auto", text="which copy: auto, generator_ema, generator (auto)")
-    add(sub, "--lora", READ, text="LoRA to merge")
+    sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
+    add(sub, "--lora", text="LoRA to merge")
     add(sub, "--lora-strength", float, 1.0)
-    add(sub, "--num-heads", int)
+    add_known(sub, "num-heads dtype")
     add(sub, "--frames-per-block", int, text="recorded in the file: 3 chunkwise, 1 framewise")
-    add(sub, "--model-family", SCHEDULES, text="recorded in the file, for --model-family auto")
-    add(sub, "--dtype", names.DTYPES, "bf16")
+    sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
 
 
 def _profile(sub: argparse.ArgumentParser) -> None:
     add(sub, "out", PROFILE_OUT, text="head profile to write (.json); the measured shares go beside it")
     source = sub.add_mutually_exclusive_group(required=True)
-    add(source, "--weights", READ)
+    add(source, "--weights")
     add(source, "--demo", bool, text="the embedded toy model")
     add(sub, "--demo-weights", READ, text="with --demo: another model of the toy world, .safetensors")
-    add(sub, "--lora", READ, text="LoRA to merge")
-    add(sub, "--num-heads", int)
-    add(sub, "--text-encoder", READ)
-    add(sub, "--embeddings", READ)
+    add(sub, "--lora", text="LoRA to merge")
+    add_known(sub, "num-heads text-encoder embeddings")
     add(sub, "--prompts", TEXT, text="one prompt per line, or @FILE; default: twenty that come with the pack")
     add(sub, "--preset", names.BUDGETS, "full", "full: 20 prompts x 30 s; quick: 4 x 10 s")
-    add(sub, "--rule", names.RULES, "quota", "of the roles; the shares stay the same (quota)")
+    add(sub, "--rule", default="quota", text="of the roles; the shares stay the same (quota)")
     told = "measure return stories, too: which heads look up an earlier visit of a scene (off)"
     add(sub, "--returns", bool, text=told)
     add(sub, "--rope", ["absolute", "contiguous"], "absolute", "absolute: as in the paper")
-    add(sub, "--size", default="832x480")
-    sub.add_argument("--model-family", choices=SCHEDULES, default="self_forcing")
+    add(sub, "--model-family", SCHEDULES, "self_forcing", "noise levels and block of the model (self_forcing)")
     add(sub, "--shard", default="1/1", text="the share of one machine of a farm: 2/4 is the second of four")
-    add(sub, "--seed", seed_number, 0)
-    add(sub, "--device", default="auto")
-    add(sub, "--dtype", names.DTYPES, "bf16")
+    add_known(sub, "size seed device dtype")
     add_farm_arguments(sub)
 
 
 def _profiles(parser: argparse.ArgumentParser) -> None:
-    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    command = subcommands(parser)
     sub = command("merge", "profiles.merge", "Add up measurements of the same setup from several machines.")
     add(sub, "measured", READ, text="measured shares (.safetensors)", nargs="+")
     add(sub, "--out", PROFILE_OUT, text="head profile to write (.json)", required=True)
@@ -281,37 +227,38 @@ def _profiles(parser: argparse.ArgumentParser) -> None:
     add(sub, "profile", PROFILE, text="file, or name of a bundled profile")
     add(sub, "out", WRITTEN, text="PNG to write")
     add(sub, "--measured", READ, text="measured shares: adds stability")
-    add(sub, "--theme", THEMES, "light")
+    add_known(sub, "theme")
 
 
 def _report(sub: argparse.ArgumentParser) -> None:
     add(sub, "video", READ)
     add(sub, "--plot", WRITTEN, text="PNG to write: the metrics as a plot")
-    add(sub, "--theme", THEMES, "light")
-    add(sub, "--frames-per-block", int, text="latent frames; default: read from the file, else 3")
+    add_known(sub, "theme")
+    add(sub, "--frames-per-block", count, text="latent frames; default: read from the file, else 3")
     add(sub, "--prompts", TEXT, text="the timeline it was made with, or @FILE; default: read from the file")
     add_metric_arguments(sub)
 
 
 def _compare(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--methods", nargs="+")
+    published = f"{names.ALL}: every published one that the weights allow ({' '.join(names.COMPARED_METHODS)})"
+    add(sub, "--methods", text=f"names, as of --method; {published}", nargs="+")
     add_source_arguments(sub, folder_written(*COMPARED_FILES))
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:
-    command = Commands(parser.add_subparsers(required=True, metavar="COMMAND"))
+    command = subcommands(parser)
     sub = command("list", "runs.list_runs", "List stored videos: finished blocks, size of the folder, prompt.")
-    add(sub, "folder", STORE, text="the folder given to --runs; ComfyUI's is output/head_forcing")
+    add(sub, "folder", STORED, text="the folder given to --runs; ComfyUI's is output/head_forcing")
     sub = command("takes", "runs.list_run_takes", "List stored videos as a table: take, date, length, size, prompts.")
-    add(sub, "folder", STORE, text="as for `runs list`; default: the current folder", nargs="?")
+    add(sub, "folder", STORED, text="as for `runs list`; default: the current folder", nargs="?", default=Path())
     text = "Report drift of a stored video's latents, and decisions of episodic memory."
     sub = command("show", "runs.show_run", text)
-    add(sub, "folder", STORE)
+    add(sub, "folder", STORED)
     add(sub, "name", text="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
     add(sub, "--plot", WRITTEN, text="PNG to write: the report as a plot")
-    add(sub, "--theme", THEMES, "light")
+    add_known(sub, "theme")
     sub = command("prune", "runs.prune_runs", "Remove the oldest run folders until the others fit into a size.")
-    add(sub, "folder", STORE)
+    add(sub, "folder", STORED)
     add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
 
 
@@ -320,26 +267,29 @@ def _replay(sub: argparse.ArgumentParser) -> None:
     add(sub, "--run", text="name of the run in config.json", dest="run_name", required=True)
     add(sub, "--out", WRITTEN, text="safetensors file to write, tensor `latents`", required=True)
     add(sub, "--events", WRITTEN, text="JSON file for the memory events")
-    sub.add_argument("--device", default="cpu")
-    add(sub, "--attention", ["auto", *names.BACKENDS, "reference"], "auto")
+    add(sub, "--device", default="cpu", text="auto, cpu, cuda, mps (cpu)")
+    add(sub, "--attention", ["auto", *names.BACKENDS, "reference"])
 
 
-ARGUMENTS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None]]] = {
-    "demo": ("render.demo", _demo),
-    "generate": ("render.generate", _generate),
-    "encode": ("stages.encode", _encode),
-    "decode": ("stages.decode", _decode),
-    "batch": ("batch.batch", _batch),
-    "inspect": ("files.inspect", _inspect),
-    "methods": ("files.methods", lambda sub: None),
-    "budget": ("files.budget", _budget),
-    "memory": ("files.memory", _memory),
-    "convert": ("files.convert", _convert),
-    "profile": ("profiles.profile", _profile),
-    "profiles": ("", _profiles),
-    "report": ("report.report", _report),
-    "compare": ("compare.compare", _compare),
-    "runs": ("", _runs),
-    "replay": ("replay.replay_case", _replay),
-}
-"""For each command, in the order of the help, its function and what adds its arguments."""
+COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
+    "demo": ("render.demo", _demo, "Render a one-minute, six-prompt video with the embedded toy model; no download."),
+    "generate": ("render.generate", _generate, "Render a video from Self Forcing weights (or a relative) and prompts."),
+    "encode": ("stages.encode", _encode, "Write the embeddings of prompts, which `generate --embeddings` reads."),
+    "decode": ("stages.decode", _decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to "
+               "an MP4."),
+    "batch": ("batch.batch", _batch, "Render many videos, named in a file; the same command goes on where it stopped."),
+    "inspect": ("files.inspect", _inspect, "Describe a checkpoint or head profile, and the cache it needs."),
+    "methods": ("files.methods", lambda sub: None, "All methods, with their options and defaults for --set."),
+    "budget": ("files.budget", _budget, "Size of the 1.3B model's KV cache by method and length."),
+    "memory": ("files.memory", _memory, "What a minute of the 1.3B model takes, how it fits on a card; by estimate."),
+    "convert": ("files.convert", _convert, "Write one bf16 copy of a checkpoint as .safetensors with metadata."),
+    "profile": ("profiles.profile", _profile, "Measure what every attention head attends to and save a head profile."),
+    "profiles": ("", _profiles, "Merge, compare, describe and plot head profiles."),
+    "report": ("report.report", _report, "Measure flicker, seams, drift, freezes and repetition of a video; not "
+               "VBench."),
+    "compare": ("compare.compare", _compare, "Render one timeline with several methods: videos side by side, one "
+                "table."),
+    "runs": ("", _runs, "List, show and prune run folders."),
+    "replay": ("stages.replay_case", _replay, "Run a recorded case again and write its latents (parity, bug reports)."),
+}  # fmt: skip
+"""For each command, in the order of the help: its function, what adds its arguments, and its help."""

@@ -6,29 +6,26 @@ import argparse
 import json
 import os
 import platform
+import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
+from tqdm import tqdm
 
 from ..distributed.farm import Farm, Outcome, Shared
-from ..distributed.farm_progress import BlocksBar
 from ..errors import HeadForcingError, first_sentence, one_line
 from ..files import check_writable, claimed, replacing
 from ..hashing import file_hash
 from ..head_profiles.profiler import pick_part
 from ..render.describe import markdown_table
-from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
 from ..rollout.rows import Picture
-from ..runs.folder import count_blocks
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
 from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model
@@ -62,36 +59,36 @@ class Planned:
         starts: it begins with video frames, or holds pictures, which are read and encoded where it is made.
     """
 
-    args: argparse.Namespace
     source: Source
     plan: RenderPlan
     needs: Needs
     starts: bool
 
     @property
-    def reads(self) -> Any:
-        """The text encoder of its prompts."""
+    def texts(self) -> list[tuple[Any, str]]:
+        """The text encoder and the text of each prompt."""
         files = self.source.files
-        return None if files is None else (files.text_encoder, files.embeddings)
+        encoder = None if files is None else (files.text_encoder, files.embeddings)
+        return [(encoder, text) for text in self.source.texts]
 
 
 def batch(args: argparse.Namespace) -> Result:
     """Make the videos that are not finished, and report the outcome of each."""
-    begun, farm = time.monotonic(), farm_of(args)
-    out = args.out.absolute()
-    jobs = read_jobs(args.jobs, out)
-    names = list(jobs)
-    jobs = {names[place]: jobs[names[place]] for place in pick_part(len(names), args.shard)}
+    begun, farm, out = time.monotonic(), farm_of(args), args.out.absolute()
+    jobs = list(read_jobs(args.jobs, out).items())
+    jobs = [jobs[place] for place in pick_part(len(jobs), args.shard)]
     check_writable(out / "probe")
-    rows = {name: finished(args) for name, args in jobs.items()}
-    todo = {name: jobs[name] for name, row in rows.items() if row is None}
+    rows = {name: finished(video) for name, video in jobs}
+    todo = {name: video for name, video in jobs if rows[name] is None}
+    for video in todo.values():
+        video.json = args.json or farm.parallel  # workers show no bars
     check_files(args.jobs, todo)
     planned = {name: _plan(name, video, farm) for name, video in todo.items()}
     made: dict[str, Outcome[Note]] = {}
     if planned:
         check_disk(in_turn([video.needs for video in planned.values()]), out, out)
         try:
-            _make(planned, farm, made, args.json)
+            _make(todo, planned, farm, made, args.json)
         except KeyboardInterrupt as stop:
             done = sum(row is not None for row in rows.values()) + sum(o.error is None for o in made.values())
             said = f"{done} of {len(rows)} videos are finished, what is made of the others is kept in {out / 'runs'}"
@@ -127,7 +124,7 @@ def make_video(job: VideoJob) -> Note:
             "problems": list(result.problems),
             "made_by": {"machine": platform.node(), "process": os.getpid()},
         }
-        with replacing(_note(args)) as temporary:
+        with replacing(args.runs / "finished.json") as temporary:
             temporary.write_text(json.dumps(note, indent=1), encoding="utf-8")
     return note
 
@@ -135,7 +132,7 @@ def make_video(job: VideoJob) -> Note:
 def finished(args: argparse.Namespace) -> Note | None:
     """The note of a video that is finished: same options, and files as they were written; None for another."""
     try:
-        note = json.loads(_note(args).read_text(encoding="utf-8"))
+        note = json.loads((args.runs / "finished.json").read_text(encoding="utf-8"))
         files = {path.name: file_hash(path) for path in outputs(args)}
         if (note["identity"], note["files"]) != (args.identity, files):
             return None
@@ -144,11 +141,6 @@ def finished(args: argparse.Namespace) -> Note | None:
         return {**result, "seconds": 0.0, "kept": True}
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def _note(args: argparse.Namespace) -> Path:
-    path: Path = args.runs / "finished.json"
-    return path
 
 
 def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
@@ -163,51 +155,46 @@ def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
         # a worker reads the video frames of a start itself: of many videos they would not fit into memory
         starts = source.start is not None or bool(source.references)
         stand_ins = {name: Picture(torch.empty(0), name) for name in source.references}
-        return Planned(args, replace(source, start=None, references={}, pictures=stand_ins), plan, needs, starts)
+        return Planned(replace(source, start=None, references={}, pictures=stand_ins), plan, needs, starts)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
 
 
-def _make(planned: Mapping[str, Planned], farm: Farm, made: dict[str, Outcome[Note]], quiet: bool) -> None:
+def _make(
+    todo: Mapping[str, argparse.Namespace],
+    planned: Mapping[str, Planned],
+    farm: Farm,
+    made: dict[str, Outcome[Note]],
+    quiet: bool,
+) -> None:
     """Make all videos and put their outcomes into `made`."""
-    encoded = _encode(list(planned.values()))
-    checked: dict[str, tuple[RenderJob, Source]] = {}
-    progress: dict[str, tuple[int, Callable[[], int]]] = {}
-    for name, video in planned.items():
-        job = video.source.job(video.plan, [encoded[video.reads, text] for text in video.source.texts])
-        checked[name] = job, video.source
-        # the keys of a video that begins with video frames are known only where these are encoded
-        count = int if video.starts else partial(count_blocks, job.folder, job.keys)
-        progress[name] = len(job.keys), count
+    encoded: dict[tuple[Any, str], Tensor] = {}  # each text encoder is loaded once
+    for encoder, source in {video.texts[0][0]: video.source for video in planned.values()}.items():
+        texts = list(dict.fromkeys(text for v in planned.values() for reads, text in v.texts if reads == encoder))
+        encoded |= {(encoder, text): e.cpu() for text, e in zip(texts, source.encode(texts), strict=True)}
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
+    checked = {n: (v.source.job(v.plan, [encoded[text] for text in v.texts]), v.source) for n, v in planned.items()}
     check_roles(checked, farm)
-    del checked, job
+    del checked
     with farm:
         shared = {key: farm.share(embed) for key, embed in encoded.items()}
         del encoded
         jobs = {
             name: VideoJob(
-                video.args,
-                embeds=tuple(shared[video.reads, text] for text in video.source.texts),
+                todo[name],
+                embeds=tuple(shared[text] for text in video.texts),
                 source=None if farm.parallel or video.starts else video.source,
                 patience=PATIENCE_SECONDS if farm.parallel else 0.0,
             )
             for name, video in planned.items()
         }
-        with BlocksBar(progress, quiet) as bar:
+        with tqdm(total=len(jobs), unit="video", desc="rendering", disable=quiet or not farm.parallel) as bar:
             for outcome in farm.run(make_video, jobs):
                 made[outcome.name] = outcome
-                bar.ended(outcome.name, _line(_row(outcome.name, None, outcome)), outcome.error is None)
-
-
-def _encode(videos: list[Planned]) -> dict[tuple[Any, str], Tensor]:
-    """The embedding of every text that is read, by encoder and text; each encoder is loaded once."""
-    encoded: dict[tuple[Any, str], Tensor] = {}
-    for reads, source in {video.reads: video.source for video in videos}.items():
-        texts = list(dict.fromkeys(text for v in videos if v.reads == reads for text in v.source.texts))
-        encoded |= {(reads, text): e.cpu() for text, e in zip(texts, source.encode(texts), strict=True)}
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    return encoded
+                if not quiet:
+                    tqdm.write(_line(_row(outcome.name, None, outcome)), file=sys.stderr)
+                bar.update()
 
 
 def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
@@ -237,12 +224,12 @@ def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
         numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
         told = ", ".join(row["files"]) if "files" in row else row["why"].replace("|", "/")
         cells.append([row["name"], row["state"], *numbers, told])
-    took = {"farm_start": farm.start_seconds, "all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
+    took = {"all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
         "",
         ", ".join(f"{number} {state}" for state, number in count.items()),
-        f"farm     {farm.describe()}" + (f"; ready after {took['farm_start']:.1f} s" if farm.parallel else ""),
+        f"farm     {farm.describe()}",
         f"took     {took['all']:.1f} s; the videos, added up, {took['videos']:.1f} s",
     ]
     found = {"videos": rows, "seconds": took, "farm": farm.describe()}

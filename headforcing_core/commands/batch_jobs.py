@@ -15,11 +15,10 @@ from ..errors import HeadForcingError, unknown_name
 from ..files import Named, check_kept
 from ..hashing import digest
 from ..timeline.grammar import split_lines
-from .arguments import ARGUMENTS
+from .arguments import COMMANDS
 from .parser import VIDEO, Parser, named_file, named_files
 from .values import portable, read_file
 
-MAX_VIDEOS = 100_000
 OTHERS = {"name", "demo", "seeds", "latents"}  # fields of a line that are no options of a command
 SEVERAL = {"gpus", "shard_weights", "gpu_speeds", "rank_timeout"}  # options of one video on several GPUs
 COMMANDS_OWN = {"out", "follow", "runs", "json", "run"} | SEVERAL  # options that a line cannot have
@@ -37,7 +36,7 @@ class _LineParser(Parser):
 def _parser(command: str) -> Parser:
     """The parser of a line's options: those of `generate` or `demo`."""
     parser = _LineParser(prog=command, allow_abbrev=False, add_help=False)
-    ARGUMENTS[command][1](parser)
+    COMMANDS[command][1](parser)
     return parser
 
 
@@ -51,18 +50,14 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()
     for number, line in enumerate(split_lines(read_file(file)), 1):
-        if not line.strip():
-            continue
         try:
-            for name, args in _videos(line, number, out):
+            for name, args in _videos(line, number, out) if line.strip() else ():
                 if name.lower() in names:  # some file systems take them for one
                     raise HeadForcingError(f"there are two videos named {name!r}: give each its own name")
                 names.add(name.lower())
                 jobs[name] = args
         except HeadForcingError as error:
             raise HeadForcingError(f"{file.name}, line {number}: {error}") from error
-        if len(jobs) > MAX_VIDEOS:
-            raise HeadForcingError(f"{file.name} asks for more than {MAX_VIDEOS} videos: split it into several files")
     if not jobs:
         raise HeadForcingError(f'{file.name} has no line: write one JSON object a line, such as {{"demo": true}}')
     return jobs
@@ -128,8 +123,14 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
     args = portable(args)
+    # the options, and size and time of the files among them
+    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
+    pictures = [named_file(word)[1] for word in args.reference]
+    values = [value for value in options.values() if isinstance(value, (Path, str))]
+    files = [Path(value) for value in (*values, *pictures) if os.path.isfile(value)]
+    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    args.identity = digest({name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps)
     args.demo, args.json = demo, True
-    args.identity = _identity(args, latents)
     args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
@@ -153,13 +154,3 @@ def _words(fields: dict[str, Any]) -> Iterator[str]:
             yield f"{option}={value}"
         else:
             raise HeadForcingError(f"{field} must be a text, a number, true or false, got {value!r:.80}")
-
-
-def _identity(args: argparse.Namespace, latents: bool) -> str:
-    """A hash of the options, and of size and time of the files among them."""
-    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
-    pictures = [named_file(word)[1] for word in args.reference]
-    values = [value for value in options.values() if isinstance(value, (Path, str))]
-    files = [Path(value) for value in (*values, *pictures) if os.path.isfile(value)]
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    return digest({name: str(value) for name, value in options.items()}, latents, stamps)

@@ -14,11 +14,10 @@ from typing import Any, TextIO, cast
 
 from ..errors import HeadForcingError
 from ..files import reason
-from .arguments import ARGUMENTS
-from .help import COMMANDS
-from .parser import Commands, Parser
+from .arguments import COMMANDS
+from .parser import Parser, subcommands
 
-RESEARCH = ("check-claim", "evaluate", "read-vbench", "rooms", "tables")
+RESEARCH = ("check-claim", "evaluate", "rooms")
 """The commands of the folder `research` of a checkout."""
 
 
@@ -47,14 +46,6 @@ def run_command(args: argparse.Namespace) -> int:
     return _answer(*_run(args))
 
 
-def _answer(code: int, text: str) -> int:
-    if text and code in (0, 1):
-        return print_result(text, code)
-    if text:
-        sys.stderr.write(f"{text}\n")
-    return code
-
-
 def _run(args: argparse.Namespace) -> tuple[int, str]:
     """The exit code of a command, and its result or what went wrong."""
     try:
@@ -78,35 +69,37 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
 def _parser(words: Sequence[str] = ()) -> Parser:
     """The parser of all commands; where `words` name one, the others have no arguments."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    Commands(parser.add_subparsers(required=True, metavar="COMMAND")).add_all(ARGUMENTS, COMMANDS, words)
+    add_command, named = subcommands(parser), [name for name in COMMANDS if name in words] or COMMANDS
+    for name, (run, add_arguments, text) in COMMANDS.items():
+        sub = add_command(name, run, text)
+        if name in named:
+            add_arguments(sub)
     return parser
 
 
 def _function(run: Any) -> Any:
-    """The function of a command, which may be given by its name."""
+    """The function of a command, which may be given by its name.
+
+    Torch is imported without garbage collection, and its modules are left out of later ones: looking through their
+    objects took a tenth of the time of a short command. A program that has torch already keeps its collection.
+    """
     if not isinstance(run, str):
         return run
     module, name = run.split(".")
-    with _no_collection():
-        return vars(import_module(f".{module}", __package__))[name]
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Import torch in the `with` block without garbage collection, and leave its modules out of later ones.
-
-    Looking through their objects took a tenth of the time of a short command. A program that has torch already keeps
-    its collection as it is.
-    """
-    if "torch" in sys.modules or not gc.isenabled():
-        yield
-        return
-    gc.disable()
+    pause = "torch" not in sys.modules and gc.isenabled()
     try:
-        yield
-        gc.freeze()
+        if pause:
+            gc.disable()
+        found = import_module(f".{module}", __package__)
+        if pause:
+            gc.freeze()
     finally:
-        gc.enable()
+        if pause:
+            gc.enable()
+    return vars(found)[name]
+
+
+# ----------------------------------------------------------------------------------------- what is printed
 
 
 class Losable:
@@ -153,20 +146,24 @@ def usable_streams() -> Iterator[None]:
                         _lose(stream)
 
 
-def print_result(text: str, code: int) -> int:
-    """Print the result of a command; returns its exit code, which is 1 where stdout does not take it.
+def _answer(code: int, text: str) -> int:
+    """Print a result, or what went wrong; returns the exit code, which is 1 where stdout does not take a result.
 
     Whoever closes a pipe has read what they wanted.
     """
+    if not text:
+        return code
+    if code not in (0, 1):
+        sys.stderr.write(f"{text}\n")
+        return code
     try:
         sys.stdout.write(f"{text}\n")
         sys.stdout.flush()
-    except BrokenPipeError:
-        _lose(sys.stdout)
     except (OSError, ValueError) as error:
         _lose(sys.stdout)
-        sys.stderr.write(f"error: the result cannot be printed: {reason(error)}\n")
-        return 1
+        if not isinstance(error, BrokenPipeError):
+            sys.stderr.write(f"error: the result cannot be printed: {reason(error)}\n")
+            return 1
     return code
 
 

@@ -1,19 +1,24 @@
-"""The command `compare`: one timeline rendered with several methods, side by side."""
+"""The command `compare`: one timeline rendered with several methods, side by side.
+
+Its videos are planned, rendered and measured in this process, or by the workers of a farm.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
 from tqdm import tqdm
 
 from ..demo import assets
+from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError
-from ..files import claimed_folder, replacing
+from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS
 from ..render.comparison import (
     NOTE,
@@ -22,17 +27,20 @@ from ..render.comparison import (
     entries_of,
     grid,
     left_out_notes,
+    measured,
     method_notes,
     names_all,
     table,
 )
 from ..render.plan import RenderPlan
+from ..render.resources import check_disk, in_turn
 from ..versions import versions
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .compared_video import ComparedVideo, check_videos, compared_source, run_compared
-from .farms import check_roles, farm_of
+from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model
+from .report import panel_of
 from .source import Source
+from .values import changed, portable
 
 
 def compare(args: argparse.Namespace) -> Result:
@@ -60,10 +68,10 @@ def compare(args: argparse.Namespace) -> Result:
         return write_result(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
 
 
-def grid_tags(rows: Sequence[Compared], about: dict[str, Any]) -> dict[str, str]:
+def grid_tags(rows: Sequence[Compared], about: Mapping[str, Any]) -> dict[str, str]:
     """The metadata tag of a grid's file, in the format of other videos' tags."""
-    labels, shared = [row.entry.label for row in rows if row.seed == rows[0].seed], dict(about)
-    del shared["seeds"]
+    labels = [row.entry.label for row in rows if row.seed == rows[0].seed]
+    shared = {name: value for name, value in about.items() if name != "seeds"}
     return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
 
 
@@ -76,6 +84,57 @@ def write_result(
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
     return {"text": "\n".join([text, "", *files, *(f"table    {path}" for path in paths)]), "json": found}
+
+
+def compared_source(args: argparse.Namespace) -> Source:
+    """The source of all videos of a comparison: the model of `--weights` with its VAE, else the embedded one."""
+    if args.weights is not None and (args.prompts is None or args.vae is None):
+        raise HeadForcingError("--weights needs --prompts, and --vae, the Wan 2.1 VAE, to make videos")
+    return Source.of(args)
+
+
+@dataclass(frozen=True)
+class ComparedVideo:
+    """A planned video of a comparison; `source` has the options of its entry."""
+
+    entry: Entry
+    source: Source
+    plan: RenderPlan
+    path: Path
+
+    @classmethod
+    def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
+        """Plan an entry's video."""
+        source = replace(common, options=entry.options(common.options, seed))
+        return cls(entry, source, entry.planned(source.plan), folder / f"{entry.key}-seed{seed}.mp4")
+
+    def job(
+        self, args: argparse.Namespace, embeds: Sequence[Shared[Tensor]], farm: Farm, encodes: bool = False
+    ) -> ComparedJob:
+        """The video as a job; `args` have its prompts and its length, `encodes` as in `ComparedJob`."""
+        given = changed(args, out=self.path.parent, runs=self.source.machine.runs)
+        if farm.parallel:
+            given = changed(portable(given), json=True)  # workers show no bars
+        seed = self.source.options.seed
+        return ComparedJob(given, self.entry, seed, tuple(embeds), encodes, None if farm.parallel else self)
+
+
+@dataclass(frozen=True)
+class ComparedJob:
+    """A video of a comparison as a worker gets it.
+
+    Attributes:
+        args: of this video: its prompts and length, its folder as `out`, that of its finished blocks as `runs`.
+        encodes: whether any video of the comparison needs the VAE's encoder.
+        video: where the worker is this process; others look at their own machine.
+    """
+
+    args: argparse.Namespace
+    entry: Entry
+    seed: int
+    embeds: tuple[Shared[Tensor], ...]
+    encodes: bool
+    video: ComparedVideo | None
 
 
 def fitting(args: argparse.Namespace, entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
@@ -100,12 +159,12 @@ def run_entries(
 ) -> tuple[list[Compared], dict[str, Any]]:
     """Render every entry with every seed, one after another; returns the videos and what they have in common.
 
-    All are checked before the first is rendered.
+    All, and the disk space they need together, are checked before anything is loaded.
     """
-    source = compared_source(args)
+    source, farm = compared_source(args), farm_of(args)
     videos = {v.path.stem: v for v in (ComparedVideo.of(source, e, s, args.out) for e in entries for s in seeds)}
-    farm = farm_of(args)
-    check_videos(list(videos.values()), farm)
+    needs = [video.source.check_needs(video.plan, video.path, elsewhere=farm.remote) for video in videos.values()]
+    check_disk(in_turn(needs), source.machine.runs, args.out)
     embeds = source.encode()
     renders = {name: (video.source.job(video.plan, embeds), video.source) for name, video in videos.items()}
     check_roles(renders, farm)
@@ -117,14 +176,10 @@ def run_entries(
             rows[name] = row
             bar.set_postfix_str(name, refresh=False)
             bar.update()
-    about = _about(args, source, next(iter(videos.values())).plan)
-    return [rows[name] for name in videos], {"seeds": list(seeds), **about}
-
-
-def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
-    """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
-    clock = plan.timeline.clock
-    return {
+    plan = next(iter(videos.values())).plan
+    clock, machine = plan.timeline.clock, source.machine
+    about = {
+        "seeds": list(seeds),
         "prompts": [segment.text for segment in plan.timeline.segments],
         "starts_seconds": [frame / clock.fps for frame in plan.start_video_frames],
         "seconds": plan.video_frames / clock.fps,
@@ -136,8 +191,64 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "lora": None if args.lora is None else args.lora.name,
         "model_family": source.options.model_family,
         "profile": str(args.profile or "bundled"),
-        "inexact": source.machine.inexact,
-        "dtype": str(source.machine.dtype).removeprefix("torch."),
-        "device": str(source.machine.device),
+        "inexact": machine.inexact,
+        "dtype": str(machine.dtype).removeprefix("torch."),
+        "device": str(machine.device),
         "versions": versions(),
     }
+    return [rows[name] for name in videos], about
+
+
+def run_compared(
+    jobs: Mapping[str, ComparedJob], setups: Mapping[str, str], farm: Farm
+) -> Iterator[tuple[str, Compared]]:
+    """Render jobs by name on a farm; `setups` are those of their run folders.
+
+    Run folders are those of a render without a farm. Only one process at a time can write to one, so all videos of a
+    setup are made by one worker, one after the other. Raises the error of the first video that fails, with its name,
+    after those that its worker had made before.
+    """
+    turns: dict[str, dict[str, ComparedJob]] = {}
+    for name, job in jobs.items():
+        shares = farm.parallel and job.args.runs is not None
+        turns.setdefault(setups[name] if shares else name, {})[name] = job
+    named = {
+        next(iter(turn)) + (f" and {len(turn) - 1} more" if len(turn) > 1 else ""): turn for turn in turns.values()
+    }
+    for turn in farm.run(render_in_turn, named):
+        for outcome in turn.get():
+            yield outcome.name, outcome.get()
+
+
+def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:
+    """Render and measure some videos of a comparison, one after the other until one fails; in any process.
+
+    An error that nobody expected is not caught: a farm reports it with its traceback.
+    """
+    made: list[Outcome[Compared]] = []
+    for name, job in jobs.items():
+        try:
+            made.append(Outcome(name, render_compared(job)))
+        except (HeadForcingError, OSError) as error:
+            return [*made, Outcome(name, error=error)]
+    return made
+
+
+def planned_video(job: ComparedJob) -> ComparedVideo:
+    """The video of a job, planned on the machine that makes it."""
+    return job.video or ComparedVideo.of(compared_source(job.args), job.entry, job.seed, job.args.out)
+
+
+def render_compared(job: ComparedJob) -> Compared:
+    """Render and measure one video of a comparison; with `--runs` its finished blocks are reused."""
+    video, embeds, panel = planned_video(job), [shared.get() for shared in job.embeds], panel_of(job.args)
+    source, patience = video.source, 0.0
+    if job.video is None:
+        loaded = has_model(source, encodes=job.encodes)
+        source.check_needs(video.plan, video.path, loaded=loaded)
+        patience = PATIENCE_SECONDS
+    model = kept_model(source, encodes=job.encodes)
+    render = replace(source.job_with_found_roles(video.plan, embeds), patience=patience)
+    with claimed(video.path, patience=patience):  # `generate --out` may name a file in a comparison's folder
+        result = model.render(render, video.path)
+    return measured(video.entry, job.seed, render.plan, source.machine.dtype, result, panel=panel)

@@ -15,15 +15,14 @@ from .loaded import LoadedModel
 from .source import Source
 from .values import Kept
 
+PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
+
+_models = Kept()
+
 
 def farm_of(args: argparse.Namespace) -> Farm:
     """The farm that the arguments of `add_farm_arguments` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
-
-
-_models = Kept()
-
-PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
 
 
 def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> None:

@@ -25,8 +25,8 @@ from ..render.plan import RenderPlan
 from ..render.resources import Needs
 from ..rollout.schedule import AUTO_FAMILY
 from ..timeline.timeline import parse_timeline
-from ..weights.checkpoint import CheckpointInfo, convert_lora, holds_lora, inspect_checkpoint
 from ..weights.checkpoint import convert as convert_checkpoint
+from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from .arguments import Result
 from .values import DTYPES, parse_size
 
@@ -97,9 +97,8 @@ def budget(args: argparse.Namespace) -> Result:
 
 def memory(args: argparse.Namespace) -> Result:
     """Estimate a minute of a released model on cards; sizes with the same answers share a table."""
-    for gib in args.cards:
-        if not 0 < gib <= MAX_CARD_GIB:
-            raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {gib:g}")
+    if bad := [gib for gib in args.cards if not 0 < gib <= MAX_CARD_GIB]:
+        raise HeadForcingError(f"--cards must be above 0 and at most {MAX_CARD_GIB} GiB, got {bad[0]:g}")
     tables: dict[str, list[str]] = {}
     found = []
     for size in args.sizes:
@@ -128,17 +127,16 @@ def _parts_table(needs: Needs) -> str:
 
 
 def _cards_table(cards: Sequence[Card]) -> str:
+    def told(fit: Fit) -> str:
+        return "does not fit" if fit.how is None else f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
+
     rows = []
     for one in cards:
         streamed = f"; {format_bytes(one.comfyui.resident)} of the weights stay on the card"
-        fits = _fit_text(one.command_line), _fit_text(one.comfyui) + streamed
+        fits = told(one.command_line), told(one.comfyui) + streamed
         places = ", ".join(f"{file}: {place}" for file, place in one.text_encoder.items())
         rows.append([f"{one.size:g} GB", format_bytes(one.room), *fits, places])
     return markdown_table(["card", "room", "command line", "ComfyUI", "umT5 on the command line"], rows)
-
-
-def _fit_text(fit: Fit) -> str:
-    return "does not fit" if fit.how is None else f"{fit.how or 'fits as it is'} ({format_bytes(fit.bytes)})"
 
 
 def convert(args: argparse.Namespace) -> Result:
@@ -151,20 +149,16 @@ def convert(args: argparse.Namespace) -> Result:
         summary = f"LoRA of {tensors} tensors, named as ComfyUI's LoRA loaders expect"
         told: dict[str, Any] = {"tensors": tensors}
     else:
-        info = _convert_checkpoint(args)
+        same = ("weights", "lora", "lora_strength", "num_heads", "frames_per_block", "model_family")
+        given = {name: vars(args)[name] for name in same}
+        with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar:
+
+            def on_progress(written: int, total: int) -> None:
+                bar.total = total
+                bar.update(written - bar.n)
+
+            info = convert_checkpoint(args.file, args.out, dtype=DTYPES[args.dtype], on_progress=on_progress, **given)
         summary, told = info.summary(), {"fingerprint": info.fingerprint}
     size = args.out.stat().st_size
     found = {"out": str(args.out), "bytes": size, **told}
     return {"text": f"{summary}\nwrote {args.out}, {format_bytes(size)}", "json": found}
-
-
-def _convert_checkpoint(args: argparse.Namespace) -> CheckpointInfo:
-    with claimed(args.out), tqdm(unit="B", unit_scale=True, desc="convert", disable=args.json, delay=1e-3) as bar:
-
-        def on_progress(written: int, total: int) -> None:
-            bar.total = total
-            bar.update(written - bar.n)
-
-        same = ("weights", "lora", "lora_strength", "num_heads", "frames_per_block", "model_family")
-        given = {name: vars(args)[name] for name in same}
-        return convert_checkpoint(args.file, args.out, dtype=DTYPES[args.dtype], on_progress=on_progress, **given)

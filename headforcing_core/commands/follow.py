@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,76 +18,29 @@ from ..render.plan import RenderPlan
 from ..render.resources import check_growth, room_on
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .values import read_text
-
-RESTED_SECONDS = 0.3  # an editor may write a file in several pieces
-
-
-class FollowedFile:
-    """A text file that is read again when it has changed.
-
-    Attributes:
-        text: what it held when it was read first, or what was put here since.
-    """
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._seen = self._state()
-        self.text = read_text(f"@{path}")
-
-    def changed(self) -> str | None:
-        """The new text, once for each change; None if it is the same or was written just now.
-
-        Raises HeadForcingError as `read_text`, for a pipe, a missing or a large file too, once for each change.
-        """
-        state = self._state()
-        if state == self._seen or (state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS):
-            return None
-        self._seen = state
-        text = read_text(f"@{self.path}")
-        return None if text == self.text else text
-
-    def _state(self) -> tuple[int, int, int] | None:
-        try:
-            found = self.path.stat()
-        except OSError:
-            return None
-        return found.st_mtime_ns, found.st_size, found.st_ino
+from .source import Source
+from .values import FollowedFile
 
 
 class FollowedStory(Story):
-    """The story of a followed file; says in one line on stderr what is taken and what is not.
+    """The story of a source's followed file; says in one line on stderr what is taken and what is not."""
 
-    Args:
-        parse, encode: of the file's text and of its prompts.
-        seconds: as for `Story`.
-        device: where blocks are made.
-    """
-
-    def __init__(
-        self,
-        file: FollowedFile,
-        parse: Callable[[str], Timeline],
-        encode: Callable[[list[str]], Sequence[Tensor]],
-        seconds: float,
-        device: torch.device,
-    ):
-        self._file, self._asked = file, file.text
-        self._parse, self._encode, self.seconds, self._device = parse, encode, seconds, device
+    def __init__(self, source: Source, file: FollowedFile):
+        self._source, self._file, self._asked, self.seconds = source, file, file.text, source.options.seconds
 
     def ask(self) -> Timeline | None:
         text = self._file.changed()
         if text is None:
             return None
         self._asked = text
-        return self._parse(text)
+        return self._source.parse(text)
 
     def check(self, plan: RenderPlan, more: int) -> None:
-        check_growth(more, room_on(self._device))
+        check_growth(more, room_on(self._source.machine.device))
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         try:
-            return self._encode(texts)
+            return self._source.encode(texts)
         except torch.OutOfMemoryError as error:
             raise HeadForcingError("the text encoder does not fit into memory beside the model") from error
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
-from ..hashing import digest
+from ..files import cache_folder
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
@@ -29,8 +29,7 @@ from ..render.sinks import LatentsFile, VideoFile, partial_path
 from ..rollout.loop import WanVideoModel
 from ..runs.folder import count_blocks
 from ..video.restarts import FrameCodec
-from ..weights.checkpoint import CheckpointInfo
-from .values import found_profiles_folder, pick_device
+from .values import pick_device
 
 if TYPE_CHECKING:
     from ..distributed.peers import Peers
@@ -78,7 +77,7 @@ class Machine:
             vae_device = pick_device(args.vae_device, "--vae-device")
             if vae_device == device and device.type != "cpu":
                 vae_device = None  # on one GPU sampling and decoding take turns
-        peers = vars(args).get("peers")
+        peers, cache = vars(args).get("peers"), cache_folder()
         follows = peers is not None and not peers.leads  # rank 0 alone has a run folder and shows progress
         return cls(
             device=device,
@@ -88,7 +87,7 @@ class Machine:
             cuda_graph=args.cuda_graph and not elsewhere,
             compile=args.compile,
             runs=None if follows else args.runs,
-            found_profiles=found_profiles_folder(args.found_profiles),
+            found_profiles=args.found_profiles or (cache and cache / "profiles"),
             quiet=args.json or follows,
             vae_device=vae_device,
             fp8_linears=args.fp8_linears,
@@ -103,17 +102,6 @@ class Machine:
             return []
         emulated = ", emulated: this device does not multiply them, nothing is faster"
         return [f"{fp8.INEXACT} (--fp8-linears{'' if fp8.has_product(self.device) else emulated})"]
-
-    def identified(self, info: CheckpointInfo) -> CheckpointInfo:
-        """The model with an identity of its own where it is computed inexactly."""
-        if not self.fp8_linears:
-            return info
-        return replace(info, identify=lambda: digest(info.fingerprint, fp8.IDENTITY)[:16])
-
-    @property
-    def rank(self) -> str:
-        """The beginning of messages about this rank alone; empty for one GPU."""
-        return "" if self.peers is None else f"rank {self.peers.rank} of {self.peers.world} ({self.device}): "
 
     def place(self, plan: RenderPlan) -> Place:
         """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
@@ -146,17 +134,17 @@ class LoadedModel:
 
         Where latents are written, too, a video that cannot be written is the result's `failure`, else an error.
         """
-        machine, plan, job = self.machine, job.plan, replace(job, codec=self.codec)
+        machine, plan, peers = self.machine, job.plan, self.machine.peers
         model = WanVideoModel(self.backbone, machine.dtype, machine.device)
         if machine.compile:
             model.forward = compiled_forward()
         if machine.cuda_graph:
             model.forward = GraphedForward(forward=model.forward)
-        if machine.peers is not None:
+        if peers is not None:
             from ..distributed.cache import parallel_forward
 
             model.forward = partial(parallel_forward, forward=model.forward)
-        bar = ProgressBar(plan, machine.quiet, machine.peers is None or machine.peers.leads)
+        bar = ProgressBar(plan, machine.quiet)
         listeners: list[Listener] = [bar]
         mp4 = None
         if video is not None and self.codec is not None:
@@ -177,32 +165,49 @@ class LoadedModel:
 
             listeners.append(LiveEdits(story))
         try:
-            result = make_video(job, model, machine.place(plan), listeners)
+            result = make_video(replace(job, codec=self.codec), model, machine.place(plan), listeners)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            raise HeadForcingError("; ".join([machine.rank + OUT_OF_MEMORY, *bar.describe_stored(video)])) from error
+            rank = "" if peers is None else f"rank {peers.rank} of {peers.world} ({machine.device}): "
+            raise HeadForcingError("; ".join([rank + OUT_OF_MEMORY, *self._kept(bar, video)])) from error
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(*bar.describe_stored(video)) from stop
-        if machine.peers is not None and bar.render is not None:
-            from ..distributed.ranks_report import RanksReport
+            raise KeyboardInterrupt(*self._kept(bar, video)) from stop
+        if peers is not None and bar.render is not None:
+            from ..distributed.ranks import RanksReport
 
             cache: Any = bar.render.run.cache  # a `ParallelCache`
-            device = str(machine.device)
-            ranks = RanksReport.collect(cache, self.backbone, device, result.seconds)
+            ranks = RanksReport.collect(cache, self.backbone, str(machine.device), result.seconds)
             result = replace(result, reports={"ranks": ranks})
         if mp4 is not None:
             result = replace(result, video=mp4.info, failure=mp4.failure)
         return replace(result, latents_file=latents)
 
+    def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
+        """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun.
+
+        Of several ranks only the first says so.
+        """
+        if bar.render is None or (self.machine.peers is not None and not self.machine.peers.leads):
+            return []
+        run, keys = bar.render.run.folder, bar.render.run.keys
+        kept = "without --runs FOLDER no block is kept"
+        if run is not None:
+            kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
+            kept += f"repeat the command to {going_on(bar.plan)}"
+        if video is not None and partial_path(video).is_file():
+            kept += f"; the video so far is {partial_path(video)}"
+        return [kept]
+
 
 class ProgressBar(Listener):
-    """A progress bar of denoising steps in the terminal; of several ranks only the first `reports`."""
+    """A progress bar of denoising steps in the terminal."""
 
-    def __init__(self, plan: RenderPlan, quiet: bool, reports: bool = True):
-        self.plan, self.quiet, self.reports = plan, quiet, reports
+    render: Render | None = None
+
+    def __init__(self, plan: RenderPlan, quiet: bool):
+        self.plan, self.quiet = plan, quiet
         self._bar: Any = None
-        self.render: Render | None = None
 
     def begin(self, render: Render) -> None:
         self.render = render
@@ -218,16 +223,3 @@ class ProgressBar(Listener):
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
             self._bar.close()
-
-    def describe_stored(self, video: Path | None) -> list[str]:
-        """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun."""
-        if self.render is None or not self.reports:
-            return []
-        run, keys = self.render.run.folder, self.render.run.keys
-        kept = "without --runs FOLDER no block is kept"
-        if run is not None:
-            kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += f"repeat the command to {going_on(self.plan)}"
-        if video is not None and partial_path(video).is_file():
-            kept += f"; the video so far is {partial_path(video)}"
-        return [kept]

@@ -1,4 +1,4 @@
-"""The parser of the command line, the types of its arguments, and how commands are added to it.
+"""The parser of the command line, and the types of its arguments.
 
 Files and folders are declared by the argument's type as what is read and what is written. `Parser` refuses a command
 that would write over a file that it reads, before anything is opened for writing.
@@ -9,27 +9,37 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import one_line
 from ..files import Named, check_kept, partial_path
-from ..names import DEMO_AUTOENCODER, DEMO_MODEL, METHODS, NOT_BUILT, bundled_profiles
+from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
+
+Mistake = argparse.ArgumentTypeError
+MAX_SCALE = 64
 
 
 def whole_number(text: str) -> int:
     """The value of an argument of type `int`: at most nine digits, so that no size or count overflows."""
     if not re.fullmatch("-?[0-9]{1,9}", text):
-        raise argparse.ArgumentTypeError(f"must be a whole number of at most nine digits, got {text!r}")
+        raise Mistake(f"must be a whole number of at most nine digits, got {text!r}")
     return int(text)
 
 
 def count(text: str) -> int:
     """The type of an argument that says how many: 1 or more."""
     if (number := whole_number(text)) < 1:
-        raise argparse.ArgumentTypeError(f"must be 1 or more, got {text}")
+        raise Mistake(f"must be 1 or more, got {text}")
+    return number
+
+
+def scale(text: str) -> int:
+    """The type of `--scale`: every pixel becomes a square of this side."""
+    if not 1 <= (number := whole_number(text)) <= MAX_SCALE:
+        raise Mistake(f"must be from 1 to {MAX_SCALE}, got {number}")
     return number
 
 
@@ -40,13 +50,13 @@ def finite_number(text: str) -> float:
             return number
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(f"must be a number, got {text!r}")
+    raise Mistake(f"must be a number, got {text!r}")
 
 
 def seed_number(text: str) -> int:
     """The type of `--seed`: what a random number generator takes, 0 to 2^64 - 1."""
     if not re.fullmatch("[0-9]{1,20}", text) or int(text) >= 1 << 64:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
+        raise Mistake(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
     return int(text)
 
 
@@ -58,21 +68,7 @@ def speeds(text: str) -> tuple[float, ...]:
             return found
     except ValueError:
         pass
-    raise argparse.ArgumentTypeError(
-        f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}"
-    )
-
-
-def built_method(text: str) -> str:
-    """The type of `--method`: a method that is known and not built gets its own sentence."""
-    if text in NOT_BUILT:
-        raise argparse.ArgumentTypeError(NOT_BUILT[text])
-    if text not in METHODS:
-        from ..methods.registry import method_names  # imports torch; a program may have added a row
-
-        if text not in method_names():
-            raise argparse.ArgumentTypeError(f"invalid choice: {text!r} (choose from {', '.join(METHODS)})")
-    return text
+    raise Mistake(f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}")
 
 
 class Parser(argparse.ArgumentParser):
@@ -94,36 +90,22 @@ class Parser(argparse.ArgumentParser):
         return found, unknown
 
 
-class Commands:
-    """Adds commands to the action that `add_subparsers` returns."""
+def subcommands(parser: argparse.ArgumentParser) -> Callable[[str, Any, str], argparse.ArgumentParser]:
+    """A function that adds a command to a parser, from its name, what runs it, and its help.
 
-    def __init__(self, subcommands: Any):
-        self._subcommands = subcommands
+    It is run by a function of the parsed arguments, or the name of one, `module.function` of this folder, which is
+    imported when it is called; empty for a group of commands.
+    """
+    added = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def __call__(self, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-        """The parser of a command; `run` takes the parsed arguments.
-
-        It is a function, or the name of one, `module.function` of this folder, which is imported when it is called;
-        empty for a group of commands.
-        """
-        sub: argparse.ArgumentParser = self._subcommands.add_parser(name, help=text, description=text)
+    def add_command(name: str, run: Any, text: str) -> argparse.ArgumentParser:
+        sub: argparse.ArgumentParser = added.add_parser(name, help=text, description=text)
         if run:
             sub.set_defaults(run=run)
             sub.add_argument("--json", action="store_true", help="print one JSON object, for programs")
         return sub
 
-    def add_all(
-        self, rows: Mapping[str, tuple[str, Callable[[Any], None]]], texts: Mapping[str, str], words: Container[str]
-    ) -> None:
-        """Add commands with their help; those that `words` name get their arguments, all where none is named.
-
-        `rows` has `run` of each command and the function that adds its arguments.
-        """
-        named = [name for name in rows if name in words] or rows
-        for name, (run, add_arguments) in rows.items():
-            sub = self(name, run, texts[name])
-            if name in named:
-                add_arguments(sub)
+    return add_command
 
 
 # ------------------------------------------------------------------------------- files that arguments name
@@ -165,17 +147,8 @@ def _find(folder: Path, patterns: Iterable[str]) -> Iterator[Path]:
         yield from folder.glob(pattern) if "*" in pattern else [folder / pattern]
 
 
-def _itself(value: Path, args: argparse.Namespace) -> Iterable[Path]:
-    return (value,)
-
-
-def _profile_file(name: str, args: argparse.Namespace) -> Iterable[Path]:
-    path = bundled_profiles().get(name, Path(name))
-    return [path, path.with_suffix(".safetensors")] if path.name else []
-
-
-def _measured_profile(path: Path, args: argparse.Namespace) -> Iterable[Path]:
-    return [path, path.with_suffix(".safetensors")] if path.suffix == ".json" else []  # another name is refused
+def _profile_files(path: Path) -> list[Path]:
+    return [path, path.with_suffix(".safetensors")]
 
 
 def _story(path: Path, args: argparse.Namespace) -> Iterable[Path]:
@@ -194,21 +167,32 @@ def named_file(word: str) -> tuple[str, Path]:
     return name.removeprefix("@"), Path(file)
 
 
-READ = PathType(reads=_itself)
-NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)
-"""A file with a name, `hero=hero.png`."""
-WRITTEN = PathType(writes=_itself)
+def _folder(word: str) -> Path:
+    if not (path := Path(word)).is_dir():
+        raise Mistake(f"there is no folder {word!r}")
+    return path
+
+
+READ = PathType(reads=lambda path, args: [path])
+WRITTEN = PathType(writes=lambda path, args: [path])
 VIDEO = PathType(writes=lambda path, args: [path, partial_path(path)] if path.name else [])
-TEXT = PathType(reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str)
-"""A text, or `@FILE`."""
-PROFILE = PathType(reads=_profile_file, value=str)
-"""A bundled head profile, or the file of one; its shares lie beside it."""
-PROFILE_OUT = PathType(writes=_measured_profile)
-LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_dir() else [path])
-"""A file of latents, or a run folder."""
-FOLLOWED = PathType(reads=_itself, writes=_story)
 STORE = PathType()
 """A folder of files that have a hash of what they hold in their names: none is written over by another content."""
+STORED = PathType(value=_folder)
+"""The same where it is only read, and so must be there."""
+TEXT = PathType(reads=lambda text, args: [Path(text[1:])] if text.startswith("@") else [], value=str)
+"""A text, or `@FILE`."""
+NAMED = PathType(reads=lambda word, args: [named_file(word)[1]], value=str)
+"""A file with a name, `hero=hero.png`."""
+PROFILE = PathType(
+    reads=lambda name, args: _profile_files(bundled_profiles().get(name, Path(name))) if Path(name).name else [],
+    value=str,
+)
+"""A bundled head profile, or the file of one; its shares lie beside it."""
+PROFILE_OUT = PathType(writes=lambda path, args: _profile_files(path) if path.suffix == ".json" else [])
+LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_dir() else [path])
+"""A file of latents, or a run folder."""
+FOLLOWED = PathType(reads=lambda path, args: [path], writes=_story)
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
 RENDERED_FILES = ("*-seed*.mp4", "*-seed*.part.mp4")
 COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json", *RENDERED_FILES)

@@ -47,22 +47,18 @@ def profile(args: argparse.Namespace) -> Result:
         default, dtype = PROFILING_PROMPTS[:count], DTYPES[args.dtype]
     prompts = default if args.prompts is None else split_prompts(read_text(args.prompts))
     setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
-    made_for = "toy_world" if args.demo else args.model_family
     if args.returns:
         ReturnStory.of(setup, 0)  # refuses prompts and blocks that none fits
-    return Measurement(
+    return measure(
         args.out,
-        files,
-        setup,
-        made_for,
+        Measured(files, setup, dtype, args.device),
+        "toy_world" if args.demo else args.model_family,
         farm_of(args),
-        args.device,
-        dtype,
         rule=args.rule,
         part=args.shard,
         quiet=args.json,
         returns=args.returns,
-    ).run()
+    )
 
 
 def setup_of(
@@ -75,137 +71,116 @@ def setup_of(
 
 
 @dataclass(frozen=True)
-class Measurement:
-    """A head profile to measure, and where.
-
-    Attributes:
-        out: the profile; the measured shares go beside it.
-        made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
-        device: by name.
-        rule: of `rules.RULES`, which makes the roles of shares.
-        part: of the prompts, such as 2/4, for one machine of several.
-        returns: whether return stories are measured, too, see `head_profiles.profiler`.
-    """
-
-    out: Path
-    files: ModelFiles
-    setup: ProfileSetup
-    made_for: str
-    farm: Farm
-    device: str
-    dtype: torch.dtype
-    rule: str = "quota"
-    part: str = "1/1"
-    quiet: bool = False
-    returns: bool = False
-
-    def run(self) -> Result:
-        """Measure what is missing, and save shares and profile."""
-        with claimed(self.out, self.measured):
-            shares, texts, toy = self._begin(), list(self.setup.prompts), self.made_for == "toy_world"
-            device, part = pick_device(self.device), pick_part(len(texts), self.part)
-            embeds = list(map(word_hash.encode, texts)) if toy else self.files.encode(texts, device)
-            missing = set(shares.missing_prompts())
-            todo = {prompt: embeds[prompt] for prompt in part if prompt in missing}
-            if self.farm.parallel:
-                self._measure_on_farm(shares, todo)
-            else:
-                self._measure_here(shares, todo, device, embeds, part if self.returns else [])
-            source = f"measured on {self.files.weights.name}"
-            return _finish(shares, self.out, source, (self.made_for,), self.rule)
-
-    @property
-    def measured(self) -> Path:
-        """The file of the measured shares."""
-        return self.out.with_suffix(".safetensors")
-
-    def _begin(self) -> HeadShares:
-        """The shares that an interrupted measurement has left, or none."""
-        if not self.measured.exists():
-            return HeadShares(self.setup)
-        shares = HeadShares.load(self.measured)
-        if shares.setup != self.setup:
-            raise HeadForcingError(
-                f"{self.measured} was measured with other settings; choose another name or remove it"
-            )
-        return shares
-
-    def _measure_here(
-        self,
-        shares: HeadShares,
-        todo: dict[int, Tensor],
-        device: torch.device,
-        embeds: Sequence[Tensor],
-        stories: Sequence[int],
-    ) -> None:
-        """Measure prompts, given with their text embeddings, into `shares`, which are saved after each; then return
-        stories, from the embeddings of all prompts."""
-        setup, config = self.setup, self.files.inspect().config
-        where: dict[str, Any] = {"dtype": self.dtype, "device": device}
-        backbone = WanModel.from_state_dict(config, self.files.load(), self.dtype, device)
-        model = WanVideoModel(backbone, self.dtype, device)
-        steps = len(todo) * setup.blocks * len(setup.sigmas)
-
-        def save(number: int) -> None:
-            shares.save(self.measured)
-
-        try:
-            with tqdm(total=steps, unit="step", desc="profiling", disable=self.quiet) as bar:
-                profile_heads(
-                    model,
-                    config,
-                    shares,
-                    todo,
-                    on_prompt=save,
-                    on_step=lambda block, step, latents: bar.update(latents is not None),
-                    **where,
-                )
-            told = tqdm(stories, unit="return story", disable=self.quiet or not stories)
-            measure_returns(model, config, shares, told, embeds, on_story=save, **where)
-        finally:
-            shares.save(self.measured)
-
-    def _measure_on_farm(self, shares: HeadShares, todo: dict[int, Tensor]) -> None:
-        """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
-        paths: dict[str, Any] = {n: path.absolute() for n, path in vars(self.files).items() if isinstance(path, Path)}
-        files, farm = replace(self.files, **paths), self.farm
-        with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=self.quiet) as bar:
-            jobs = {
-                f"prompt {prompt}": PromptJob(files, self.setup, prompt, farm.share(embed), self.dtype, self.device)
-                for prompt, embed in todo.items()
-            }
-            for outcome in farm.run(measure_job, jobs):
-                found = outcome.get()
-                shares.forget(int(outcome.name.split()[-1]))
-                shares.merge(found)
-                shares.save(self.measured)
-                bar.update()
-
-
-@dataclass(frozen=True)
-class PromptJob:
-    """A prompt of a measurement as a worker gets it; `embed` is its text embedding."""
+class Measured:
+    """A model whose heads are measured, and how; `device` by name, on the machine that measures."""
 
     files: ModelFiles
     setup: ProfileSetup
-    prompt: int
-    embed: Shared[Tensor]
     dtype: torch.dtype
     device: str
+
+    def load(self) -> WanVideoModel:
+        """The model; the last one is kept in memory for the next prompt."""
+        info, device = self.files.inspect(), pick_device(self.device)
+        backbone = _backbones.get(
+            (self.files, info.fingerprint, self.dtype, str(device)),
+            lambda: WanModel.from_state_dict(info.config, self.files.load(), self.dtype, device),
+        )
+        return WanVideoModel(backbone, self.dtype, device)
 
 
 _backbones = Kept()
 
 
-def measure_job(job: PromptJob) -> HeadShares:
-    """Measure one prompt; to be called in any process."""
-    info, device, shares = job.files.inspect(), pick_device(job.device), HeadShares(job.setup)
-    backbone = _backbones.get(
-        (job.files, info.fingerprint, job.dtype, str(device)),
-        lambda: WanModel.from_state_dict(info.config, job.files.load(), job.dtype, device),
-    )
-    model, todo = WanVideoModel(backbone, job.dtype, device), {job.prompt: job.embed.get()}
-    profile_heads(model, info.config, shares, todo, dtype=job.dtype, device=device)
+def measure(
+    out: Path,
+    model: Measured,
+    made_for: str,
+    farm: Farm,
+    *,
+    rule: str = "quota",
+    part: str = "1/1",
+    quiet: bool = False,
+    returns: bool = False,
+) -> Result:
+    """Measure the prompts that are missing, and save the shares and, as `out`, the profile.
+
+    Args:
+        made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
+        rule: of `rules.RULES`, which makes the roles of shares.
+        part: of the prompts, such as 2/4, for one machine of several.
+        returns: whether return stories are measured, too, see `head_profiles.profiler`.
+    """
+    path, setup, files = out.with_suffix(".safetensors"), model.setup, model.files
+    with claimed(out, path):
+        shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
+        if shares.setup != setup:
+            raise HeadForcingError(f"{path} was measured with other settings; choose another name or remove it")
+        texts, device, numbers = list(setup.prompts), pick_device(model.device), pick_part(len(setup.prompts), part)
+        embeds = list(map(word_hash.encode, texts)) if made_for == "toy_world" else files.encode(texts, device)
+        missing = set(shares.missing_prompts())
+        todo = {prompt: embeds[prompt] for prompt in numbers if prompt in missing}
+        if farm.parallel:
+            _measure_on_farm(model, shares, path, todo, farm, quiet)
+        else:
+            _measure_here(model, shares, path, todo, embeds, numbers if returns else [], quiet)
+        return _finish(shares, out, f"measured on {files.weights.name}", (made_for,), rule)
+
+
+def _measure_here(
+    measured: Measured,
+    shares: HeadShares,
+    path: Path,
+    todo: dict[int, Tensor],
+    embeds: Sequence[Tensor],
+    stories: Sequence[int],
+    quiet: bool,
+) -> None:
+    """Measure prompts, given with their text embeddings, into `shares`, which are saved after each; then return
+    stories, from the embeddings of all prompts."""
+    setup, config, model = measured.setup, measured.files.inspect().config, measured.load()
+    where: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
+    steps = len(todo) * setup.blocks * len(setup.sigmas)
+
+    def save(number: int) -> None:
+        shares.save(path)
+
+    try:
+        with tqdm(total=steps, unit="step", desc="profiling", disable=quiet) as bar:
+
+            def step(block: int, step: int, latents: Tensor | None) -> None:
+                bar.update(latents is not None)
+
+            profile_heads(model, config, shares, todo, on_prompt=save, on_step=step, **where)
+        told = tqdm(stories, unit="return story", disable=quiet or not stories)
+        measure_returns(model, config, shares, told, embeds, on_story=save, **where)
+    finally:
+        shares.save(path)
+        _backbones.has(None)  # what comes next may need its memory
+
+
+def _measure_on_farm(
+    measured: Measured, shares: HeadShares, path: Path, todo: dict[int, Tensor], farm: Farm, quiet: bool
+) -> None:
+    """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
+    files = measured.files
+    paths: dict[str, Any] = {name: file.absolute() for name, file in vars(files).items() if isinstance(file, Path)}
+    measured = replace(measured, files=replace(files, **paths))
+    with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=quiet) as bar:
+        jobs = {f"prompt {prompt}": (measured, prompt, farm.share(embed)) for prompt, embed in todo.items()}
+        for outcome in farm.run(measure_prompt, jobs):
+            found = outcome.get()
+            shares.forget(int(outcome.name.split()[-1]))
+            shares.merge(found)
+            shares.save(path)
+            bar.update()
+
+
+def measure_prompt(job: tuple[Measured, int, Shared[Tensor]]) -> HeadShares:
+    """Measure one prompt, given with its text embedding; to be called in any process."""
+    measured, prompt, embed = job
+    shares, model, config = HeadShares(measured.setup), measured.load(), measured.files.inspect().config
+    profile_heads(model, config, shares, {prompt: embed.get()}, dtype=model.dtype, device=model.device)
     return shares
 
 

@@ -90,8 +90,7 @@ def _render(
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
-    device = source.machine.device
-    story = FollowedStory(source.follow, source.parse, source.encode, source.options.seconds, device)
+    story = FollowedStory(source, source.follow)
     result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
     if target := video or latents:
         story.save(story_path(target))

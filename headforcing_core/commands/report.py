@@ -39,8 +39,6 @@ def panel_of(args: argparse.Namespace, device_name: str | None = None) -> Panel 
 
 def report(args: argparse.Namespace) -> Result:
     """Measure a video file, and plot the metrics if `--plot` is given."""
-    if args.frames_per_block is not None and args.frames_per_block < 1:
-        raise HeadForcingError(f"--frames-per-block must be 1 or more, got {args.frames_per_block}")
     check_plot(args.plot)
     panel = panel_of(args)
     timeline = None if args.prompts is None else parse_timeline(read_text(args.prompts))

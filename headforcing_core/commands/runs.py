@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
 from ..errors import HeadForcingError
 from ..render.describe import format_bytes
@@ -16,36 +15,31 @@ from .values import check_plot, save_plot
 
 def list_runs(args: argparse.Namespace) -> Result:
     """List stored videos, the newest first."""
-    _check_folder(args.folder)
     videos, problems = survey(args.folder)
     found, lines = [], []
     for video in videos:
         size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
         note = "  (of an earlier version: can be loaded, is not resumed)" if video.earlier else ""
-        lines.append(
-            f"{video.name}  {video.finished}/{len(video.keys)} blocks  {format_bytes(size)}  {prompts[0]}{note}"
-        )
+        done = f"{video.finished}/{len(video.keys)} blocks"
+        lines.append(f"{video.name}  {done}  {format_bytes(size)}  {prompts[0]}{note}")
     lines = [*(lines or [f"no runs in {args.folder}"]), *_damage_lines(problems)]
     return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
 
 
 def list_run_takes(args: argparse.Namespace) -> Result:
     """Table of all takes, the last rendered first."""
-    folder = args.folder or Path()
-    _check_folder(folder)
-    takes, problems = list_takes(folder)
+    takes, problems = list_takes(args.folder)
     rows = [("take", "date", "length", "size", "name", "prompts")]
     rows += [(str(e.video.take.number), e.date, e.length, e.size, e.video.name, e.story) for e in takes]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
-    lines = [*(table if takes else [f"no runs in {folder}"]), *_damage_lines(problems)]
+    lines = [*(table if takes else [f"no runs in {args.folder}"]), *_damage_lines(problems)]
     return {"text": "\n".join(lines), "json": {"takes": [take.to_dict() for take in takes], "problems": problems}}
 
 
 def show_run(args: argparse.Namespace) -> Result:
     """The run report of one stored video."""
-    _check_folder(args.folder)
     check_plot(args.plot)
     videos, problems = survey(args.folder)
     video = next((video for video in videos if args.name in (None, video.name)), None)
@@ -66,23 +60,14 @@ def show_run(args: argparse.Namespace) -> Result:
 
 def prune_runs(args: argparse.Namespace) -> Result:
     """Remove old run folders; says what that freed, and which folders stayed and why."""
-    _check_folder(args.folder)
     if not (math.isfinite(args.keep_gb * 1e9) and args.keep_gb >= 0):
         raise HeadForcingError(f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}")
     done = prune(args.folder, int(args.keep_gb * 1e9))
     removed = [folder.name for folder in done.removed]
     lines = [f"removed {len(removed)}, freed {format_bytes(done.freed)}{': ' if removed else ''}{', '.join(removed)}"]
     lines += [f"stayed   {name}: {why}" for name, why in done.stayed.items()]
-    return {
-        "text": "\n".join(lines),
-        "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed},
-    }
+    return {"text": "\n".join(lines), "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed}}
 
 
 def _damage_lines(problems: list[str]) -> list[str]:
     return [f"damaged  {problem}" for problem in problems]
-
-
-def _check_folder(folder: Path) -> None:
-    if not folder.is_dir():
-        raise HeadForcingError(f"there is no folder {str(folder)!r}")

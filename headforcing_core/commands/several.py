@@ -14,11 +14,10 @@ from typing import NoReturn
 import torch
 import torch.distributed as dist
 
-from ..devices import free_memory
 from ..distributed.division import check_division
 from ..distributed.peers import PeersLost
 from ..distributed.rank_outcome import Outcome, say, started_here
-from ..distributed.ranks import check_all_ranks_memory, check_roles
+from ..distributed.ranks import check_roles
 from ..distributed.start_ranks import ANSWER_SECONDS, joined, restarts, start
 from ..errors import HeadForcingError
 from . import render
@@ -37,22 +36,23 @@ def run_on_several(
         for mistake in _mistakes(args, under_torchrun):
             raise HeadForcingError(mistake)
         if not under_torchrun:
-            _check_before_start(args, _kind(args.device))
-            os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
-            code, text = start(args.gpus, RANK, argv)
-            if (code, text) == (130, "interrupted"):  # no rank could say what is kept
-                kept = "without --runs FOLDER no block is kept"
-                if args.runs is not None:
-                    kept = f"finished blocks are kept in {args.runs}, repeat the command to go on"
-                text = f"interrupted; {kept}"
-            return code, text
+            _check_before_start(args)
     except HeadForcingError as error:
         refused = 2, f"error: {error}"
         if not under_torchrun:
             return refused
         say(int(os.environ["RANK"]), refused)
-        return refused[0], ""
-    _as_rank(args, run)
+        return 2, ""
+    if under_torchrun:
+        _as_rank(args, run)
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
+    code, text = start(args.gpus, RANK, argv)
+    if (code, text) == (130, "interrupted"):  # no rank could say what is kept
+        kept = "without --runs FOLDER no block is kept"
+        if args.runs is not None:
+            kept = f"finished blocks are kept in {args.runs}, repeat the command to go on"
+        text = f"interrupted; {kept}"
+    return code, text
 
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
@@ -98,9 +98,7 @@ def _kind(device: str) -> str:
 def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
     """Sentences on what cannot be done on several GPUs and can be seen without a model."""
     world, kind = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus, _kind(args.device)
-    speeds, seconds = args.gpu_speeds, args.rank_timeout
-    if args.gpus < 1:
-        yield f"--gpus must be 1 or more, got {args.gpus}"
+    speeds, seconds, sharded = args.gpu_speeds, args.rank_timeout, args.shard_weights
     if args.gpus not in (1, world):
         yield f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out"
     if world == 1:
@@ -120,18 +118,18 @@ def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
             "for the second GPU, or Linux"
         )
-    sharded = args.shard_weights
-    for given, name, reason in (
-        (args.cuda_graph, "--cuda-graph", "a graph cannot hold the exchanges between ranks"),
-        (args.follow, "--follow", "the ranks would read the file at different times"),
-        (sharded and args.fp8_linears, "--fp8-linears with --shard-weights", "weights of one dtype are divided"),
-        (sharded and args.compile, "--compile with --shard-weights", "weights move between passes"),
-    ):
-        if given:
-            yield f"{name} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
+    why = {
+        "--cuda-graph": args.cuda_graph and "a graph cannot hold the exchanges between ranks",
+        "--follow": args.follow and "the ranks would read the file at different times",
+        "--fp8-linears with --shard-weights": args.fp8_linears and sharded and "weights of one dtype are divided",
+        "--compile with --shard-weights": args.compile and sharded and "weights move between passes",
+    }
+    for option, reason in why.items():
+        if reason:
+            yield f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
 
 
-def _check_before_start(args: argparse.Namespace, kind: str) -> None:
+def _check_before_start(args: argparse.Namespace) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
     render.check_outputs(args)
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
@@ -141,7 +139,4 @@ def _check_before_start(args: argparse.Namespace, kind: str) -> None:
     source.check_encoders(plan)
     kept = replace(source, machine=replace(source.machine, runs=None))  # keys of blocks need embeddings
     check_roles(kept.job(plan).take_found_roles(kept.plan))
-    needs = source.check_needs(plan, args.out, elsewhere=True)
-    room = free_memory("cpu") if kind == "cpu" else None
-    if room is not None:
-        check_all_ranks_memory(needs, plan, args.gpus, args.gpu_speeds, args.shard_weights, room)
+    source.check_needs(plan, args.out, elsewhere=True)

@@ -17,6 +17,7 @@ from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, one_line
 from ..files import check_writable
+from ..hashing import digest
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
 from ..model import fp8
@@ -36,9 +37,17 @@ from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
 from ..video.restarts import FrameCodec
 from ..weights.checkpoint import CheckpointInfo
-from .follow import FollowedFile
 from .loaded import LoadedModel, Machine
-from .values import DTYPES, ModelFiles, chosen_references, chosen_start, read_text, render_options, text_encoder_bytes
+from .values import (
+    DTYPES,
+    FollowedFile,
+    ModelFiles,
+    chosen_references,
+    chosen_start,
+    read_text,
+    render_options,
+    text_encoder_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -77,29 +86,28 @@ class Source:
 
         Without prompts the embedded model tells its own story; `elsewhere` as for `Machine.of`.
         """
-        given = vars(args)
-        files = ModelFiles.of(args) if given.get("weights") else None
-        family, family_line = known_family(args.model_family), ""
-        if files:
+        given, family, family_line, files = vars(args), known_family(args.model_family), "", None
+        if given.get("weights"):
+            files = ModelFiles.of(args)
             family, family_line = family_for(args.model_family, files.weights)
         options = render_options(args, None if files else assets.SIZE, family)
         references = chosen_references(args, options)
         follow = FollowedFile(args.follow) if given.get("follow") else None
-        text = follow.text if follow else read_text(args.prompts or "")
         if files or follow or args.prompts:
-            timeline = options.parse(text, references=tuple(references))
+            timeline = options.parse(follow.text if follow else read_text(args.prompts), references=tuple(references))
             if files is None:
                 note_unlike_training(timeline)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         info = (files or ModelFiles(assets.model_path())).inspect()
-        latents = given.get("start_latents")
-        machine = Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere)
+        identify, latents = info.identify, given.get("start_latents")
+        if args.fp8_linears:
+            info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
         return cls(
             options,
             timeline,
-            machine,
-            machine.identified(info),
+            Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere),
+            info,
             files=files,
             scale=1 if files else args.scale,
             start_latents=None if latents is None else load_latents(latents, (options.width, options.height)),
@@ -132,10 +140,9 @@ class Source:
 
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
-        start_frames = 0 if self.start_latents is None else len(self.start_latents)
-        if self.start is not None:
-            start_frames = self.start.frames
-        return self.options.plan(self.info.config, self.timeline, start_frames, profile)
+        start = 0 if self.start is None else self.start.frames
+        frames = start or (0 if self.start_latents is None else len(self.start_latents))
+        return self.options.plan(self.info.config, self.timeline, frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
         """The embeddings of all texts. Call it before `load`, so that text encoder and weights are not in memory
@@ -202,14 +209,9 @@ class Source:
     def _about(self, plan: RenderPlan) -> dict[str, Any]:
         latent_format = None if self.files is None else self.info.config.latents.name
         about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
-        about["weights"] = self.info.path.name
-        if self.machine.inexact:
-            about["inexact"] = self.machine.inexact
-        if self.start is not None:
-            about["start"] = self.start.about
-        if self.references:
-            about["references"] = {name: shown.about for name, shown in self.references.items()}
-        return about
+        more: dict[str, Any] = {"inexact": self.machine.inexact, "start": self.start and self.start.about}
+        more["references"] = {name: shown.about for name, shown in self.references.items()}
+        return {**about, "weights": self.info.path.name, **{name: value for name, value in more.items() if value}}
 
     def check_needs(
         self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
@@ -220,45 +222,47 @@ class Source:
             loaded: model and decoder are on the device already.
             elsewhere: another machine renders, so that the memory of this one says nothing.
         """
-        device, dtype, files = self.machine.device, self.machine.dtype, self.files
-        if self.machine.cuda_graph and device.type != "cuda":
+        machine, device, files = self.machine, self.machine.device, self.files
+        if machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
-        for folder in (self.machine.runs, video and video.parent):
+        for folder in (machine.runs, video and video.parent):
             check_writable(folder and folder / "probe")
         decoder, text_encoder = NO_DECODER, 0
         if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
             from ..video.codec import decoder_memory
 
             size, encodes = (plan.height, plan.width), bool(plan.restart_frames)
-            decoder = decoder_memory(files.vae, size, dtype, encodes, files.decoder, plan.config.latents)
+            decoder = decoder_memory(files.vae, size, machine.dtype, encodes, files.decoder, plan.config.latents)
             if files.park_features and device.type == "cuda":
                 decoder = replace(decoder, held=0)
             decoder = self._check_vae_device(decoder, loaded)
         if files is not None and files.text_encoder is not None:
             text_encoder = text_encoder_bytes(files.text_encoder, device)
-        weights = self.info.parameters * dtype.itemsize
-        if self.machine.fp8_linears:
-            weights -= fp8.saved_bytes(self.info.config, dtype)
-        room, peers = None if elsewhere else room_on(device), self.machine.peers
+        weights = self.info.parameters * machine.dtype.itemsize
+        if machine.fp8_linears:
+            weights -= fp8.saved_bytes(self.info.config, machine.dtype)
+        room = None if elsewhere else room_on(device)
+        if machine.peers is not None and room is not None and device.type == "cpu":
+            room //= machine.peers.world  # all ranks are on this machine
         if loaded and room is not None:
             room += weights + decoder.weights
         needs = self.job(plan).check_needs(
             weights,
-            room if peers is None else None,
+            room if machine.peers is None else None,
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
             encodes=files is None or files.vae is not None,
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
-            cuda_graph=self.machine.cuda_graph,
+            cuda_graph=machine.cuda_graph,
             writes_video=video is not None,
             scale=self.scale,
         )
-        if peers is None:
+        if machine.peers is None:
             return needs
         from ..distributed.ranks import check_rank_memory
 
-        return check_rank_memory(needs, plan, peers, self.machine.shard_weights, room)
+        return check_rank_memory(needs, plan, machine.peers, machine.shard_weights, room)
 
     def _check_vae_device(self, decoder: DecoderMemory, loaded: bool) -> DecoderMemory:
         """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""

@@ -1,4 +1,5 @@
-"""The commands `encode` and `decode`: the first and the last stage of a render on their own, where memory is short."""
+"""The commands `encode` and `decode`, the first and the last stage of a render on their own, where memory is short; and
+`replay`."""
 
 from __future__ import annotations
 
@@ -7,9 +8,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import save
+
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed
+from ..files import claimed, replacing
 from ..model.latents import latent_format
+from ..recorded.replay import Case, replay
 from ..render.job import file_tags
 from ..render.options import RenderOptions
 from ..render.sinks import load_latents, partial_path
@@ -19,7 +23,7 @@ from ..video.stream import write_video
 from ..weights.containers import read_weights
 from .arguments import Result
 from .source import toy_codec
-from .values import DTYPES, check_scale, encode_texts, pick_device, read_text
+from .values import DTYPES, encode_texts, pick_device, read_text
 
 CHUNK_FRAMES = 3
 
@@ -30,7 +34,6 @@ def encode(args: argparse.Namespace) -> Result:
 
     if args.out.suffix != ".safetensors":
         raise HeadForcingError(f"the file of embeddings must end in .safetensors, got {args.out.name!r}")
-    check_writable(args.out)
     options = RenderOptions(model_family=args.model_family)
     timelines = [options.parse(read_text(text)) for text in args.prompts]
     texts = list(dict.fromkeys(text for timeline in timelines for text in timeline.texts))
@@ -45,8 +48,6 @@ def decode(args: argparse.Namespace) -> Result:
     """Decode latents block by block, with the VAE alone in memory."""
     from ..video.codec import load_codec
 
-    check_scale(args)
-    check_writable(args.out)
     run = None if args.latents.is_file() else find_stored(args.latents)
     restarts, video = _of_file(args.latents) if run is None else _of_run(run)
     with claimed(args.out):
@@ -61,6 +62,20 @@ def decode(args: argparse.Namespace) -> Result:
     found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds, "problems": problems}
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     return {"text": "\n".join([made, *(f"damaged  {one}" for one in problems)]), "json": found}
+
+
+def replay_case(args: argparse.Namespace) -> Result:
+    """Write the latents of a recorded run, and its memory events."""
+    with claimed(args.out, args.events):
+        done = replay(Case.open(args.case), args.run_name, args.device, args.attention)
+        with replacing(args.out) as temporary:
+            temporary.write_bytes(save({"latents": done.latents.contiguous()}))
+        if args.events is not None:
+            events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
+            with replacing(args.events) as temporary:
+                temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
+    summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
+    return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 
 
 _Video = tuple[tuple[int, ...], dict[str, Any]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..errors import HeadForcingError
-from ..files import cache_folder, check_regular, check_writable, replacing
+from ..files import check_regular, check_writable, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
@@ -32,8 +33,8 @@ from .parser import named_file
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pieces
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
-MAX_SCALE = 64
 
 
 def read_text(value: str) -> str:
@@ -56,6 +57,38 @@ def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
         raise HeadForcingError(f"{kind}{path} cannot be read: {error.strerror}") from error
 
 
+class FollowedFile:
+    """A text file that is read again when it has changed.
+
+    Attributes:
+        text: what it held when it was read first, or what was put here since.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self._seen = self._state()
+        self.text = read_text(f"@{path}")
+
+    def changed(self) -> str | None:
+        """The new text, once for each change; None if it is the same or was written just now.
+
+        Raises HeadForcingError as `read_text`, for a pipe, a missing or a large file too, once for each change.
+        """
+        state = self._state()
+        if state == self._seen or (state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS):
+            return None
+        self._seen = state
+        text = read_text(f"@{self.path}")
+        return None if text == self.text else text
+
+    def _state(self) -> tuple[int, int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
 def parse_size(text: str) -> tuple[int, int]:
     """Width and height of `832x480`."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
@@ -64,52 +97,34 @@ def parse_size(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def check_scale(args: argparse.Namespace) -> None:
-    """Refuse a value of `--scale` that is out of range, if the command has this argument."""
-    if not 1 <= (scale := vars(args).get("scale", 1)) <= MAX_SCALE:
-        raise HeadForcingError(f"--scale must be from 1 to {MAX_SCALE}, got {scale}")
-
-
-def found_profiles_folder(given: Path | None) -> Path | None:
-    """The folder of `--found-profiles`; by default the user's cache, None without one, which keeps none."""
-    cache = cache_folder()
-    return given or (cache and cache / "profiles")
-
-
 def find_profile(name: str) -> HeadProfile:
     """A bundled profile by name, or a file."""
     return load_profile(bundled_profiles().get(name, Path(name)))
-
-
-def choose_profile(name: str | None, rule: str | None = None) -> HeadProfile | AutoProfile | None:
-    """The value of `--profile`: `auto`, a bundled profile or a file; None if it is not given. `rule` is `--rule`'s."""
-    if name is None:
-        if rule is not None:
-            raise HeadForcingError(
-                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
-            )
-        return None
-    if name == "auto":
-        return AutoProfile(rule=rule or "quota")
-    return find_profile(name) if rule is None else with_rule(find_profile(name), rule)
 
 
 def render_options(
     args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
 ) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those of the arguments."""
-    check_scale(args)
-    given = vars(args)
+    given, rule = vars(args), args.rule
+    profile: HeadProfile | AutoProfile | None = None
+    if args.profile == "auto":
+        profile = AutoProfile(rule=rule or "quota")
+    elif args.profile is not None:
+        profile = find_profile(args.profile)
+        profile = profile if rule is None else with_rule(profile, rule)
+    elif rule is not None:
+        raise HeadForcingError("--rule makes roles of a profile's shares; name it with --profile, or --profile auto")
     width, height = size or parse_size(args.size)
-    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
     settings = {
         "width": width,
         "height": height,
         "model_family": family or args.model_family,
-        "profile": choose_profile(args.profile, args.rule),
+        "profile": profile,
         "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
         "method_options": ", ".join(given.get("set", ())),
     }
+    named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
     return RenderOptions(**named | settings)
 
 

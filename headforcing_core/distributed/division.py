@@ -141,12 +141,14 @@ class Division:
     @property
     def worst_over_mean(self) -> float:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
-        speeds, worst = ratio(self.speeds, self.ranks), 0.0
-        for layer, costs in enumerate(self.costs):
-            loads = [sum(costs[head] for head in heads[layer]) for heads in self.heads]
+        speeds = ratio(self.speeds, self.ranks)
+
+        def over_mean(layer: int) -> float:
+            loads = [sum(self.costs[layer][head] for head in heads[layer]) for heads in self.heads]
             slowest = max(load / speed for load, speed in zip(loads, speeds, strict=True))
-            worst = max(worst, slowest / (sum(loads) / sum(speeds)))
-        return worst
+            return slowest * sum(speeds) / sum(loads)
+
+        return max(map(over_mean, range(len(self.costs))))
 
     def share_of_cache(self, rank: int) -> float:
         """The part of the cache's bytes that a rank holds."""

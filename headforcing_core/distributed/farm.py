@@ -1,11 +1,11 @@
-"""The interface of a farm, the farm of this process alone, and the choice of one."""
+"""The interface of a farm, and the farm of this process alone."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from ..errors import HeadForcingError
 
@@ -48,11 +48,9 @@ class Farm:
     Attributes:
         remote: whether jobs may run on other machines than this one.
         parallel: whether jobs may run at the same time.
-        start_seconds: how long it took until jobs could be given to it.
     """
 
     remote = parallel = False
-    start_seconds = 0.0
 
     def __enter__(self) -> Farm:
         return self
@@ -70,19 +68,14 @@ class Farm:
         A job that fails does not end the others. Who stops before the last outcome cancels what has not finished.
         """
         for name, job in jobs.items():
-            yield attempt(name, function, job)
+            try:
+                outcome = Outcome(name, function(job))
+            except Exception as error:
+                if not isinstance(error, (HeadForcingError, OSError)):  # nobody expected it
+                    log.error("Head Forcing: %s failed", name, exc_info=error)
+                outcome = Outcome(name, error=error)
+            yield outcome
 
     def describe(self) -> str:
         """Describe where the jobs run, in a few words."""
         return "one after the other"
-
-
-def attempt(name: str, function: Callable[[Any], Value], job: Any) -> Outcome[Value]:
-    """Call a function and catch its errors; unexpected ones are logged with their traceback."""
-    try:
-        return Outcome(name, function(job))
-    except (HeadForcingError, OSError) as error:
-        return Outcome(name, error=error)
-    except Exception as error:
-        log.error("Head Forcing: %s failed", name, exc_info=error)
-        return Outcome(name, error=error)

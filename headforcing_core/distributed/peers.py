@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ class PeersLost(Exception):
     """Another rank has ended, or has not answered in time."""
 
 
-class Peers:
+class Peers(ABC):
     """The ranks of one video, as one of them sees them. All of them make the same calls in the same order.
 
     Subclasses carry the data: `DistributedPeers` with torch.distributed.
@@ -104,16 +105,16 @@ class Peers:
 
     # --- how the data is carried
 
-    def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
-        raise NotImplementedError
+    @abstractmethod
+    def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]: ...
 
+    @abstractmethod
     def share(self, value: T) -> list[T]:
         """Every rank's value, any Python object."""
-        raise NotImplementedError
 
+    @abstractmethod
     def from_first(self, value: T) -> T:
         """Rank 0's value, any Python object; the other ranks' are ignored."""
-        raise NotImplementedError
 
     def any(self, flag: bool) -> bool:
         """Whether the flag is set on any rank."""

@@ -1,9 +1,11 @@
-"""Checks of a video on several GPUs: before any rank is started, and in a rank before weights are loaded."""
+"""A video on several GPUs: what is checked before any rank is started, and in a rank before weights are loaded, the
+place of a rank, and the report of all ranks of a finished render."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -19,8 +21,8 @@ from ..versions import versions
 from .cache import ParallelCache
 from .division import Division
 from .peers import Peers
+from .sharded import weight_bytes
 
-PROCESS_BYTES = 250_000_000  # of a rank on a CPU, Python and PyTorch without anything of a model
 LAYERS_AT_ONCE = 2  # of sharded weights: the one that is computed, and the next one on its way
 
 
@@ -54,20 +56,6 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
     )
 
 
-def check_all_ranks_memory(
-    needs: Needs, plan: RenderPlan, ranks: int, speeds: Sequence[float] | None, sharded: bool, room: int
-) -> None:
-    """Refuse ranks that together need more than `room` bytes of one machine; only rank 0 decodes."""
-    division = Division.of(plan.shape, ranks, speeds)
-    others = replace(needs, vae=0, held=0, decode=0)
-    parts = [_part(others if rank else needs, plan, division, rank, sharded).memory for rank in range(ranks)]
-    if (together := sum(parts) + ranks * PROCESS_BYTES) > room:
-        raise HeadForcingError(
-            f"not enough memory: {ranks} ranks need {format_bytes(together)} together, this machine has "
-            f"{format_bytes(room)} free; choose a smaller --gpus or a smaller --size"
-        )
-
-
 def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
     """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
     rank = peers.rank
@@ -97,3 +85,66 @@ def _part(needs: Needs, plan: RenderPlan, division: Division, rank: int, sharded
         cache=round(needs.cache * division.share_of_cache(rank)),
         activations=round(needs.activations * division.share_of_tokens(rank)),
     )
+
+
+# ------------------------------------------------------------------------------------------- the report
+
+
+@dataclass(frozen=True)
+class RanksReport:
+    """All ranks of a finished render.
+
+    Attributes:
+        ranks: per rank its `device`, the `heads` of each layer whose caches it holds, `weight_bytes` of the model
+            there, `cache_bytes` of its heads' keys and values, `sent_bytes` to the other ranks by kind (`tokens` to
+            their heads and back, the `flow` of every pass, and what episodic `memory` decides by), and
+            `waited_seconds` in exchanges: the transfer, and waiting for the slowest rank.
+        worst_over_mean: time of the slowest rank's attention over that of an ideal division, in the worst layer.
+        seconds: of the whole render.
+        speeds: of the ranks, as given; None for equal ones.
+    """
+
+    ranks: Sequence[dict[str, Any]]
+    worst_over_mean: float
+    seconds: float
+    speeds: Sequence[float] | None = None
+
+    @classmethod
+    def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
+        """The report, on every rank; all of them call it."""
+        peers, division = cache.peers, cache.division
+        own = {
+            "device": device,
+            "heads": division.heads[peers.rank],
+            "weight_bytes": weight_bytes(model),
+            "cache_bytes": cache.bytes,
+            "sent_bytes": dict(peers.sent),
+            "waited_seconds": round(peers.waited, 3),
+        }
+        seconds = round(peers.from_first(seconds), 3)
+        return cls(peers.share(own), division.worst_over_mean, seconds, division.speeds)
+
+    @property
+    def slowest(self) -> int:
+        """The rank that the others waited for: the one that waited least itself."""
+        return min(range(len(self.ranks)), key=lambda rank: self.ranks[rank]["waited_seconds"])
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {**asdict(self), "slowest_rank": self.slowest}
+
+    def describe(self) -> list[str]:
+        """Lines of plain text."""
+        given = "" if self.speeds is None else f" with speeds {','.join(f'{speed:g}' for speed in self.speeds)}"
+        lines = [
+            f"ranks    {len(self.ranks)}{given}; attention of the worst layer {self.worst_over_mean:.3f} of the ideal "
+            f"share; slowest rank {self.slowest}"
+        ]
+        for number, rank in enumerate(self.ranks):
+            heads, sent = sum(map(len, rank["heads"])), sum(rank["sent_bytes"].values())
+            lines.append(
+                f"rank {number}   {rank['device']}: {heads} heads, weights {rank['weight_bytes'] / 1e6:.1f} MB, "
+                f"KV cache {rank['cache_bytes'] / 1e6:.1f} MB, sent {sent / 1e6:.1f} MB, "
+                f"{rank['waited_seconds']:.1f} of {self.seconds:.1f} s in exchanges"
+            )
+        return lines

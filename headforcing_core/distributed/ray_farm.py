@@ -9,10 +9,9 @@ import re
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, cast
 
 from ..errors import HeadForcingError, first_sentence
 from ..versions import VERSION
@@ -35,8 +34,7 @@ class RayShared(Shared[Value]):
     """A value in Ray's object store."""
 
     def get(self) -> Value:
-        value: Value = _ray().get(self._value)
-        return value
+        return cast(Value, _ray().get(self._value))
 
 
 class RayFarm(Farm):
@@ -57,9 +55,7 @@ class RayFarm(Farm):
         self._stack = ExitStack()
 
     def __enter__(self) -> RayFarm:
-        begun = time.monotonic()
-        with ExitStack() as stack:
-            # Ray prints there what happens to workers, between a command's JSON
+        with ExitStack() as stack:  # Ray prints there what happens to workers, between a command's JSON
             stack.enter_context(redirect_stdout(sys.stderr))
             resources = self._connect(stack)
             gpus = resources.get("GPU", 0)
@@ -69,7 +65,6 @@ class RayFarm(Farm):
                 raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
             self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
             self._stack = stack.pop_all()
-        self.start_seconds = time.monotonic() - begun
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -77,31 +72,25 @@ class RayFarm(Farm):
 
     def _connect(self, stack: ExitStack) -> dict[str, float]:
         """Connect to Ray, which is started unless a program has done so for several commands; returns its resources."""
-        ray = _ray()
+        ray, options = _ray(), dict[str, Any](logging_level="error", log_to_driver=False)
+        if not self.remote:
+            for name, value in _LOCAL_SETTINGS.items():
+                os.environ.setdefault(name, value)
+            options |= {
+                "num_cpus": self.workers,
+                "object_store_memory": _OBJECT_STORE_BYTES,
+                "include_dashboard": False,
+            }
         try:
             if not ray.is_initialized():
                 stack.callback(ray.shutdown)
-                ray.init(address=self.address, **self._options())
-            found: dict[str, float] = ray.cluster_resources()
-            return found
+                ray.init(address=self.address, **options)
+            return cast(dict[str, float], ray.cluster_resources())
         except (OSError, RuntimeError, ValueError, ImportError) as error:
             raise HeadForcingError(
                 f"--farm {self.address} cannot be used ({first_sentence(error)}): start Ray with `ray start --head`, "
                 "check the address and its token (RAY_AUTH_MODE), or use --farm local"
             ) from error
-
-    def _options(self) -> dict[str, Any]:
-        """For `ray.init`."""
-        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
-        if self.remote:
-            return options
-        for name, value in _LOCAL_SETTINGS.items():
-            os.environ.setdefault(name, value)
-        return options | {
-            "num_cpus": self.workers,
-            "object_store_memory": _OBJECT_STORE_BYTES,
-            "include_dashboard": False,
-        }
 
     def share(self, value: Value) -> Shared[Value]:
         return RayShared(_ray().put(value))
@@ -190,10 +179,8 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
         return Farm()
     if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
         raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
-    if gpus is not None and not 0 <= gpus <= 64:
-        raise HeadForcingError(f"--farm-gpus must be from 0 to 64, got {gpus}")
-    if workers is not None and not 1 <= workers <= 1024:
-        raise HeadForcingError(f"--farm-workers must be from 1 to 1024, got {workers}")
+    if not (0 <= (gpus or 0) <= 64 and 1 <= (1 if workers is None else workers) <= 1024):
+        raise HeadForcingError(f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}")
     if workers is not None and name != LOCAL:
         raise HeadForcingError("--farm-workers goes with --farm local: a cluster knows its own size")
     if importlib.util.find_spec("ray") is not None:

@@ -8,7 +8,6 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 
-from ..errors import HeadForcingError
 from ..model.wan import WanModel
 from .peers import losing_peers
 
@@ -58,21 +57,17 @@ class ShardedModel:
 
 def weight_bytes(model: Any) -> int:
     """Bytes of a model's weights on this rank, between two layers."""
-    if not isinstance(model, ShardedModel):
-        return sum(weight.nbytes for weight in (*model.parameters(), *model.buffers()))  # buffers hold those in 8 bits
-    from torch.distributed.tensor import DTensor  # PyTorch 2.5 has it elsewhere
+    from torch.distributed.tensor import DTensor
 
-    weights = (*model.whole.parameters(), *model.whole.buffers())
+    whole = model.whole if isinstance(model, ShardedModel) else model
+    weights = (*whole.parameters(), *whole.buffers())  # buffers hold those in 8 bits
     return sum((weight.to_local() if isinstance(weight, DTensor) else weight).nbytes for weight in weights)
 
 
 def shard(model: WanModel, device: torch.device) -> ShardedModel:
     """Keep on `device` this rank's share of each layer of `model`, which may be on the CPU, and everything else."""
-    try:
-        from torch.distributed.fsdp import fully_shard
-    except ImportError as error:
-        raise HeadForcingError(f"--shard-weights needs PyTorch 2.6 or newer, got {torch.__version__}") from error
     from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     for layer in model.blocks:

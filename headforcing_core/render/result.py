@@ -37,7 +37,7 @@ class RenderResult:
         latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
         recalls: scenes that were brought back.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
-        reports: of those that have made the video together, by their key in JSON, see `distributed.ranks_report`;
+        reports: of those that have made the video together, by their key in JSON, see `distributed.ranks`;
             `cache_bytes` is the first one's.
     """
 

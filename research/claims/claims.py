@@ -8,8 +8,7 @@ from typing import Any
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.comparison import Entry
-from ..paper_tables import PAPER_TABLES
-from ..questions import Shuffles
+from ..questions import COMPONENTS, HEAD_WISE, Shuffles
 from ..statistics import (
     ENOUGH,
     ENOUGH_SHUFFLES,
@@ -70,10 +69,9 @@ LIMITS = (
 
 def claim_rows(shuffles: int) -> dict[str, Entry | Shuffles]:
     """The rows of the paper's Tables 4 and 5 by name, where Head Forcing is there once, and `ADDED_ROWS`."""
-    components = dict(zip("ABCD", PAPER_TABLES["components"].rows, strict=True))
-    names = ("random", "uniform", "local+memory", "anchor+memory")
-    roles = dict(zip(names, PAPER_TABLES["roles"].rows[:-1], strict=True))
-    return {**components, **roles, "random": Shuffles(roles["random"], shuffles), **ADDED_ROWS}
+    names = ("A", "B", "C", OURS, "random", "uniform", "local+memory", "anchor+memory")
+    rows = dict(zip(names, (*COMPONENTS, *HEAD_WISE), strict=True))
+    return {**rows, "random": Shuffles(rows["random"], shuffles), **ADDED_ROWS}
 
 
 def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:

@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..prompts import prompts_of, stories_of
-from ..videos import Row, ScoredVideo, plan_videos
+from ..questions import Row
+from ..videos import ScoredVideo, plan_videos
 from .claims import ADDED_ROWS, OURS
 from .paper_numbers import ONE_PROMPT, RETURN, SIX_PROMPTS
 

@@ -31,7 +31,7 @@ from ..role_rules import RULES, with_rule
 from ..statistics import Numbers, mean
 from .detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .scenes import CLOCK, FRAME_SIZE, Layout, Marking, looks_of_frames, poses, render
-from .stories import last_visits, returning_story, returns, round_story, visits
+from .stories import last_visits, returning_story, round_story, visits
 
 STRIDE = 4  # one video frame per latent frame is looked at
 JUDGED_BLOCKS = 3  # of a room that has come back
@@ -58,13 +58,11 @@ STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
 """Stories by name, each a function of the video's number."""
 
 
-def timeline_of(looks: Sequence[Look], tag: str = "") -> Timeline:
-    """The timeline of a story: a prompt at each change, with the tag before each that brings a room back."""
+def timeline_of(looks: Sequence[Look]) -> Timeline:
+    """The timeline of a story: a prompt at each change."""
     starts = [i for i, look in enumerate(looks) if not i or look != looks[i - 1]]
     times = [divmod(CLOCK.start_seconds(start), 60) for start in starts]
-    tags = [f"{tag} " if tag and gap else "" for gap in returns(looks)]
-    told = [tags[start] + looks[start].prompt for start in starts]
-    lines = [f"{int(m)}:{s:07.4f} {text}" for (m, s), text in zip(times, told, strict=True)]
+    lines = [f"{int(m)}:{s:07.4f} {looks[start].prompt}" for (m, s), start in zip(times, starts, strict=True)]
     return parse_timeline("\n".join(lines), CLOCK.start_seconds(len(looks)))
 
 
@@ -104,12 +102,11 @@ class RoomsJudge:
         number: int,
         shuffle: int = 0,
         ahead: bool = False,
-        tag: str = "",
     ) -> Numbers:
-        """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`; `tag` as `timeline_of`."""
+        """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`."""
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
-        plan = self.plan(policy, roles, timeline_of(looks, tag), number, shuffle)
+        plan = self.plan(policy, roles, timeline_of(looks), number, shuffle)
         numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number)
         heads = plan.config.num_layers * plan.config.num_heads
         numbers["frames_a_head"] = plan.shape.frame_slots / heads  # of the full cache, mean over heads

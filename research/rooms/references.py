@@ -24,7 +24,7 @@ from ...headforcing_core.timeline.timeline import parse_timeline
 from ..statistics import Numbers, mean
 from .detector import layout_overlap, sightings
 from .judge import STRIDE, RoomsJudge, timeline_of
-from .measurements import Trained
+from .measurements import embedded_judge
 from .scenes import CLOCK, Layout, render
 from .stories import returning_story
 from .verdicts import means_table
@@ -45,7 +45,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def references(args: argparse.Namespace) -> Result:
     """Make all videos, then write `references.md` and `references.json`."""
-    judge = Trained.embedded().judge()
+    judge = embedded_judge()
     rows = {f"{shown}, roles by {rule}": (shown, rule) for rule in RULES for shown in (NONE, RIGHT, WRONG)}
     with claimed(args.out / "references.json"):
         torch.set_num_threads(1)

@@ -7,24 +7,19 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from ...headforcing_core.cache import head_cache, policy, roles
-from ...headforcing_core.cache import scenes as cached_scenes
 from ...headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import folder_written
 from ...headforcing_core.hashing import digest
-from ...headforcing_core.head_profiles import rules
 from ...headforcing_core.head_profiles.rules import with_rule
-from ...headforcing_core.timeline import returns as told_returns
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
-from .measurements import MEASURED_BY, Trained, complete, hashes_of
+from .measurements import complete, embedded_judge, embedded_profile, measured_by
 from .verdicts import SUPPORTS, UNDECIDED, Verdict, difference, means_table, shown, verdict_table
 
 FIRST, VIDEOS, STORY = 85_000, 32, "second_away_30"
 ENOUGH = 20  # videos with a layout; in about a third the first visit shows no pictures
-MEASURED_BESIDES = (head_cache, policy, roles, cached_scenes, rules, told_returns)
 ABOVE, AT_LEAST, CLEARLY = 0.5, 0.7, 0.05
 COLUMNS = ("frames_a_head", "layout", "layout_by_chance", "identity", "outline", "shape", "moves")
 
@@ -59,10 +54,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 def returns(args: argparse.Namespace) -> Result:
     """Measure what is missing, then write `returns.md` and `returns.json`."""
-    trained = Trained.embedded()
-    profile = trained.profile()
-    weights = digest(trained.measured_on(profile), hashes_of((*MEASURED_BY, *MEASURED_BESIDES)))
-    judges = {rule: trained.judge(with_rule(profile, rule)) for rule in ("quota", "function")}
+    judges = {rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")}
 
     def measured(job: tuple[str, int]) -> Numbers:
         row, number = ROWS[job[0]], job[1]
@@ -70,9 +62,10 @@ def returns(args: argparse.Namespace) -> Result:
 
     numbers = range(FIRST, FIRST + args.videos)
     jobs = {_key(row, number): (row, number) for number in numbers for row in ROWS}
-    known = complete(args.out / "measured.jsonl", weights, jobs, measured, args.json)
+    known = complete(args.out / "measured.jsonl", jobs, measured, args.json)
     videos = {row: [known[_key(row, number)] for number in numbers] for row in ROWS}
-    found = {"verdicts": [verdict.to_dict() for verdict in verdicts_of(videos)], "rows": videos, "weights": weights}
+    verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]
+    found = {"verdicts": verdicts, "rows": videos, "weights": measured_by()}
     return write_result(args.out, "returns", table(videos), found, indent=None)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
 from ...headforcing_core.render.comparison import Entry
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
-from ..questions import Question, Rendered, Row, Shuffles, renders_of, window
+from ..questions import Question, Rendered, Row, Shuffles, window
 
 VIDEOS = 64
 OURS = "Head Forcing"
-ECHO = "Echo-Forcing"
 NO_MEMORY = "no episodic memory"
 EVEN = "uniform memory, same frame-slots"
 SHUFFLED = "Head Forcing, shuffled roles"
@@ -21,7 +19,6 @@ BY_FUNCTION = "Head Forcing, roles by function"
 UNIFORM = "uniform admission"
 FIFO = "first in, first out"
 RANDOM = "random admission"
-RECALL, BY_LIKENESS = "[recall 2]", "[recall]"
 ABLATED = {
     "local": "local heads see their own block alone",
     "anchor": "anchor heads without first frames",
@@ -44,15 +41,6 @@ SAME_NUMBERS = (
     "The tables h1_45, h1_90 and h1_180 have videos of the same numbers, with the same actors, rooms and layouts, and "
     "are therefore not independent of each other."
 )
-RECALLED = (
-    f"{RECALL} and {BY_LIKENESS} with Head Forcing are ours, not the paper's: when the room comes back, two frames of "
-    "its first visit replace all entries of the memory heads; the row of given frames has five. Two frames of every "
-    "earlier visit wait in main memory and are not among the frames a head. "
-    f"{BY_LIKENESS} finds the visit with the most similar prompt. That of the return is that of the first visit, so "
-    "the two rows are equal unless that fails. Echo-Forcing has its authors' settings and recalls in its own way; a "
-    "prompt without a tag is its smooth change of scene. Nothing is decided by this table."
-)
-
 _POLICY = CachePolicy()
 _WITHOUT = {  # Head Forcing with the heads of one role ablated
     "local": replace(_POLICY, local=RolePolicy(recent_frames=0)),
@@ -63,50 +51,23 @@ _TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the a
 
 
 @dataclass(frozen=True)
-class Tagged(Entry):
-    """A row in whose timeline a tag stands before every prompt that brings a room back, as a user would write it."""
-
-    tag: str = ""
-
-
-@dataclass(frozen=True)
 class RoomsTable:
     """A table of the pre-registration.
 
     Attributes:
         first: number of the first video, which is also the seed of its noise.
-        deciding: labels of the rows that a primary endpoint is computed from.
         ahead: whether the next block after a true past is predicted, too.
     """
 
     question: Question
     first: int
-    deciding: tuple[str, ...]
     ahead: bool = False
 
     def numbers(self, videos: int) -> range:
         return range(self.first, self.first + videos)
 
-    def with_shuffles(self, count: int) -> RoomsTable:
-        return replace(self, question=self.question.with_shuffles(count))
 
-    def entries(self, deciding: bool) -> Iterator[Entry | Rendered]:
-        """The rows that decide, or the others; a row of shuffles as one for each of them."""
-        for row in self.question.rows:
-            if (row.label in self.deciding) == deciding:
-                yield from (row,) if isinstance(row, Rendered) else renders_of(row)
-
-
-def _table(
-    asks: str,
-    story: str,
-    first: int,
-    deciding: tuple[str, ...],
-    *rows: Row,
-    all_frames: bool = False,
-    shuffles: bool = True,
-    note: str = "",
-) -> RoomsTable:
+def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = False, note: str = "") -> RoomsTable:
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
         *_TRUTH,
@@ -114,20 +75,20 @@ def _table(
         window(9),
         window(21),
         window(9, sink=3),
-        *([Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled"))] if shuffles else []),
+        Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled")),
         Entry(EVEN, "even_memory", given=EvenMemory()),
         Entry("given the frames of the last visit", "given_frames", given=GivenFrames()),
         Entry(NO_MEMORY, "no_episodic_memory"),
     )
     columns = (*COLUMNS, "place_error", "loss_0.9375") if all_frames else COLUMNS
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
-    question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes, primary="")
-    return RoomsTable(question, first, (*deciding, OURS) if deciding else (), ahead=all_frames)
+    question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes)
+    return RoomsTable(question, first, ahead=all_frames)
 
 
-def _away(blocks: int, decides: bool = True) -> RoomsTable:
+def _away(blocks: int) -> RoomsTable:
     asks = f"A room is left for {3 * blocks} latent frames and comes back: does it look as before?"
-    return _table(asks, f"away_{blocks}", 80_000, (NO_MEMORY,) if decides else (), note=SAME_NUMBERS)
+    return _table(asks, f"away_{blocks}", 80_000, note=SAME_NUMBERS)
 
 
 ROOMS_TABLES: dict[str, RoomsTable] = {
@@ -137,7 +98,6 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         "A room is left for 45 latent frames: do roles and positions matter?",
         "away_15",
         81_000,
-        (SHUFFLED, EVEN, ABSOLUTE),
         Entry(ABSOLUTE, "no_rope_reencoding"),
         Entry(BY_FUNCTION, "head_forcing", roles="function"),
     ),
@@ -145,7 +105,6 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         "Are heads what they are called? The heads of one role are ablated at a time, inside the trained length.",
         "twelve_blocks",
         82_000,
-        tuple(ABLATED.values()),
         *(Entry(label, f"without_{role}", given=_WITHOUT[role]) for role, label in ABLATED.items()),
         all_frames=True,
     ),
@@ -153,23 +112,10 @@ ROOMS_TABLES: dict[str, RoomsTable] = {
         "Eight rooms, more than there are entries, and each again: which rule of admission keeps them?",
         "eight_rooms",
         83_000,
-        (UNIFORM,),
         Entry(UNIFORM, "uniform_admission"),
         Entry(FIFO, "fifo_eviction"),
         Entry(RANDOM, "random_admission", given=RandomAdmission()),
     ),
-    "h1_180": _away(60, decides=False),
-    "recall": _table(
-        "The second room is left for 90 latent frames and comes back: what does a tag that recalls it change?",
-        "second_away_30",
-        84_000,
-        (),
-        Entry(ECHO, "echo_forcing"),
-        Tagged(f"{ECHO}, {RECALL}", "echo_forcing", tag=RECALL),
-        Tagged(f"{OURS}, {RECALL}", "head_forcing", tag=RECALL),
-        Tagged(f"{OURS}, {BY_LIKENESS}", "head_forcing", tag=BY_LIKENESS),
-        shuffles=False,
-        note=RECALLED,
-    ),
+    "h1_180": _away(60),
 }
 """By name, in the order in which they are measured."""

@@ -12,11 +12,3 @@ sys.path += [str(ROOT / "tests" / "helpers"), str(Path(__file__).parent)]
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     return ROOT
-
-
-@pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a training that has passed its gate, with a model that has learnt nothing."""
-    from tiny_files import write_training
-
-    return write_training(tmp_path_factory.mktemp("trained"))

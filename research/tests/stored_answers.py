@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.research.answers import Answer, answer_rows
+from headforcing.research.answers import Answer, answer
 from headforcing.research.questions import Question, Rendered
 from headforcing.research.statistics import Numbers
+
+
+def videos_of(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
+    """The numbers of every video from a list for each column."""
+    return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
 
 
 def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
@@ -16,22 +21,9 @@ def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
     known = {row["label"]: row for row in found["rows"]}
 
     def stored(row: Entry | Rendered) -> Sequence[Numbers]:
-        videos = known.get(row.label, {})
+        columns = known.get(row.label, {})
         if isinstance(row, Entry) and row.roles == "shuffled":
-            return dict(enumerate(videos.get("shuffles", ()))).get(row.shuffle, ())
-        return videos.get("videos", ())
+            return videos_of(dict(enumerate(columns.get("shuffles", ()))).get(row.shuffle, {}))
+        return videos_of(columns.get("videos", {}))
 
-    return answer_rows(question, stored)
-
-
-def unpacked(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Reverse `packed`."""
-
-    def by_video(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
-        return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
-
-    rows = []
-    for row in found["rows"]:
-        shuffles = {"shuffles": list(map(by_video, row["shuffles"]))} if "shuffles" in row else {}
-        rows.append({**row, "videos": by_video(row["videos"]), **shuffles})
-    return {**found, "rows": rows}
+    return answer(question, stored)

@@ -15,10 +15,8 @@ from headforcing.headforcing_core.report.learned.registry import COLUMNS as MODE
 from headforcing.headforcing_core.report.learned.registry import METRICS
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.research import videos as claim_videos
 from headforcing.research.claims import claims
 from headforcing.research.claims.claims import ADDED_ROWS, claim_rows, lines_of, named_rows
-from headforcing.research.claims.cost import device_name
 from headforcing.research.claims.page import page
 from headforcing.research.claims.paper_numbers import BESIDE, COLUMNS, PRIMARY, REPORTED, RETURN
 from headforcing.research.claims.returns import similarities, spread
@@ -27,6 +25,7 @@ from headforcing.research.prompts import RESERVED_PROMPTS
 from headforcing.research.questions import UNJUDGED, Shuffles
 from headforcing.research.statistics import Measured, holm, sign_flip_p
 from headforcing.research.vbench import COLUMNS as OF_VBENCH
+from headforcing.research.videos import Scores
 
 
 def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, dict[str, Measured]]:
@@ -195,13 +194,6 @@ def test_no_head_profile_is_measured_on_the_reserved_prompts():
     assert not {p.lower() for p in RESERVED_PROMPTS} & {p.lower() for p in PROFILING_PROMPTS}
 
 
-def test_an_estimate_names_the_device_that_makes_the_videos(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: f"GPU {device}")
-    devices = {"auto": "GPU None", "cuda:1": "GPU cuda:1", "cpu": "processor", "mps": "mps"}
-    assert {device: device_name(argparse.Namespace(device=device)) for device in devices} == devices
-
-
 def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
     def stories(*lines):
         args = argparse.Namespace(prompts=None, videos=2, stories="\n".join(map(json.dumps, lines)))
@@ -221,19 +213,15 @@ def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
         stories(good)
 
 
-def test_scores_of_model_files_that_were_replaced_do_not_count(monkeypatch):
-    def note(stamp):
-        return {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
+def test_scores_by_other_model_files_do_not_count_and_those_that_nobody_asks_for_are_not_told():
+    def scored(stamp):
+        note = {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
+        return argparse.Namespace(name=stamp, note=lambda: note)
 
-    notes = {"before": note("old"), "after": note("new")}
-    videos = [argparse.Namespace(name=name) for name in notes]
-    with monkeypatch.context() as patch:
-        patch.setattr(claim_videos, "known_note", lambda each: notes[each.name])
-        assert [each.name for each in claim_videos.Scores(videos, {"flow": "new"}).todo] == ["before"]
-        known = claim_videos.Scores(videos, {}).known
-        assert known == {"before": {"flicker": 0.1}, "after": {"flicker": 0.1}}, "two kinds of flow are not mixed"
-        notes["before"] = note("new")
-        assert claim_videos.Scores(videos, {}).known["before"]["mean_flow"] == 1.0
+    videos = [scored("old"), scored("new")]
+    assert [each.name for each in Scores(videos, {"flow": "new"}).todo] == ["old"]
+    assert Scores(videos, {"flow": "new"}).known["new"]["mean_flow"] == 1.0
+    assert Scores(videos, {}).known == {"old": {"flicker": 0.1}, "new": {"flicker": 0.1}}
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])

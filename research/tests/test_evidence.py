@@ -11,25 +11,22 @@ from typing import Any
 import pytest
 import torch
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.research.answers import Answer
-from headforcing.research.rooms import references, returning
+from headforcing.research.rooms import accuracy, references, returning
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.measure import jobs
-from headforcing.research.rooms.measurements import Trained
+from headforcing.research.rooms.measurements import embedded_judge, measured_files
 from headforcing.research.rooms.tables import OURS, ROOMS_TABLES
 from headforcing.research.rooms.verdicts import gate, secondary, verdict_table, verdicts_of
 from headforcing.research.statistics import mean_interval, values_of
-from headforcing.research.training import clips
 from headforcing.research.training import gate as rooms_gate
-from stored_answers import read_answer, unpacked
+from stored_answers import read_answer
 
 EVIDENCE = Path(__file__).parents[1] / "evidence"
 ROOMS = EVIDENCE / "rooms"
 PAGE = EVIDENCE.parents[1] / "docs" / "evidence.md"
-TABLES = [name for name in ROOMS_TABLES if (ROOMS / f"{name}.json").exists()]
 SAMPLE = 5  # videos that are made again; means of fewer are not normal, as many values are 0 or 1
 STORIES_AGAIN = 2  # of every gap of the gate
 
@@ -45,13 +42,13 @@ def text(page: Path) -> str:
 
 @pytest.fixture(scope="module")
 def answers() -> dict[str, Answer]:
-    return {name: read_answer(ROOMS_TABLES[name].question, unpacked(stored(name))) for name in TABLES}
+    return {name: read_answer(table.question, stored(name)) for name, table in ROOMS_TABLES.items()}
 
 
 @pytest.fixture(scope="module")
 def effects() -> dict[str, dict[str, Any]]:
-    """Effects that the gate found of the base, and of the student that was chosen."""
-    return {"base": stored("base.gate"), "student": stored(Path(stored("chosen")["chosen"]).stem + ".gate")}
+    """Effects that the gate found of the base and of the student."""
+    return {name: stored(f"{name}.gate") for name in ("base", "student")}
 
 
 def rounded(found: Any) -> Any:
@@ -66,14 +63,12 @@ def rounded(found: Any) -> Any:
 # ---------------------------------------------------------------------------------------- pages follow from files
 
 
-@pytest.mark.parametrize("name", TABLES)
+@pytest.mark.parametrize("name", ROOMS_TABLES)
 def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Answer]):
-    assert set(TABLES) >= {name for name, table in ROOMS_TABLES.items() if table.deciding}
-    found, table = unpacked(stored(name)), answers[name].table()
-    counted = rounded(answers[name].to_dict())
+    found, counted = stored(name), rounded(answers[name].to_dict())
     assert counted == {key: rounded(found[key]) for key in counted}
-    assert table in text(ROOMS / f"{name}.md")
-    videos = {len(row["videos"]) for row in found["rows"]} - {0}
+    assert answers[name].text() == text(ROOMS / f"{name}.md").rstrip()
+    videos = {len(row["videos"]["layout"]) for row in found["rows"] if row["videos"]}
     assert videos == {64}, "as many as were written down before"
 
 
@@ -82,8 +77,11 @@ def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects
     verdicts = [gate(effects["student"]["memory"], effects["base"]["memory"]), *verdicts_of(answers)]
     assert rounded([verdict.to_dict() for verdict in verdicts]) == rounded(told["verdicts"])
     assert secondary(answers, effects["student"]["effects"]["0"]) == told["secondary"]
-    assert len({stored(name)["weights"] for name in TABLES} | {told["weights"]}) == 1, "of the same weights and code"
-    assert told["files"] == Trained.embedded().measured_on(Trained.embedded().profile())
+    # of the same weights and code
+    assert len({stored(name)["weights"] for name in ROOMS_TABLES} | {told["weights"]}) == 1, (
+        "of the same weights and code"
+    )
+    assert told["files"] == measured_files()
     for page in (ROOMS / "verdicts.md", PAGE):
         assert verdict_table(verdicts) in text(page), page.name
 
@@ -141,7 +139,7 @@ def test_nothing_but_a_verdict_is_called_sure():
 def test_the_page_names_every_table_and_the_repository_stays_light():
     page = text(EVIDENCE / "README.md")
     assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
-    assert f"{len(list(jobs(ROOMS_TABLES, list(range(64)), deciding=False))):,} videos" in page
+    assert f"{len({job.key for job in jobs(ROOMS_TABLES, 64)}):,} videos" in page
     weights = (assets.model_path(), assets.autoencoder_path())
     assert sum(path.stat().st_size for path in weights) < 16_000_000
     evidence = (path for path in EVIDENCE.rglob("*") if path.is_file() and path.suffix != ".jsonl")
@@ -164,7 +162,7 @@ def test_the_training_took_what_is_said(repo_root: Path):
 @pytest.fixture(scope="module")
 def judge() -> RoomsJudge:
     torch.set_num_threads(1)
-    return Trained.embedded().judge()
+    return embedded_judge()
 
 
 @pytest.mark.parametrize(("row", "column"), [(references.RIGHT, "layout"), (references.WRONG, "wrong layout")])
@@ -182,7 +180,7 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
     that follows from all stored ones. Machines may differ in the last bits, which a rollout can turn into other pixels.
     """
     table = ROOMS_TABLES["h3"]
-    row = next(row for row in unpacked(stored("h3"))["rows"] if row["label"] == label)
+    row = next(row for row in stored("h3")["rows"] if row["label"] == label)
     made = []
     for number in table.numbers(SAMPLE):
         looks = STORIES[table.question.story](number)
@@ -191,7 +189,7 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
         else:
             made.append(judge.measure_truth(looks, number, encoded=True, ahead=True))
     for column in table.question.columns:
-        before = mean_interval([video[column] for video in row["videos"][:SAMPLE]])
+        before = mean_interval(row["videos"][column][:SAMPLE])
         after = mean_interval([video.get(column) for video in made])
         assert (before is None) == (after is None), column
         if before and after:
@@ -205,15 +203,11 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
 def test_the_detector_is_as_accurate_as_is_said():
     """Three clips again, with and without the autoencoder, and what the stored ones say together."""
     told, few = stored("accuracy"), 3
-    autoencoder = load_rooms_autoencoder(assets.autoencoder_path())
-    made = {
-        "rendered": clips.accuracy(few),
-        "through the autoencoder": clips.accuracy(few, lambda v: autoencoder.decode(autoencoder.encode(v))),
-    }
+    made = accuracy.measure(few)
     for column, found in made.items():
         for name, values in found.items():
             assert values == pytest.approx(told[column][name][:few], abs=0.02), (column, name)
-    assert clips.table(told) in text(EVIDENCE / "README.md")
+    assert accuracy.table(told) in text(EVIDENCE / "README.md")
 
 
 @pytest.mark.slow

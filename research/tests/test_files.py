@@ -3,14 +3,14 @@
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands.parser import Commands, Parser
+from headforcing.headforcing_core.commands.parser import Parser, subcommands
 from headforcing.research.__main__ import COMMANDS, main
 from path_arguments import commands, undeclared
 
 
 def test_every_argument_that_names_files_is_declared_as_read_or_written() -> None:
     parser = Parser(prog="research")
-    adder = Commands(parser.add_subparsers())
+    adder = subcommands(parser)
     for module in COMMANDS:
         module.add_parsers(adder)
     found = {name: undeclared(command) for name, command in commands(parser)}

@@ -12,25 +12,21 @@ import torch
 from headforcing.headforcing_core.cache.memory import candidate_frame
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.render.comparison import Entry
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.research.ablations import EvenMemory, RandomAdmission
 from headforcing.research.role_rules import RULES, with_rule
 from headforcing.research.rooms import judge as rooms_judge
-from headforcing.research.rooms import measure as rooms
-from headforcing.research.rooms.judge import STORIES, RoomsJudge, given_last_visits, timeline_of
-from headforcing.research.rooms.measurements import Trained
+from headforcing.research.rooms.judge import STORIES, given_last_visits, timeline_of
 from headforcing.research.rooms.scenes import CLOCK
 from headforcing.research.rooms.stories import last_visits, returns, visits
 from headforcing.research.rooms.tables import ROOMS_TABLES
-from tiny_files import NAVY, SAND, TEAL
+from tiny_files import NAVY, SAND, TEAL, tiny_judge
 
 
 @pytest.fixture(scope="module")
-def judge(trained):
-    model = Trained(trained / "student-20.safetensors", trained / "autoencoder.safetensors")
-    return model.judge(model.profile(trained / "profile.json"))
+def judge(tmp_path_factory):
+    return tiny_judge(tmp_path_factory.mktemp("judge"))
 
 
 def test_the_stories_are_those_of_the_pre_registration():
@@ -127,34 +123,6 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     _, _, plain = roll(judge, preset("head_forcing"), looks)
     assert [torch.equal(a, b) for a, b in zip(shown, plain, strict=True)][:5] == [True] * 4 + [False]
     assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
-
-
-def test_likeness_finds_the_first_visit_in_every_video_of_the_table(judge):
-    table = ROOMS_TABLES["recall"]
-    for number in table.numbers(64):
-        looks = STORIES[table.question.story](number)
-        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks, "[recall]"), number)
-        assert rooms_judge.job_of(plan).script.rows[38].switch.recall == 2
-
-
-def test_rows_with_a_tag_are_measured_with_it_and_no_others(judge, monkeypatch):
-    """Compare what each row's plan says before the return; the video itself is not made."""
-    told = {}
-
-    def latents(self, plan):
-        told[row.label] = [str(segment.switch) for segment in plan.timeline.segments]
-        return torch.zeros(plan.frames, 16, 8, 8)
-
-    monkeypatch.setattr(RoomsJudge, "latents", latents)
-    monkeypatch.setattr(judge.autoencoder, "decode", lambda latents: latents)
-    monkeypatch.setattr(rooms_judge, "story_numbers", lambda *video: {})
-    monkeypatch.setitem(STORIES, "second_away_30", lambda number: (NAVY, TEAL, SAND, TEAL))
-    for row in ROOMS_TABLES["recall"].entries(deciding=False):
-        if isinstance(row, Entry):
-            rooms.measured(judge, rooms.VideoJob("recall", row, 84_000))
-    tags = {"[recall 2]": "recall 2", "[recall]": "recall"}
-    assert told == {label: ["reset"] * 3 + [tags.get(label.split(", ")[-1], "reset")] for label in told}
-    assert sum(switches[-1] != "reset" for switches in told.values()) == 3 and list(told)[-1] == "Head Forcing"
 
 
 def test_even_memory_has_the_frame_slots_of_head_forcing(judge):

@@ -1,4 +1,4 @@
-"""Tiny models that have learnt nothing: of the world of rooms with all that a training leaves, and in real layouts."""
+"""Tiny models that have learnt nothing: of the world of rooms, and in real layouts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder
 from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
-from headforcing.research.training import gate
+from headforcing.research.rooms.judge import RoomsJudge
 from headforcing.research.training.training import STRUCTURE, save
 from tiny_checkpoints import wan_vae
 
@@ -24,33 +23,17 @@ TEAL = Look("red", "ball", "gliding", "teal", "striped")
 SAND, NAVY = replace(TEAL, background="sand"), replace(TEAL, background="navy")
 
 
-def profile_of(weights: Path, local_fraction: float = 0.25) -> HeadProfile:
-    """A head profile of these weights."""
-    measured = {"fingerprint": assets.inspect_toy(weights).fingerprint}
-    roles = classify(SHARES, 0.25, 0.25)
-    return HeadProfile("probe", 2, 2, roles, SHARES, 0.25, local_fraction, measured=measured)
-
-
-def remembers(folder: Path, name: str, effect: float) -> None:
-    """Store an effect of memory as the training does."""
-    measured = gate.measured_on(folder / f"{name}.safetensors", folder / "autoencoder.safetensors")
-    gate.write(folder / f"{name}.gate.json", {"0": [0.9, 0.8], "1": [effect]}, measured)
-
-
-def write_training(folder: Path) -> Path:
+def tiny_judge(folder: Path) -> RoomsJudge:
+    """The judge of a model of the world of rooms, with a head profile that has shares."""
     torch.manual_seed(0)
     model = WanModel(TINY)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(std=0.1)
-    save(model.state_dict(), folder / "student-20.safetensors", metadata=STRUCTURE)
+    save(model.state_dict(), folder / "student.safetensors", metadata=STRUCTURE)
     save(RoomsAutoencoder().state_dict(), folder / "autoencoder.safetensors")
-    (folder / "base.safetensors").write_bytes(b"a base")
-    (folder / "chosen.json").write_text('{"chosen": "student-20.safetensors"}')
-    for name, effect in (("student-20", 0.5), ("base", 0.7)):
-        remembers(folder, name, effect)
-    profile_of(folder / "student-20.safetensors").save(folder / "profile.json")
-    return folder
+    profile = HeadProfile("probe", 2, 2, classify(SHARES, 0.25, 0.25), SHARES, 0.25, 0.25)
+    return RoomsJudge(folder / "student.safetensors", folder / "autoencoder.safetensors", profile)
 
 
 def real_files(folder: Path, texts: list[str]) -> dict[str, Any]:

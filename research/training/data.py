@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.demo.rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ..rooms.scenes import COLOURS, FRAME_SIZE, Clip, looks_of_frames, render
 from ..rooms.stories import BLOCKS, random_story, returns
-from .parallel_forward import BLOCK_FRAMES
 from .training import word_vectors
 
 TRAINING_SEEDS = 10_000_000  # clips of worker r begin at (1 + r) times this; tests and tables use smaller numbers

@@ -13,10 +13,10 @@ import torch
 from einops import rearrange
 from torch import Tensor
 
+from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.model.rope import angles, axis_dims
 from ...headforcing_core.model.wan import TransformerBlock, WanModel, timestep_embedding
 
-BLOCK_FRAMES = 3
 KeysValues = list[tuple[Tensor, Tensor]]
 """Keys (after rotary embedding) and values of every layer, each `[batch, heads, tokens, head_dim]`."""
 Sights = tuple[tuple[int, int, tuple[tuple[int, int], ...]], ...]

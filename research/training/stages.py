@@ -1,9 +1,10 @@
-"""The three trainings of the world of rooms: autoencoder, base, distillation; each resumes where it was stopped."""
+"""The three stages of the training: autoencoder, base, distillation; each goes on where it was stopped."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,22 +12,36 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, distributed
+from torch import Tensor
 from torch.nn import functional as F
 
-from ...headforcing_core.demo.assets import TOY_CONFIG
+from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ..rooms.detector import SATURATION
 from .data import ClipPool, Crops, draw_stories, training_clip
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
-from .parallel_forward import BLOCK_FRAMES, teacher_forced_flow
-from .resumable import Checkpoints, Deadline, Journal, Stopped, seed_step, wait
-from .training import STRUCTURE, Average, Optimizer, Workers, add_noise, draw_times, initialise, load, save
+from .parallel_forward import teacher_forced_flow
+from .training import (
+    STRUCTURE,
+    Average,
+    Checkpoint,
+    Journal,
+    Optimizer,
+    Stateful,
+    Workers,
+    add_noise,
+    draw_times,
+    initialise,
+    load,
+    save,
+)
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
+AUTOENCODER_RATE = 3e-3
 MUON_RATE, ADAM_RATE = 0.02, 2e-3  # of the base
+BASE_DECAY = 0.35  # last part of the base's steps in which the learning rate falls
 STUDENT_RATE = 3e-4
 GUIDANCE = (1.75, 1.0)  # the teacher's, at the first and at the last step
 PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on pixels, and clips a step it is of
@@ -34,64 +49,71 @@ PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything that a training depends on besides the code; the defaults are for two CPU cores and three hours."""
+    """Sizes of a training; the defaults are for two CPU cores and four hours.
+
+    Attributes:
+        autoencoder_batch: crops per worker and step; the others are clips.
+        autoencoder_keep: steps between two stored states, from which an interrupted training goes on.
+        student_warm_up: steps in which only the fake score model learns.
+    """
 
     out: Path
     seed: int = 1
     autoencoder_steps: int = 8000
-    autoencoder_batch: int = 16  # crops per worker and step
+    autoencoder_batch: int = 16
+    autoencoder_keep: int = 200
     base_steps: int = 2000
-    base_batch: int = 8  # clips per worker and step
-    base_decay: float = 0.35  # last part of the base's steps in which the learning rate falls
+    base_batch: int = 8
+    base_keep: int = 40
     student_steps: int = 100
     student_batch: int = 8
-    student_warm_up: int = 10  # steps in which only the fake score model learns
-    students_every: int = 20  # steps between two students that the gate chooses among
-    autoencoder_keep: int = 200  # steps between two stored states, from which an interrupted training goes on
-    base_keep: int = 40
     student_keep: int = 10
+    student_warm_up: int = 10
     config: WanConfig = TOY_CONFIG
 
-    @property
-    def autoencoder(self) -> Path:
-        return self.out / "autoencoder.safetensors"
-
-    @property
-    def base(self) -> Path:
-        return self.out / "base.safetensors"
-
-    def student(self, step: int) -> Path:
-        return self.out / f"student-{step}.safetensors"
-
-    def students(self) -> list[Path]:
-        """The students of a finished distillation, oldest first."""
-        first = self.students_every * (1 + self.student_warm_up // self.students_every)
-        return [self.student(step) for step in range(first, self.student_steps + 1, self.students_every)]
+    def file(self, stage: str) -> Path:
+        """The weights that the stage `autoencoder`, `base` or `student` leaves."""
+        return self.out / f"{stage}.safetensors"
 
 
 class Run:
-    """State that the stages share: workers, journal, the time at which to stop."""
+    """A recipe and the workers that follow it."""
 
-    def __init__(self, recipe: Recipe, workers: Workers, deadline: Deadline):
-        self.recipe, self.workers, self.deadline = recipe, workers, deadline
+    def __init__(self, recipe: Recipe, workers: Workers):
+        self.recipe, self.workers = recipe, workers
 
     @cached_property
     def autoencoder(self) -> RoomsAutoencoder:
         """The trained autoencoder."""
-        return load_rooms_autoencoder(self.recipe.autoencoder)
+        return load_rooms_autoencoder(self.recipe.file("autoencoder"))
 
-    def checkpoints(self, stage: str) -> Checkpoints:
-        count = distributed.get_world_size() if distributed.is_initialized() else 1
-        return Checkpoints(self.recipe.out, stage, self.workers.rank, count, self.recipe.seed)
 
-    def journal(self, stage: str) -> Journal:
-        return Journal(self.recipe.out / "journal.jsonl", stage, self.workers.rank)
+class Stage:
+    """Steps of one stage from its stored state on; after the last one its weights replace the state.
 
-    def keep(self, checkpoints: Checkpoints, step: int, state: dict[str, Any]) -> None:
-        """Store a state; raises Stopped if the time is over."""
-        checkpoints.save(step, state)
-        if self.deadline.over():
-            raise Stopped(f"{checkpoints.stage}: stopped after step {step}; the same command goes on from there")
+    Args:
+        parts: what a state is of.
+    """
+
+    def __init__(self, run: Run, name: str, steps: int, keep: int, **parts: Stateful):
+        self.recipe, self.workers = run.recipe, run.workers
+        self.name, self.count, self.keep, self.parts = name, steps, keep, parts
+        self.checkpoint = Checkpoint(self.recipe.out, name, self.workers, self.recipe.seed)
+        self.journal = Journal(self.recipe.out / "journal.jsonl", name, self.workers.rank)
+
+    def steps(self) -> Iterator[int]:
+        """The numbers of the steps, with torch's random numbers seeded for each; states are stored in between."""
+        for step in range(self.checkpoint.restore(self.parts), self.count):
+            torch.manual_seed((self.recipe.seed * 64 + self.workers.rank) * 10_000_000 + step)
+            yield step
+            if (step + 1) % self.keep == 0 or step + 1 == self.count:
+                self.checkpoint.save(step + 1, self.parts)
+
+    def finish(self, tensors: dict[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]) -> None:
+        """Write the result, by the first worker, and remove the states."""
+        if self.workers.rank == 0:
+            save(tensors, self.recipe.file(self.name), dtype, metadata)
+        self.checkpoint.remove()
 
 
 def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tensor:
@@ -110,19 +132,13 @@ def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tenso
 def train_autoencoder(run: Run) -> None:
     """Train the autoencoder on crops, measure the statistics of its latents, write it."""
     recipe, workers = run.recipe, run.workers
-    checkpoints, journal = run.checkpoints("autoencoder"), run.journal("autoencoder")
     torch.manual_seed(recipe.seed)
-    model, crops = RoomsAutoencoder(), Crops(recipe.seed, workers.rank)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=1e-3, betas=(0.9, 0.98))
-    start, steps = 0, recipe.autoencoder_steps
-    if found := checkpoints.load():
-        start, state = found
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-    for step in range(start, steps):
-        seed_step(recipe.seed, workers.rank, step)
+    model, crops, steps = RoomsAutoencoder(), Crops(recipe.seed, workers.rank), recipe.autoencoder_steps
+    optimizer = torch.optim.AdamW(model.parameters(), lr=AUTOENCODER_RATE, weight_decay=1e-3, betas=(0.9, 0.98))
+    stage = Stage(run, "autoencoder", steps, recipe.autoencoder_keep, model=model, optimizer=optimizer)
+    for step in stage.steps():
         video_frames, weight = crops.draw(step, recipe.autoencoder_batch)
-        optimizer.param_groups[0]["lr"] = 3e-3 * (
+        optimizer.param_groups[0]["lr"] = AUTOENCODER_RATE * (
             min(1, (step + 1) / 60) * (0.5 + 0.5 * math.cos(math.pi * step / steps)) + 0.005
         )
         with torch.autocast("cpu", torch.bfloat16):
@@ -134,18 +150,14 @@ def train_autoencoder(run: Run) -> None:
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
-        done = step + 1
-        if done % 50 == 0:
+        if (step + 1) % 50 == 0:
             workers.average(model)
-        if done % recipe.autoencoder_keep == 0 or done == steps:
+        if (step + 1) % recipe.autoencoder_keep == 0:
             psnr = -10 * (decoded.detach().float() - video_frames).square().mean().log10()
-            journal.write(done, loss=loss.item(), psnr=psnr.item())
-            run.keep(checkpoints, done, {"model": model.state_dict(), "optimizer": optimizer.state_dict()})
+            stage.journal.write(step + 1, loss=loss.item(), psnr=psnr.item())
     workers.average(model)
     _measure_statistics(model, recipe.seed)
-    if workers.rank == 0:
-        save(model.state_dict(), recipe.autoencoder, torch.bfloat16)
-    _finish(checkpoints)
+    stage.finish(model.state_dict(), torch.bfloat16, {})
 
 
 @torch.no_grad()
@@ -180,53 +192,48 @@ def rate_factor(step: int, steps: int, decay: float) -> float:
 def train_base(run: Run) -> None:
     """Train the base with teacher forcing on stories that return, write its moving average."""
     recipe, workers = run.recipe, run.workers
-    checkpoints, journal = run.checkpoints("base"), run.journal("base")
     torch.manual_seed(recipe.seed)
     model = WanModel(recipe.config)
     initialise(model)
     optimizer, average = Optimizer(model, MUON_RATE, ADAM_RATE), Average(model, 0.998)
-    start, running = 0, 0.0
-    if found := checkpoints.load():
-        start, state = found
-        _restore(state, model, optimizer, average)
-        running = state["running"]
+    parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "average": average}
+    stage, losses = Stage(run, "base", recipe.base_steps, recipe.base_keep, **parts), deque[float](maxlen=50)
     pool = ClipPool(run.autoencoder, recipe.seed, workers.rank)
-    for step in range(start, recipe.base_steps):
-        clips = pool.draw(step, recipe.base_batch)
-        seed_step(recipe.seed, workers.rank, step)
-        loss = flow_loss(model, *clips)
-        optimizer.step(loss, rate_factor(step, recipe.base_steps, recipe.base_decay))
+    for step in stage.steps():
+        loss = flow_loss(model, *pool.draw(step, recipe.base_batch))
+        optimizer.step(loss, rate_factor(step, recipe.base_steps, BASE_DECAY))
         average.update(model)
-        running += (loss.item() - running) * max(0.02, 1 / (step + 1))
-        done = step + 1
-        if done % 20 == 0:
+        losses.append(loss.item())
+        if (step + 1) % 20 == 0:
             workers.average(model)
-            journal.write(done, loss=running)
-        if done % recipe.base_keep == 0 or done == recipe.base_steps:
-            run.keep(checkpoints, done, _state(model, optimizer, average) | {"running": running})
-    if workers.rank == 0:
-        save(average.state_dict(model), recipe.base, metadata=STRUCTURE)
-    wait()  # the last state stays, for more steps where the gate asks for them
+            stage.journal.write(step + 1, loss=sum(losses) / len(losses))
+    stage.finish(average.parameters, torch.float32, STRUCTURE)
+
+
+class Recent:
+    """The last rollouts with what the student made of them; the fake score model learns from them."""
+
+    def __init__(self) -> None:
+        self.made: deque[tuple[Rollout, Tensor]] = deque(maxlen=6)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"made": [(vars(rollout), made) for rollout, made in self.made]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.made.extend((Rollout(**fields), made) for fields, made in state["made"])
 
 
 def distill(run: Run) -> None:
-    """Distribution matching on rollouts of the same stories, as in Self Forcing; writes a student every few steps."""
-    recipe, workers = run.recipe, run.workers
-    checkpoints, journal = run.checkpoints("student"), run.journal("student")
-    teacher, fake, student = (load(recipe.config, recipe.base) for _ in range(3))
+    """Distribution matching on rollouts of the same stories, as in Self Forcing; writes the student's average."""
+    recipe, workers, steps = run.recipe, run.workers, run.recipe.student_steps
+    teacher, fake, student = (load(recipe.config, recipe.file("base")) for _ in range(3))
     fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
-    average, start = Average(student, 0.95), 0
-    recent: deque[tuple[Rollout, Tensor]] = deque(maxlen=6)
-    if found := checkpoints.load():
-        start, state = found
-        _restore(state["fake"], fake, fake_optimizer)
-        student.load_state_dict(state["student"])
-        optimizer.load_state_dict(state["optimizer"])
-        average.restore(state["average"])
-        recent.extend((Rollout(**fields), made) for fields, made in state["recent"])
-    for step in range(start, recipe.student_steps):
-        seed_step(recipe.seed, workers.rank, step)
+    average, recent = Average(student, 0.95), Recent()
+    parts: dict[str, Stateful] = {"student": student, "optimizer": optimizer, "average": average, "recent": recent}
+    parts |= {"fake": fake, "fake_optimizer": fake_optimizer}
+    stage = Stage(run, "student", steps, recipe.student_keep, **parts)
+    for step in stage.steps():
         rng = np.random.default_rng((recipe.seed, workers.rank, step, 1))
         text, gaps = draw_stories(recipe.seed, workers.rank, step, recipe.student_batch)
         learns, loss = step >= recipe.student_warm_up, torch.zeros(())
@@ -236,35 +243,24 @@ def distill(run: Run) -> None:
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
             made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
             if learns:
-                loss = _student_loss(teacher, fake, run.autoencoder, made, rollout, gaps, step / recipe.student_steps)
+                loss = _student_loss(teacher, fake, run.autoencoder, made, rollout, gaps, step / steps)
         if learns:
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / recipe.student_steps)
+            rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / steps)
             optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
             optimizer.step()
             average.update(student)
-        recent.append((rollout, made.detach()))
+        recent.made.append((rollout, made.detach()))
         for update in range(FAKE_STEPS):
             with torch.autocast("cpu", torch.bfloat16):
-                fake_loss = own_flow_loss(fake, *recent[-1 if update == 0 else rng.integers(len(recent))])
+                fake_loss = own_flow_loss(fake, *recent.made[-1 if update == 0 else rng.integers(len(recent.made))])
             fake_optimizer.step(fake_loss, 1.0)
-        done = step + 1
-        if done % 10 == 0 or done == recipe.student_steps:
+        if (step + 1) % 10 == 0 or step + 1 == steps:
             workers.average(student, fake)
-            journal.write(done, own_flow_loss=fake_loss.item(), loss=loss.item())
-        if done > recipe.student_warm_up and done % recipe.students_every == 0 and workers.rank == 0:
-            # what the gate and the tables measure is what is released
-            save(average.state_dict(student), recipe.student(done), torch.bfloat16, STRUCTURE)
-        if done % recipe.student_keep == 0 or done == recipe.student_steps:
-            state = {
-                "student": student.state_dict(),
-                "optimizer": optimizer.state_dict(),
-                "recent": [(vars(rollout), made) for rollout, made in recent],
-            }
-            run.keep(checkpoints, done, state | {"fake": _state(fake, fake_optimizer), "average": average.state()})
-    _finish(checkpoints)
+            stage.journal.write(step + 1, own_flow_loss=fake_loss.item(), loss=loss.item())
+    stage.finish(average.parameters, torch.bfloat16, STRUCTURE)  # what the gate and the tables measure is what ships
 
 
 def _student_loss(
@@ -290,22 +286,3 @@ def _student_loss(
     strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION  # the actor's cover
     weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(0, shown.shape[:2])
     return loss + 5 * ((shown - wanted.detach()).square() * weight).mean()
-
-
-def _state(model: WanModel, optimizer: Optimizer, average: Average | None = None) -> dict[str, Any]:
-    state: dict[str, Any] = {"model": model.state_dict(), "parts": [part.state_dict() for part in optimizer.parts]}
-    return state | ({"average": average.state()} if average else {})
-
-
-def _restore(state: dict[str, Any], model: WanModel, optimizer: Optimizer, average: Average | None = None) -> None:
-    model.load_state_dict(state["model"])
-    for part, stored in zip(optimizer.parts, state["parts"], strict=True):
-        part.load_state_dict(stored)
-    if average:
-        average.restore(state["average"])
-
-
-def _finish(checkpoints: Checkpoints) -> None:
-    """Remove a finished stage's states, once its result is there for all workers."""
-    wait()
-    checkpoints.remove()

@@ -1,22 +1,31 @@
-"""Shared code of the stages: noise, optimisers, data-parallel workers, files of weights."""
+"""Shared code of the stages: noise, optimisers, data-parallel workers, stored states, files of weights.
+
+A training may be stopped at any moment. Noise and clips of a step follow from the seed and the number of the step, so
+that one that goes on from a stored state ends as one that was not stopped.
+"""
 
 from __future__ import annotations
 
 import json
+import logging
+import time
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
 
 from ...headforcing_core.demo import assets, word_hash
+from ...headforcing_core.demo.assets import BLOCK_FRAMES
+from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.model.wan import TransformerBlock, WanConfig, WanModel
-from .parallel_forward import BLOCK_FRAMES
 
+log = logging.getLogger(__name__)
 ABOUT = {
     "format": "pt",
     "title": "Head Forcing toy world",
@@ -24,17 +33,14 @@ ABOUT = {
     "license": "Apache-2.0",
 }
 """Metadata of every file of weights."""
+_TRANSFORMER = {
+    "causal_ar": True,
+    "num_heads": assets.TOY_CONFIG.num_heads,
+    "text_len": assets.TOY_CONFIG.text_len,
+}
 STRUCTURE = {
-    "config": json.dumps(
-        {
-            "transformer": {
-                "causal_ar": True,
-                "num_heads": assets.TOY_CONFIG.num_heads,
-                "text_len": assets.TOY_CONFIG.text_len,
-            }
-        }
-    ),
-    "head_forcing": json.dumps({"frames_per_block": assets.BLOCK_FRAMES}),
+    "config": json.dumps({"transformer": _TRANSFORMER}),
+    "head_forcing": json.dumps({"frames_per_block": BLOCK_FRAMES}),
 }
 """Metadata of a toy transformer's files: the properties that do not follow from the shapes of its weights."""
 
@@ -90,29 +96,32 @@ class Optimizer:
             part.param_groups[0]["lr"] = rate * factor
             part.step()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for part, stored in zip(self.parts, state["parts"], strict=True):
+            part.load_state_dict(stored)
+
 
 class Average:
     """Exponential moving average of a model's parameters."""
 
     def __init__(self, model: WanModel, decay: float):
         self.decay, self.steps = decay, 0
-        self.parameters = [p.detach().clone() for p in model.parameters()]
+        self.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
     def update(self, model: WanModel) -> None:
         self.steps += 1
         weight = 1 - min(self.decay, 1 - 1 / (1 + 0.1 * self.steps))
-        torch._foreach_lerp_(self.parameters, list(model.parameters()), weight)
+        torch._foreach_lerp_(list(self.parameters.values()), list(model.parameters()), weight)
 
-    def state(self) -> dict[str, object]:
-        """State that a training goes on from, see `restore`."""
+    def state_dict(self) -> dict[str, Any]:
         return {"steps": self.steps, "parameters": self.parameters}
 
-    def restore(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         self.steps, self.parameters = state["steps"], state["parameters"]
-
-    def state_dict(self, model: WanModel) -> dict[str, Tensor]:
-        return dict(zip((name for name, _ in model.named_parameters()), self.parameters, strict=True))
 
 
 class Workers:
@@ -126,28 +135,107 @@ class Workers:
         torch.set_num_threads(1)
         if distributed.is_torchelastic_launched():
             distributed.init_process_group("gloo", timeout=timedelta(hours=2))
-        self.rank = distributed.get_rank() if distributed.is_initialized() else 0
+        several = distributed.is_initialized()
+        self.rank, self.count = (distributed.get_rank(), distributed.get_world_size()) if several else (0, 1)
+
+    def wait(self) -> None:
+        """Wait until all workers are here."""
+        if self.count > 1:
+            distributed.barrier()
 
     @torch.no_grad()
     def average(self, *models: torch.nn.Module) -> None:
-        if distributed.is_initialized():
+        if self.count > 1:
             parameters = [p for model in models for p in model.parameters()]
             flat = torch.cat([p.flatten() for p in parameters])
             distributed.all_reduce(flat)
-            flat /= distributed.get_world_size()
+            flat /= self.count
             for parameter, mean in zip(parameters, flat.split([p.numel() for p in parameters]), strict=True):
                 parameter.copy_(mean.view_as(parameter))
 
 
+class Stateful(Protocol):
+    """A part of a training that goes on from its state."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
+
+
+class Checkpoint:
+    """The state of a stage, a file per worker; all workers replace theirs after the same step."""
+
+    def __init__(self, folder: Path, stage: str, workers: Workers, seed: int):
+        self.folder, self.stage, self.workers, self.seed = folder, stage, workers, seed
+
+    def save(self, step: int, parts: Mapping[str, Stateful]) -> None:
+        """Store the state after `step` steps; a worker that is stopped before all have theirs changes nothing."""
+        state = {name: part.state_dict() for name, part in parts.items()}
+        made_by = {"workers": self.workers.count, "seed": self.seed, "step": step}
+        path = self._path(self.workers.rank)
+        torch.save({"made_by": made_by, **state}, path.with_suffix(".next"))
+        self.workers.wait()
+        path.with_suffix(".next").replace(path)
+
+    def restore(self, parts: Mapping[str, Stateful]) -> int:
+        """Go on from the stored state; returns after how many steps it was stored, 0 without one.
+
+        Raises HeadForcingError, in all workers, for states of another number of workers, another seed or other steps.
+        """
+        self.workers.wait()
+        paths = sorted(self.folder.glob(f"{self.stage}.rank*.pt"))
+        found = [torch.load(path, weights_only=True, mmap=True)["made_by"] for path in paths]
+        if not found:
+            return 0
+        step: int = found[0]["step"]
+        if found != [{"workers": self.workers.count, "seed": self.seed, "step": step}] * self.workers.count:
+            raise HeadForcingError(
+                f"{self.stage}: the states in {self.folder} are not of {self.workers.count} workers with seed "
+                f"{self.seed} after the same step; start as before, or remove {self.stage}.rank*.pt to begin anew"
+            )
+        log.info("%s: going on after step %d", self.stage, step)
+        state = torch.load(self._path(self.workers.rank), weights_only=True)
+        for name, part in parts.items():
+            part.load_state_dict(state[name])
+        return step
+
+    def remove(self) -> None:
+        """Remove this worker's state, after the stage has ended for all workers."""
+        self.workers.wait()
+        self._path(self.workers.rank).unlink(missing_ok=True)
+
+    def _path(self, rank: int) -> Path:
+        return self.folder / f"{self.stage}.rank{rank}.pt"
+
+
+class Journal:
+    """Lines of JSON with what a stage measured, also of steps that were made twice after an interruption."""
+
+    def __init__(self, path: Path, stage: str, rank: int):
+        self.path, self.stage, self.rank = path, stage, rank
+        self.begun: tuple[int, float] | None = None  # step and time; the first steps compile
+
+    def write(self, step: int, **numbers: float) -> None:
+        """Log the numbers of a step with the mean seconds a step since the program was started."""
+        first, begun = self.begun = self.begun or (step, time.monotonic())
+        seconds = (time.monotonic() - begun) / max(1, step - first)
+        shown = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
+        log.info("%s %d: %s, %.2f s a step", self.stage, step, shown, seconds)
+        if self.rank == 0:
+            line = {"stage": self.stage, "step": step, **numbers, "seconds_a_step": round(seconds, 3)}
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+
 def save(
-    state_dict: dict[str, Tensor],
+    tensors: Mapping[str, Tensor],
     path: Path,
     dtype: torch.dtype = torch.float32,
     metadata: dict[str, str] | None = None,
 ) -> None:
-    tensors = {name: tensor.detach().to(dtype).contiguous() for name, tensor in state_dict.items()}
+    stored = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
-        save_file(tensors, partial, ABOUT | (metadata or {}))
+        save_file(stored, partial, ABOUT | (metadata or {}))
 
 
 def load(config: WanConfig, path: Path) -> WanModel:

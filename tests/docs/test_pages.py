@@ -26,9 +26,7 @@ COMMANDS = (
     "runs show", "runs prune", "methods", "budget", "replay", "encode", "decode", "memory",
 )  # fmt: skip
 RESEARCH = (
-    "train", "gate", "release", "sheet", "accuracy", "rooms", "evaluate", "tables", "read-vbench", "check-claim",
-    "references",
-    "returns",
+    "train", "gate", "accuracy", "rooms", "returns", "references", "budget", "evaluate", "check-claim",
 )  # fmt: skip
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.distributed.cache import ParallelCache, parallel_forward
 from headforcing.headforcing_core.distributed.division import Division, assign_heads, check_division, head_costs, strips
-from headforcing.headforcing_core.distributed.ranks_report import RankReport, RanksReport
+from headforcing.headforcing_core.distributed.ranks import RanksReport
 from headforcing.headforcing_core.distributed.sharded import shard
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
@@ -249,11 +249,19 @@ def test_no_token_and_no_head_is_left_to_nobody(speeds):
     assert all(len({strip.tokens for strip in strips(30, 52, even)}) == 1 for even in (2, 4, 8)), "832x480"
 
 
-def test_the_report_names_the_speeds_and_the_ideal_share():
-    rank = RankReport("cpu", [[0]], 1, 1, {}, 0.0)
-    said = RanksReport([rank, rank], 1.25, 1.0, (2.0, 0.5)).describe()[0]
-    assert said.startswith("ranks    2 with speeds 2,0.5; attention of the worst layer 1.250 of the ideal share")
-    assert RanksReport([rank, rank], 1.25, 1.0).describe()[0].startswith("ranks    2; attention")
+def test_the_report_names_the_speeds_the_ideal_share_and_the_rank_that_the_others_waited_for():
+    ranks = [
+        dict(
+            device="cpu", heads=[[0]], weight_bytes=1, cache_bytes=1, sent_bytes={"tokens": 2_000_000}, waited_seconds=w
+        )
+        for w in (0.5, 0.1)
+    ]
+    report = RanksReport(ranks, 1.25, 1.0, (2.0, 0.5))
+    said = report.describe()
+    assert said[0].startswith("ranks    2 with speeds 2,0.5; attention of the worst layer 1.250 of the ideal share")
+    assert said[0].endswith("slowest rank 1") and report.to_dict()["slowest_rank"] == 1
+    assert said[1].startswith("rank 0   cpu: 1 heads, ") and said[1].endswith("sent 2.0 MB, 0.5 of 1.0 s in exchanges")
+    assert RanksReport(ranks, 1.25, 1.0).describe()[0].startswith("ranks    2; attention")
 
 
 def test_what_cannot_be_divided_is_refused_with_what_fits(model):

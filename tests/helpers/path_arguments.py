@@ -51,7 +51,11 @@ def pairs(parser: argparse.ArgumentParser, folder: Path) -> Iterator[tuple[str, 
     typed = [action for action in parser._actions if isinstance(action.type, PathType)]
     for reader in typed:
         words = (str(given / "weights.json"), f"@{given / 'weights.json'}", str(given))
-        for value in map(reader.type, words):
+        for word in words:
+            try:
+                value = reader.type(word)
+            except argparse.ArgumentTypeError:  # not a folder
+                continue
             read = [path for path in reader.type.reads(value, Namespace(**defaults)) if path.is_file()]
             for writer in typed if read else []:
                 target = Namespace(**{**defaults, writer.dest: made / "made.json", reader.dest: value})

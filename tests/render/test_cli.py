@@ -42,9 +42,6 @@ def generate(tiny_model: list[str], tmp_path: Path, capsys):
     return run
 
 
-# -------------------------------------------------------------------------------------------------------- demo
-
-
 def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     """In a process of its own, as a user runs it. The folder is made; nothing else is left in it."""
     command = [sys.executable, "-m", "headforcing.headforcing_core", "demo"]
@@ -62,9 +59,7 @@ def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
     assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == ["demo.mp4", "demo.png"]
 
 
-def test_demo_takes_a_story_from_a_file_and_says_which_words_it_does_not_know_and_when_prompts_took_effect(
-    tmp_path, capsys
-):
+def test_demo_takes_a_story_from_a_file_and_names_words_it_does_not_know_and_when_prompts_took_effect(tmp_path, capsys):
     story = tmp_path / "story.txt"
     story.write_text(f"0:00 {BALL}\n0:02 [recache, blend 1] a purple dinosaur", encoding="utf-8")
     folder = ["--scale", "2", "--out", str(tmp_path), "--device", "cpu"]
@@ -86,25 +81,27 @@ def test_a_video_that_cannot_be_written_costs_no_latents(at, tmp_path, capsys, m
 
     demo = ["demo", "--prompts", BALL, "--seconds", "2", "--scale", "1", "--device", "cpu", "--out", str(tmp_path)]
     latents = tmp_path / "latents.safetensors"
-    with monkeypatch.context() as patch:
-        patch.setattr(VideoWriter, at, full)
-        assert main([*demo, "--latents", str(latents), "--json"]) == 1
+    monkeypatch.setattr(VideoWriter, at, full)
+    assert main([*demo, "--latents", str(latents), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["failure"], told["video"], told["contact_sheet"]) == ("no space left", None, None)
     assert told["latents"] == str(latents) and len(load_file(latents)["latents"]) == 9
     assert not (tmp_path / "demo.mp4").exists() and not (tmp_path / "demo.png").exists()
 
 
-# ---------------------------------------------------------------------------------------------------- generate
-
-
-def test_generate_writes_the_latents_of_whole_blocks(generate, tmp_path, capsys):
+def test_generate_writes_whole_blocks_that_depend_on_the_seed_and_on_later_prompts_only_later(generate, capsys):
     latents = generate("--seconds", "2")
     result = json.loads(capsys.readouterr().out)
-    assert latents.shape == (9, 16, 8, 12)  # 33 pictures for 32
-    assert latents.dtype == torch.float32 and latents.isfinite().all()
-    assert (result["latents"], result["video"]) == (str(tmp_path / "latents.safetensors"), None)
-    assert result["cache_bytes"] > 0
+    assert latents.shape == (9, 16, 8, 12) and latents.dtype == torch.float32, "33 pictures for 32"
+    assert result["video"] is None and result["cache_bytes"] > 0 and latents.isfinite().all()
+    again, other, later = (
+        generate("--seconds", "2"),
+        generate("--seconds", "2", "--seed", "1"),
+        CHANGE.replace("a red", "an"),
+    )
+    later = generate("--seconds", "2", prompts=later)
+    assert torch.equal(latents, again) and not torch.equal(latents[:3], other[:3])
+    assert torch.equal(latents[:3], later[:3]) and not torch.equal(latents[-3:], later[-3:])
 
 
 @pytest.mark.parametrize("device", ["cpu", "auto"])
@@ -116,86 +113,57 @@ def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monke
     assert said == (device == "auto")
 
 
-def test_generate_depends_on_the_seed_and_on_later_prompts_only_later(generate):
-    first, again, other = (generate("--seconds", "3", "--seed", seed) for seed in "001")
-    later = generate("--seconds", "3", prompts=CHANGE.replace("a red", "an"))
-    assert torch.equal(first, again)
-    assert not torch.equal(first[:3], other[:3])
-    assert torch.equal(first[:3], later[:3]) and not torch.equal(first[-3:], later[-3:])
-
-
-def test_generate_takes_over_prompts_as_asked(generate):
-    ways = ([], ["--switch", "recache"], ["--switch", "flush"], ["--re-anchor"], ["--blend-blocks", "2"])
-    short = ["--seconds", "4", "--sigmas", "1, 0.5"]
-    made = [generate(*short, *way) for way in ways]
+def test_every_option_of_a_prompt_switch_the_memory_and_the_method_changes_the_video(generate):
+    switches = ("", "--switch recache", "--switch flush", "--re-anchor", "--blend-blocks 2")
+    made = [generate("--seconds", "4", "--sigmas", "1, 0.5", *words.split()) for words in switches]
     for i, one in enumerate(made):
         assert torch.equal(one[:3], made[0][:3])
         assert all(not torch.equal(one[-3:], other[-3:]) for other in made[:i])
-    assert torch.equal(generate(*short, prompts=CHANGE.replace("a red", "[flush] a red")), made[2])
-
-
-def test_generate_goes_on_from_latents_of_an_earlier_video(generate, tmp_path):
-    whole = generate("--seconds", "4.3", prompts="an apple")
-    generate("--seconds", "2", prompts="an apple")
-    part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
-    extended = generate("--seconds", "2.25", "--start-latents", str(part), prompts="an apple")
-    assert len(extended) == 18 and torch.equal(extended, whole)
-
-
-def test_starts_of_prompts_are_noted_as_they_are_in_the_finished_video(generate, tmp_path):
-    generate("--seconds", "1", prompts="an apple")  # 6 frames, 21 pictures
-    part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
-    generate("--seconds", "2", "--start-latents", str(part), "--runs", str(tmp_path / "runs"))
-    (video,) = stored_videos(tmp_path / "runs")
-    assert video.about["starts_seconds"] == [21 / 16, 33 / 16]
-    assert video.about["switches"] == ["reset", "reset"] and video.about["attention"] == "sdpa"
-    assert video.about["versions"] == versions()
-    (note,) = (tmp_path / "runs").glob("*/run-*.json")
-    assert json.loads(note.read_text())["about"] == video.about
-
-
-def test_every_method_and_the_memory_options_can_be_chosen(generate):
+    flushed = CHANGE.replace("a red", "[flush] a red")
+    assert torch.equal(generate("--seconds", "4", "--sigmas", "1, 0.5", prompts=flushed), made[2])
     asked = ("", "--method self_forcing", "--novelty-threshold 2 --update-interval 1", "--roles local_to_memory",
              "--sigmas 1,0.5")  # fmt: skip
     made = [generate("--seconds", "6", "--sigmas", "1, 0.8", *words.split()) for words in asked]
     assert all(not torch.equal(a, b) for i, a in enumerate(made) for b in made[:i])
 
 
-# ------------------------------------------------------------------------------------------ inspect and convert
+def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
+    whole = generate("--seconds", "4.3", prompts="an apple")
+    generate("--seconds", "2", prompts="an apple")
+    part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
+    extended = generate("--seconds", "2.25", "--start-latents", str(part), prompts="an apple")
+    assert len(extended) == 18 and torch.equal(extended, whole)
+    generate("--seconds", "2", "--start-latents", str(part), "--runs", str(tmp_path / "runs"))
+    (video,) = stored_videos(tmp_path / "runs")
+    assert video.about["starts_seconds"] == [33 / 16, 45 / 16] and video.about["switches"] == ["reset", "reset"]
+    assert video.about["attention"] == "sdpa" and video.about["versions"] == versions()
+    (note,) = (tmp_path / "runs").glob("*/run-*.json")
+    assert json.loads(note.read_text())["about"] == video.about
 
 
-def test_inspect_says_what_a_checkpoint_is(weights, capsys):
+def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
     assert main(["inspect", str(weights), "--num-heads", "4"]) == 0
     text = capsys.readouterr().out
-    for part in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache"):
-        assert part in text
+    assert all(p in text for p in ("4 layers x 4 heads", "bfloat16", "to be found in the first seconds", "KV cache"))
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["parameters"] == sum(tensor.numel() for tensor in load_file(weights).values())
-
-
-@pytest.mark.parametrize("name", bundled_profiles())
-def test_inspect_says_what_a_head_profile_is(name, capsys):
-    assert main(["inspect", str(bundled_profiles()[name]), "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert sum(found["counts"].values()) == found["num_layers"] * found["num_heads"]
-    assert found["provenance"]["source"]
-    assert main(["inspect", str(bundled_profiles()[name])]) == 0
-    assert f"{found['num_layers']} layers x {found['num_heads']} heads" in capsys.readouterr().out
+    for path in map(str, bundled_profiles().values()):
+        assert main(["inspect", path, "--json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert sum(found["counts"].values()) == found["num_layers"] * found["num_heads"]
+        assert found["provenance"]["source"] and main(["inspect", path]) == 0
+        assert f"{found['num_layers']} layers x {found['num_heads']} heads" in capsys.readouterr().out
 
 
 def test_convert_writes_the_same_weights_from_the_published_pt_layout(weights, tmp_path, capsys):
     published = {f"model.{name}": tensor for name, tensor in load_file(weights).items()}
     torch.save({"generator_ema": published}, tmp_path / "published.pt")
     out = tmp_path / "clean.safetensors"
-    code = main(["convert", str(tmp_path / "published.pt"), str(out), "--num-heads", "4", "--json"])
-    result = json.loads(capsys.readouterr().out)
-    assert code == 0
-    assert result["bytes"] == out.stat().st_size
-    state, _ = load_state_dict(out, num_heads=4)
-    original, _ = load_state_dict(weights, num_heads=4)
-    assert state.keys() == original.keys()
-    assert all(torch.equal(state[name], original[name]) for name in state)
+    assert main(["convert", str(tmp_path / "published.pt"), str(out), "--num-heads", "4", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["bytes"] == out.stat().st_size
+    state, original = (load_state_dict(file, num_heads=4)[0] for file in (out, weights))
+    assert state.keys() == original.keys() and all(torch.equal(state[name], original[name]) for name in state)
 
 
 INTERRUPTED = {
@@ -227,79 +195,50 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
     assert json.loads(capsys.readouterr().out)["reused_blocks"] == (3 if case == "kept" else 0)
 
 
-# ------------------------------------------------------------------------------------------------------ errors
-
-
-def arguments(command: str, golden: Path, tmp_path: Path) -> list[str]:
-    """A command line with placeholders filled in; `generate` gets what it needs besides."""
-    weights = golden / "self_forcing_tiny_d32" / "model.safetensors"
-    parts = [part.format(golden=golden, tmp=tmp_path, weights=weights) for part in command.split("|")]
-    if parts[0] == "generate" and "--weights" not in parts:
-        parts += ["--weights", str(weights)]
-    return parts
-
-
+# a command with placeholders, `generate` has weights besides, and what the sentence says; of the settings of a render
+# sentences.txt has the others
 WRONG = {
-    "weights that are not there": ("generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x", "none.s"),
-    "a head profile that is not there": ("demo|--profile|{tmp}/none.json|--out|{tmp}", "none.json"),
-    "a prompts file that is not there": ("demo|--prompts|@{tmp}/none.txt|--out|{tmp}", "none.txt"),
-    "a checkpoint to inspect that is not there": ("inspect|{tmp}/none.pt", "none.pt"),
-    "a folder as checkpoint": ("inspect|{tmp}", "folder"),
-    "a timeline that goes back": ("generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x", "line 2: 0:05 does not come"),
-    "a blend that never ends": ("demo|--blend-blocks|17|--out|{tmp}", "0 to 16 blocks, got 17"),
-    "a switch of the first prompt": ("generate|--prompts|[flush] a|--latents|{tmp}/x", "nothing to switch from"),
-    "a flush while roles are found": (
-        f"demo|--profile|auto|--prompts|0:00 {BALL}\n0:03 [flush] {BALL}|--out|{{tmp}}|--found-profiles|{{tmp}}",
-        "or move this prompt to 0:05.062 or later",
-    ),
-    "an empty timeline": ("generate|--prompts| |--latents|{tmp}/x", "empty"),
-    "a size that is no size": ("generate|--prompts|a|--latents|{tmp}/x|--size|big", "--size must look like 832x480"),
-    "a size that is no multiple of 16": ("generate|--prompts|a|--latents|{tmp}/x|--size|100x64", "multiple of 16"),
-    "a length below 0": ("demo|--seconds|-3|--out|{tmp}", "-3"),
-    "nothing to write": ("generate|--prompts|a", "--latents"),
-    "a video without a decoder": ("generate|--prompts|a|--out|{tmp}/x.mp4", "--vae"),
-    "no embeddings": (
-        "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4", "--embeddings"
-    ),
-    "noise levels that rise": ("demo|--sigmas|0.5, 1|--out|{tmp}", "sigmas must be decreasing"),
-    "recent frames within a block": ("demo|--recent-frames|4|--out|{tmp}", "whole blocks of 3, got 4"),
-    "a memory of one": ("demo|--episodic-frames|1|--out|{tmp}", "episodic_frames"),
-    "a device that is not here": ("demo|--device|cuda:77|--out|{tmp}", "--device 'cuda:77'"),
-    "a CUDA graph without CUDA": ("demo|--cuda-graph|--device|cpu|--out|{tmp}", "--cuda-graph needs a CUDA device"),
-    "a picture of less than nothing": ("demo|--scale|-2|--out|{tmp}", "--scale must be from 1 to 64, got -2"),
-    "a state stored in the past": (
-        "generate|--prompts|a|--latents|{tmp}/x|--state-seconds|-5", "state_seconds must be 0 (never) or more, got -5.0"
-    ),
-    "a video that is not there": ("report|{tmp}/none.mp4", "none.mp4"),
-    "a video that is none": ("report|{weights}", "model.safetensors"),
-    "a wrong number of heads": ("inspect|{weights}|--num-heads|3", "num_heads"),
-    "an output below a file": ("convert|{weights}|{weights}/x", "x"),
+    "generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x": "none.s",
+    "demo|--profile|{tmp}/none.json|--out|{tmp}": "none.json",
+    "demo|--rule|auto|--out|{tmp}": "name it with --profile",
+    "demo|--start-part|first|--out|{tmp}": "choose a section of --start-video FILE",
+    "demo|--prompts|@{tmp}/none.txt|--out|{tmp}": "none.txt",
+    "demo|--method|magic|--out|{tmp}": "method must be one of head_forcing, ",
+    "inspect|{tmp}/none.pt": "none.pt", "inspect|{tmp}": "folder", "inspect|{weights}|--num-heads|3": "num_heads",
+    "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x": "line 2: 0:05 does not come",
+    "generate|--prompts| |--latents|{tmp}/x": "empty",
+    "generate|--prompts|a|--latents|{tmp}/x|--size|big": "--size must look like 832x480",
+    "generate|--prompts|a": "--latents", "generate|--prompts|a|--out|{tmp}/x.mp4": "--vae",
+    "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4": "--embeddings",
+    "demo|--sigmas|0.5, 1|--out|{tmp}": "sigmas must be decreasing",
+    "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
+    "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
+    "report|{tmp}/none.mp4": "none.mp4", "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",
+    **{f"{name}|--help": f"a checkout: python -m headforcing.research {name}" for name in RESEARCH},
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(what, golden, tmp_path, capsys):
-    command, expected = WRONG[what]
-    before = sorted(tmp_path.rglob("*"))
-    code = main(arguments(command, golden, tmp_path))
+@pytest.mark.parametrize("command", WRONG)
+def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, tmp_path, capsys):
+    parts = [part.format(tmp=tmp_path, weights=weights) for part in command.split("|")]
+    if parts[0] == "generate" and "--weights" not in parts:
+        parts += ["--weights", str(weights)]
+    assert main(parts) == 2
     captured = capsys.readouterr()
-    assert code == 2
-    assert captured.out == ""
-    lines = captured.err.splitlines()
-    assert len(lines) == 1 and lines[0].startswith("error: ")
-    assert expected in lines[0]
-    assert sorted(tmp_path.rglob("*")) == before, "something was written"
+    (line,) = captured.err.splitlines()
+    assert captured.out == "" and line.startswith("error: ") and WRONG[command] in line
+    assert list(tmp_path.rglob("*")) == [], "something was written"
 
 
-@pytest.mark.parametrize("command", [[], ["fly"], ["demo", "--method", "magic"], ["generate"]])
-def test_options_that_do_not_exist_are_explained_by_the_parser(command, capsys):
+@pytest.mark.parametrize(("command", "said"), [
+    ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("demo --rule none", "choose from"), ("generate", "--weights"),
+    ("demo --scale 0", "must be from 1 to 64, got 0"), ("demo --scale 65", "must be from 1 to 64, got 65"),
+    ("runs list nowhere", "there is no folder 'nowhere'"), ("demo --gpus 0", "must be 1 or more, got 0"),
+    *((f"demo --gpu-speeds {speeds}", "expected numbers from 0.001 to 1000 with commas between them")
+      for speeds in ("0.0009,1", "1,1001", "1,inf", "1,nan", "1,x")),
+])  # fmt: skip
+def test_values_that_no_option_has_are_explained_by_the_parser(command, said, capsys):
     with pytest.raises(SystemExit) as stop:
-        main(command)
-    assert stop.value.code == 2
-    assert "usage: headforcing" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", RESEARCH)
-def test_a_command_of_research_says_where_it_is(name, capsys):
-    assert main([name, "--help"]) == 2
-    assert capsys.readouterr().err.endswith(f"this is a command of a checkout: python -m headforcing.research {name}\n")
+        main(command.split())
+    told = capsys.readouterr().err
+    assert stop.value.code == 2 and "usage: headforcing" in told and said in told.splitlines()[-1]

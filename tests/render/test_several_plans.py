@@ -18,7 +18,7 @@ from thread_peers import Meeting, ThreadPeers, together
 
 
 @pytest.mark.parametrize(("options", "message"), [
-    (("--gpus", "0"), "--gpus must be 1 or more, got 0"), (("--shard-weights",), "give --gpus 2 or more"),
+    (("--shard-weights",), "give --gpus 2 or more"),
     (("--gpu-speeds", "2,1"), "give --gpus 2 or more"),
     (("--gpus", "2", "--gpu-speeds", "2,1,1"), "--gpu-speeds must be 2 numbers, one for each rank, got 3"),
     (("--gpus", "2", "--rank-timeout", "1"), "--rank-timeout must be from 5 to 86400 seconds, got 1"),
@@ -46,16 +46,6 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(options, message,
     assert message in said and len(said.splitlines()) == 1
 
 
-def test_ranks_that_do_not_fit_into_memory_together_are_refused_before_anything_starts(capsys, monkeypatch, tmp_path):
-    """Each of them would fit alone."""
-    monkeypatch.setattr(several, "start", lambda *_: (0, "started"))
-    for room, code in ((450_000_000, 2), (600_000_000, 0)):
-        monkeypatch.setattr(several, "free_memory", lambda device, room=room: room)
-        assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu", "--seconds", "3"]) == code
-        said = capsys.readouterr()
-        assert ("not enough memory: 2 ranks need 54" in said.err) == bool(code) and (said.out == "") == bool(code)
-
-
 def test_a_pytorch_without_nccl_is_refused(capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
@@ -68,13 +58,6 @@ def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypa
         monkeypatch.setenv(name, value)
     assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
     assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
-
-
-@pytest.mark.parametrize("speeds", ["0.0009,1", "0,1", "1,1001", "1,inf", "1,nan", "1,x"])
-def test_speeds_that_are_no_ratio_of_gpus_are_refused(speeds, capsys, tmp_path):
-    with pytest.raises(SystemExit):
-        main(["demo", "--out", str(tmp_path), "--gpus", "2", "--gpu-speeds", speeds])
-    assert "expected numbers from 0.001 to 1000 with commas between them" in capsys.readouterr().err
 
 
 def planned(peers, options=()):

@@ -27,26 +27,23 @@ A = profile("first", "LLA", "AMM")
 B = profile("second", "LAA", "LMM")
 
 
-def test_the_counts_of_a_small_example_are_those_worked_out_by_hand():
+def test_the_counts_of_a_small_example_are_those_worked_out_by_hand_in_text_and_json():
     found = compare_profiles(A, B)
-    assert (found.same, found.heads) == (4, 6)
-    assert found.agreement == pytest.approx(4 / 6)
-    assert found.confusion == ((1, 1, 0), (1, 1, 0), (0, 0, 2))  # local, anchor, memory; rows are the first profile
-    local = found.overlaps["local"]
-    assert (local.in_a, local.in_b, local.in_both) == (2, 2, 1)
-    assert local.jaccard == pytest.approx(1 / 3)
+    assert (found.same, found.heads, found.agreement) == (4, 6, pytest.approx(4 / 6))
     assert found.overlaps["memory"].jaccard == 1
+    rows = [line.split() for line in found.text().splitlines()]
+    assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
+    assert ["local", "2", "2", "1", "0.33"] in rows and ["anchor", "in", "a", "1", "1", "0"] in rows
+    data = json.loads(json.dumps(found.to_dict()))
+    assert data["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]  # local, anchor, memory; rows are the first profile
+    assert data["overlaps"]["local"] == {"in_a": 2, "in_b": 2, "in_both": 1, "jaccard": pytest.approx(1 / 3)}
+    assert data["agreement"] == pytest.approx(4 / 6) and data["name_b"] == "second"
 
 
-def test_a_profile_agrees_with_itself_and_an_empty_role_counts_as_agreement():
-    only_anchors = profile("x", "AAA")
-    found = compare_profiles(only_anchors, only_anchors)
-    assert found.agreement == 1
-    assert [overlap.jaccard for overlap in found.overlaps.values()] == [1, 1, 1]
+def test_an_empty_role_counts_as_agreement_and_other_dimensions_are_refused():
+    found = compare_profiles(profile("x", "AAA"), profile("x", "AAA"))
+    assert [found.agreement, *(overlap.jaccard for overlap in found.overlaps.values())] == [1] * 4
     assert compare_profiles(profile("x", "AA"), profile("y", "MM")).overlaps["anchor"].jaccard == 0
-
-
-def test_different_dimensions_are_refused_with_both_names_and_sizes():
     with pytest.raises(HeadForcingError, match=r"'first' \(2x3 heads\) and 'tall' \(3x2\)"):
         compare_profiles(A, profile("tall", "LA", "MM", "AA"))
 
@@ -54,22 +51,13 @@ def test_different_dimensions_are_refused_with_both_names_and_sizes():
 def test_rank_correlation_of_a_hand_computed_example_with_a_tie():
     """Ranks 1 2 3 4 against 1 2.5 2.5 4 (shares .1 .2 .2 .4): covariance 4.5, variances 5 and 4.5."""
     a = with_shares("a", ["AL", "MM"], [0.0, 0.1, 0.2, 0.3], [0.5, 0.4, 0.3, 0.2])
-    b = with_shares("b", ["AL", "MM"], [0.1, 0.2, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4])
-    found = compare_profiles(a, b)
+    found = compare_profiles(a, with_shares("b", ["AL", "MM"], [0.1, 0.2, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4]))
     assert found.sink_correlation == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
     assert found.current_correlation == pytest.approx(-1)
-
-
-def test_the_text_holds_every_number_and_the_dictionary_is_json():
-    found = compare_profiles(A, B)
-    rows = [line.split() for line in found.text().splitlines()]
-    assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
-    assert ["local", "2", "2", "1", "0.33"] in rows
-    assert ["anchor", "in", "a", "1", "1", "0"] in rows
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]
-    assert data["overlaps"]["local"] == {"in_a": 2, "in_b": 2, "in_both": 1, "jaccard": pytest.approx(1 / 3)}
-    assert data["agreement"] == pytest.approx(4 / 6) and data["name_b"] == "second"
+    for other in (profile("c", "AL", "MM"), with_shares("flat", ["AL", "MM"], [0.25] * 4, [0.25] * 4)):
+        found = compare_profiles(a, other)  # without shares, or with equal ones
+        assert found.sink_correlation is None and found.current_correlation is None
+        assert "first frame not available" in found.text()
 
 
 def test_the_imported_lists_of_two_models_overlap_as_published():
@@ -79,34 +67,14 @@ def test_the_imported_lists_of_two_models_overlap_as_published():
     assert found.jaccard == pytest.approx(0.811, abs=5e-4)
 
 
-def test_anchors_below_even_attention_are_counted_and_the_weakest_is_named():
-    measured = {"window_frames": 10}
-    found = sanity_checks(
-        with_shares("p", ["AA", "LM"], [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3], measured=measured)
-    )
+def test_heads_unlike_their_role_are_counted_and_the_one_that_is_furthest_off_is_named():
+    weak = [0.3, 0.05, 0.01, 0.02], [0.2, 0.2, 0.9, 0.3]
+    found = sanity_checks(with_shares("p", ["AA", "LM"], *weak, measured={"window_frames": 10}))
     assert len(found) == 2 and "rule `function`" in found[1]
     assert found[0].startswith("1 of 2 anchors") and "(10.0%)" in found[0] and "layer 0, head 1 with 5.0%" in found[0]
-
-
-def test_local_heads_that_look_elsewhere_are_remarked_on():
-    found = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
-    assert len(found) == 1
-    assert found[0].startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in found[0]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [B, with_shares("flat", ["LLA", "AMM"], [0.25] * 6, [0.25] * 6)],
-    ids=["without shares", "all shares equal"],
-)
-def test_correlations_are_not_known_without_varying_shares_on_both_sides(other):
-    a = with_shares("a", ["LLA", "AMM"], [0.0, 0.1, 0.2, 0.3, 0.4, 0.5], [0.1] * 6)
-    found = compare_profiles(a, other)
-    assert found.sink_correlation is None and found.current_correlation is None
-    assert "first frame not available" in found.text()
-
-
-@pytest.mark.parametrize("window", [None, "10", 0, True, -3])
-def test_an_unusable_window_leaves_the_anchors_without_a_remark(window):
-    p = with_shares("p", ["AL"], [0.01, 0.0], [0.5, 0.9], measured={"window_frames": window})
-    assert sanity_checks(p) == []
+    (local,) = sanity_checks(with_shares("p", ["LLM"], [0.0, 0.0, 0.0], [0.9, 0.4, 0.1]))
+    assert local.startswith("1 of 2 local heads") and "layer 0, head 1 with 40.0%" in local
+    for window in (None, "10", 0, True, -3):  # that no share can be compared with
+        assert (
+            sanity_checks(with_shares("p", ["AL"], [0.01, 0.0], [0.5, 0.9], measured={"window_frames": window})) == []
+        )

@@ -1,5 +1,6 @@
 """Malformed and hostile arguments, prompts and videos on the command line: one short sentence, no traceback."""
 
+import argparse
 import contextlib
 import io
 import json
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.commands import cli, parser, values
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import load_latents
@@ -23,15 +25,11 @@ from malformed import bounded, damaged, refusal, run
 from safetensors.torch import save_file
 
 
-def test_a_message_stays_one_line_whatever_it_quotes() -> None:
+def test_a_message_is_one_short_line_whatever_it_quotes() -> None:
     message = str(HeadForcingError("no file 'a\nerror: forged\x1b[2J\r\u2028b' here"))
     assert message == r"no file 'a\nerror: forged\x1b[2J\r\u2028b' here"
     assert str(HeadForcingError("größer, 一　二, …")) == "größer, 一　二, …"
-    with contextlib.suppress(UnicodeEncodeError):
-        str(HeadForcingError("\ud800")).encode()
-
-
-def test_a_quoted_value_is_short_and_what_stands_around_it_stays() -> None:
+    str(HeadForcingError("\ud800")).encode()
     for value in ("9" * 5000, "a cat " * 900):
         message = str(HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another"))
         assert len(message) < 300 and message.startswith(f"--size must look like 832x480, got '{value[:50]}")
@@ -42,8 +40,7 @@ LONG = "9" * 5000
 
 
 @pytest.mark.parametrize("about", [
-    '{"video_frames": 1e999}', f'{{"video_frames": {LONG}}}', '{"video_frames": 10}', '{"video_frames": 0}',
-    '{"restart_frames": [3]}',
+    '{"video_frames": 1e999}', f'{{"video_frames": {LONG}}}', '{"video_frames": 10}', '{"restart_frames": [3]}', "[]",
 ])  # fmt: skip
 def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(about: str, tmp_path: Path) -> None:
     file = tmp_path / "latents.safetensors"
@@ -120,28 +117,26 @@ def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch
     assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
 
 
-CONTENTS = {
-    "one prompt": "a red ball " * 95_000, "times": "".join(f"{i // 60}:{i % 60:02} a ball\n" for i in range(9000)),
-    "brackets": "[" * 1_000_000, "almost times": "[0:1" * 250_000, "pipes": "|" * 1_000_000,
-    "scenes": "Scene 1: x\n" * 90_000, "tags": "[flush, " * 120_000, "JSON": json.dumps(["x"] * 200_000),
-    "NUL": "\0" * 1_000_000,
-}  # fmt: skip
+CONTENTS = (
+    "a red ball " * 95_000, "".join(f"{i // 60}:{i % 60:02} a ball\n" for i in range(9000)), "[" * 1_000_000,
+    "[0:1" * 250_000, "|" * 1_000_000, "Scene 1: x\n" * 90_000, "[flush, " * 120_000, json.dumps(["x"] * 200_000),
+    "\0" * 1_000_000,
+)  # fmt: skip
 
 
-@pytest.mark.parametrize("case", CONTENTS)
-def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(case: str, tmp_path: Path) -> None:
+def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
-    path.write_text(CONTENTS[case])
-    with bounded(), contextlib.suppress(HeadForcingError):
-        parse_timeline(values.read_text(f"@{path}"))
+    for content in CONTENTS:
+        path.write_text(content)
+        with bounded(), contextlib.suppress(HeadForcingError):
+            parse_timeline(values.read_text(f"@{path}"))
 
 
 def test_a_prompt_file_over_1_mb_or_of_other_bytes_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
-    path.write_bytes(b"a" * (MAX_TEXT_BYTES + 1))
-    assert "1 MB" in refusal(lambda: values.read_text(f"@{path}"))
-    path.write_bytes(b"\xff\xfe\x00")
-    assert "UTF-8" in refusal(lambda: values.read_text(f"@{path}"))
+    for data, said in ((b"a" * (MAX_TEXT_BYTES + 1), "1 MB"), (b"\xff\xfe\x00", "UTF-8")):
+        path.write_bytes(data)
+        assert said in refusal(lambda: values.read_text(f"@{path}"))
 
 
 @pytest.mark.skipif(os.name == "nt", reason="there are no pipes and devices in its file system")
@@ -160,11 +155,10 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
         assert run(*argv, *(["--latents", str(tmp_path / "out")] if argv[0] == "generate" else []))[0] == 2
 
 
-@pytest.mark.parametrize("seed", [str(2**64), str(2**70), "-1", "1.5", "", "٣", "nan", "1_0"])
-def test_a_seed_that_no_generator_takes_is_refused(seed: str) -> None:
-    for command in (["demo"], ["profile", "x.json", "--demo"]):
-        code, err = run(*command, f"--seed={seed}")
-        assert code == 2 and "0 to 2^64 - 1" in err
+def test_a_seed_that_no_generator_takes_is_refused() -> None:
+    for seed in (str(2**64), "1.5", "", "٣", "1_0"):
+        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 2\\^64 - 1"):
+            parser.seed_number(seed)
     assert parser.seed_number(str(2**64 - 1)) == 2**64 - 1
 
 
@@ -174,24 +168,16 @@ def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.Monk
 
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(Path, "home", no_home)
-    assert values.found_profiles_folder(None) is None
-    assert values.found_profiles_folder(Path("x")) == Path("x")
+    for given, folder in (([], None), (["--found-profiles", "x"], Path("x"))):
+        assert Source.of(cli._parser().parse_args(["demo", *given])).machine.found_profiles == folder
     assert run("budget", "--seconds", "60")[0] == 0
 
 
 def test_tags_that_are_no_text_do_not_stop_a_report(tmp_path: Path) -> None:
-    with VideoWriter(tmp_path / "x.mp4", 64, 48, 16, metadata={"title": "tuvwxyz"}) as writer:
-        writer.write(torch.zeros(8, 48, 64, 3).byte())
-    data = (tmp_path / "x.mp4").read_bytes()
+    data = video(tmp_path / "x.mp4", title="tuvwxyz").read_bytes()
     assert data.count(b"tuvwxyz") == 1
     (tmp_path / "x.mp4").write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
     assert run("report", str(tmp_path / "x.mp4"), "--json") == (0, "")
-
-
-@pytest.mark.parametrize("size", ["1e308", "-1"])
-def test_a_size_to_keep_that_is_none_is_refused(size: str, tmp_path: Path) -> None:
-    code, err = run("runs", "prune", str(tmp_path), f"--keep-gb={size}")
-    assert code == 2 and "--keep-gb" in err and err.count("\n") == 1
 
 
 def test_an_unwritable_folder_for_found_profiles_is_refused_before_the_render(tmp_path: Path) -> None:

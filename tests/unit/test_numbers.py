@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.commands.parser import Commands, Parser, PathType
-from headforcing.headforcing_core.commands.profiles import Measurement
+from headforcing.headforcing_core.commands import cli, profiles
+from headforcing.headforcing_core.commands.parser import Parser, PathType, subcommands
 from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -43,7 +42,7 @@ FILES = {
 
 def research() -> argparse.ArgumentParser:
     parser = Parser(prog="headforcing")
-    command = Commands(parser.add_subparsers())
+    command = subcommands(parser)
     for module in RESEARCH:
         module.add_parsers(command)
     return parser
@@ -82,7 +81,7 @@ def inputs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(Source, "load", taken)
-    monkeypatch.setattr(Measurement, "_measure_here", taken)
+    monkeypatch.setattr(profiles, "_measure_here", taken)
     save_embeddings(Path("texts.safetensors"), {"a": torch.randn(12, 48)})
     about = json.dumps({"video_frames": 9, "restart_frames": []})
     save_file({"latents": torch.zeros(3, 16, 8, 8)}, "latents.safetensors", {"head_forcing": about})

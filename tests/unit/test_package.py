@@ -103,7 +103,7 @@ def test_a_command_begins_with_its_modules_left_out_of_garbage_collection_which_
 
 def test_the_overview_has_a_line_for_every_command():
     known = " ".join(cli._parser().format_help().split())
-    assert all(text in known for text in cli.COMMANDS.values())
+    assert all(text in known for _, _, text in cli.COMMANDS.values())
     functions = {parser.get_default("run") for _, parser in commands(cli._parser())}
     assert functions and all(callable(cli._function(run)) for run in functions)
 

@@ -1,31 +1,30 @@
-"""Clips of the world of rooms, rendered or through an autoencoder: as one picture, and as the detector sees them."""
+"""The command `accuracy`: how often the detector is right on clips of the world of rooms."""
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import groupby
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from ...headforcing_core.commands.arguments import Result
-from ...headforcing_core.commands.parser import READ, WRITTEN, count
-from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
+from ...headforcing_core.commands.parser import WRITTEN, count
+from ...headforcing_core.demo.assets import load_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing
-from ..rooms.detector import Sighting, camera_words, layout_overlap, mark_of, motion_word, sightings
-from ..rooms.scenes import FRAME_SIZE, Clip, looks_of_frames
-from .data import training_clip
+from ...headforcing_core.render.describe import markdown_table
+from .detector import Sighting, camera_words, layout_overlap, mark_of, motion_word, sightings
+from .scenes import FRAME_SIZE, Clip, looks_of_frames, render
+from .stories import random_story
 
 STRIDE = 4
 LEAST_PLACES = 18  # of one motion, so many latent frames, before its word is judged
 FIRST_CLIP = 90_000  # training uses other clips
-SCALE = 2  # of a sheet
 
 Numbers = dict[str, list[float]]
 Accuracy = dict[str, list[float | None]]
@@ -79,7 +78,8 @@ def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_fram
     """The part of each clip that was detected rightly, after `through` has had its video frames."""
     every: Accuracy = {}
     for index in range(clips):
-        clip = training_clip(FIRST_CLIP + index)
+        number = FIRST_CLIP + index
+        clip = render(random_story(np.random.default_rng(number)), number)
         for name, values in clip_accuracy(clip, through(clip.video_frames)).items():
             every.setdefault(name, [None] * clips)[index] = round(float(np.mean(values)), 5)
     return every
@@ -87,61 +87,32 @@ def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_fram
 
 def table(columns: Mapping[str, Accuracy]) -> str:
     """A Markdown table of the means over the clips in which there was something to detect."""
-    lines = [f"| | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    lines = []
     for row in next(iter(columns.values())):
         means = (np.mean([value for value in column[row] if value is not None]) for column in columns.values())
-        lines.append(f"| {row} | {' | '.join(f'{mean:.3f}' for mean in means)} |")
-    return "\n".join(lines)
+        lines.append([row, *(f"{mean:.3f}" for mean in means)])
+    return markdown_table(["", *columns], lines)
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `accuracy` and `sheet` to the commands."""
-    sub = command("accuracy", show_accuracy, "Measure how often the detector is right on rendered clips.")
+    """Add `accuracy` to the commands."""
+    sub = command("accuracy", show_accuracy, "Measure how often the detector is right on clips, rendered and encoded.")
     sub.add_argument("--clips", type=count, default=64)
-    sub.add_argument("--autoencoder", type=READ)
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
 
-    sub = command("sheet", write_sheet, "Draw clips of the world of rooms, one row each.")
-    sub.add_argument("--out", type=WRITTEN, required=True, help="PNG to write")
-    sub.add_argument("--clips", type=count, default=8)
-    sub.add_argument("--columns", type=count, default=12)
-    sub.add_argument("--seed", type=int, default=0, help="number of the first clip")
-    sub.add_argument("--autoencoder", type=READ, help="show each clip also through it")
+
+def measure(clips: int) -> dict[str, Accuracy]:
+    """The accuracy on rendered clips, and on those that the autoencoder has encoded and decoded."""
+    autoencoder = load_autoencoder()
+    through = accuracy(clips, lambda video_frames: autoencoder.decode(autoencoder.encode(video_frames)))
+    return {"rendered": accuracy(clips), "through the autoencoder": through}
 
 
 def show_accuracy(args: argparse.Namespace) -> Result:
-    """Measure the detector on rendered clips."""
+    """Measure the detector on clips."""
     torch.set_num_threads(1)
-    columns = {"rendered": accuracy(args.clips)}
-    if args.autoencoder:
-        autoencoder = load_rooms_autoencoder(args.autoencoder)
-        columns["through the autoencoder"] = accuracy(args.clips, lambda v: autoencoder.decode(autoencoder.encode(v)))
+    columns = measure(args.clips)
     if args.out:
         with replacing(args.out) as partial:
             partial.write_text(json.dumps(columns) + "\n", encoding="utf-8")
     return {"text": table(columns), "json": columns}
-
-
-def sheet(videos: Sequence[Tensor], columns: int) -> Image.Image:
-    """Evenly spaced video frames of each video in a row."""
-    rows = []
-    for video_frames in videos:
-        chosen = torch.linspace(0, len(video_frames) - 1, columns).round().long()
-        rows.append(torch.cat(list(video_frames[chosen]), 1))
-    pixels = (torch.cat(rows) * 255).round().byte().numpy()
-    image = Image.fromarray(pixels)
-    return image.resize((image.width * SCALE, image.height * SCALE), Image.Resampling.NEAREST)
-
-
-def write_sheet(args: argparse.Namespace) -> Result:
-    """Write a contact sheet of clips."""
-    torch.set_num_threads(1)
-    autoencoder = load_rooms_autoencoder(args.autoencoder) if args.autoencoder else None
-    videos = []
-    for seed in range(args.seed, args.seed + args.clips):
-        videos.append(training_clip(seed).video_frames)
-        if autoencoder:
-            videos.append(autoencoder.decode(autoencoder.encode(videos[-1])))
-    with replacing(args.out) as partial:
-        sheet(videos, args.columns).save(partial, format="PNG")
-    return {"text": f"sheet    {args.out}", "json": {"sheet": str(args.out)}}
