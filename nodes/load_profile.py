@@ -70,7 +70,7 @@ class LoadHeadProfile(io.ComfyNode):
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
             local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
             found = AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule)
-            return io.NodeOutput(found, helpers.NO_PICTURE)
+            return io.NodeOutput(found, helpers.no_picture())
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(

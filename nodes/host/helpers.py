@@ -160,7 +160,9 @@ def family_input(
     return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family), tooltip)
 
 
-NO_PICTURE = torch.zeros(1, 64, 64, 3)
+def no_picture() -> Tensor:
+    """An empty IMAGE."""
+    return torch.zeros(1, 64, 64, 3)
 
 
 def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
@@ -169,7 +171,7 @@ def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
         return to_image(draw())
     except HeadForcingError as error:
         log.warning("Head Forcing: no plot, %s", error)
-        return NO_PICTURE
+        return no_picture()
 
 
 def to_image(picture: Any) -> Tensor:

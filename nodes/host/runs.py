@@ -95,7 +95,8 @@ def _picture(query: Mapping[str, str]) -> web.Response:
 def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
     """A latent frame as JPEG in the colours of live previews."""
     drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
-    picture, data = drawer.decode_latent_to_preview(latents[None, :, None]), io.BytesIO()
+    picture = drawer.decode_latent_to_preview(latents[None, :, None])
+    data = io.BytesIO()
     larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
     picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
     return data.getvalue()

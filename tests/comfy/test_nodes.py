@@ -377,26 +377,6 @@ def test_damaged_and_roles_only_profiles(tiny: ComfyServer):
     failed(tiny, changed(tiny_graph(BARE), "profile", anchor_percent=30.0), "tiny", "roles only")
 
 
-def test_image_to_video_model_is_named(tiny: ComfyServer):
-    path = tiny.model_path("diffusion_models", "hf_tiny_i2v.safetensors")
-    weights = wan_t2v_weights()
-    weights["patch_embedding.weight"] = torch.zeros(256, 36, 1, 2, 2)
-    for name, shape in {"0": (1280,), "1": (1280, 1280), "3": (256, 1280), "4": (256,)}.items():
-        weights[f"img_emb.proj.{name}.weight"] = torch.zeros(shape)
-        weights[f"img_emb.proj.{name}.bias"] = torch.zeros(shape[0])
-    for layer in range(2):
-        attention = f"blocks.{layer}.cross_attn"
-        for ours in "kv":
-            weights[f"{attention}.{ours}_img.weight"] = torch.zeros(256, 256)
-            weights[f"{attention}.{ours}_img.bias"] = torch.zeros(256)
-        weights[f"{attention}.norm_k_img.weight"] = torch.ones(256)
-    save_file(weights, path)
-    unet = node("UNETLoader", unet_name="hf_tiny_i2v.safetensors", weight_dtype="default")
-    failed(tiny, tiny_graph(unet), "model", "text-to-video", "36")
-    own = node("HeadForcingLoadModel", checkpoint="hf_tiny_i2v.safetensors")
-    failed(tiny, tiny_graph(own), "hf_tiny_i2v.safetensors")
-
-
 def test_checkpoint_that_is_something_else(tiny: ComfyServer):
     wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
     failed(
@@ -422,6 +402,7 @@ DECODED = decode("x", samples="image")
 OTHER_VAE = DECODED | {"inputs": DECODED["inputs"] | {"samples": ["sampler", 0], "vae": ["vae", 0]}}
 NOTHING = {"vae": ["demo", 2], "filename_prefix": "none/v", "fps": 16.0}
 COMPARED = {"vae": ["demo", 2], "methods": "longlive", "filename_prefix": "x"}
+MEASURED = {"preset": "quick", "width": 100, "height": 64, "seed": 0, "save_name": ""}
 NOT_WAN = ("expected Wan 2.1 text-to-video weights", "Load Self Forcing")
 LATE = f"0:00 {BALL}\n0:10 {CROSS}"
 # a graph, and what is said of it when it runs
@@ -430,6 +411,23 @@ REFUSALS: dict[str, tuple[Graph, tuple[str, ...]]] = {
     "height": (short_graph(height=8), ("height", "multiple of 16", "8")),
     "sigmas as words": (short_graph(sigmas="one, two"), ("sigmas", "one, two")),
     "sigmas that rise": (short_graph(sigmas="0.5, 0.9"), ("sigmas", "decreasing")),
+    "size to profile": (
+        {
+            "demo": node("HeadForcingLoadDemo"),
+            "measured": node("HeadForcingProfileHeads", model=["demo", 0], clip=["demo", 1], **MEASURED),
+            "shown": node("PreviewAny", source=["measured", 2]),
+        },
+        ("width", "multiple of 16", "100"),
+    ),
+    "profiles of two models": (
+        {
+            "one": node("HeadForcingLoadProfile", profile="toy_world"),
+            "other": node("HeadForcingLoadProfile", profile="self_forcing"),
+            "compared": node("HeadForcingInspectProfile", head_profile=["one", 0], compare_with=["other", 0]),
+            "shown": node("PreviewAny", source=["compared", 1]),
+        },
+        ("different models",),
+    ),
     "one memory slot": (short_graph(episodic_frames=1), ("episodic_frames", "at least 2")),
     "broken fast memory": (short_graph(recent_frames=4), ("recent frames", "whole blocks of 3", "4")),
     "size of the demo": (short_graph(width=832, height=480), ("the demo model makes videos of 64x64 only", "832x480")),

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from comfy_graphs import (
+    BALL,
     UNET,
     _everything_but_output,
     changed,
@@ -146,7 +147,9 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy_to_kill: ComfySer
     (partial,) = (server.output_dir / "killed").glob("*.mp4")  # and a lock file, which the next one removes
     before = video_frames(partial)
     assert len(before) > 48, "what was written until then plays"
-    damaged = max((server.output_dir / "head_forcing").glob("*/block-*"), key=lambda path: path.name)
+    blocks = list((server.output_dir / "head_forcing").glob("*/block-*"))
+    run = max(blocks, key=lambda path: path.stat().st_mtime).parent
+    damaged = max(run.glob("block-*"), key=lambda path: path.name)
     damaged.write_bytes(damaged.read_bytes()[:-1])
     server.start()
     done = queued(server, graph)
@@ -227,7 +230,7 @@ def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: Comfy
         result = comfy_server.queue(growing_graph(prefix))
         assert result.status == 400 and "filename_prefix" in json.dumps(result.node_errors), prefix
     # a backslash is a letter of the name here; on Windows it is refused
-    assert comfy_server.queue(growing_graph("\\\\server\\x", 1.0)).outcome == "success"
+    assert comfy_server.queue(growing_graph("\\\\server\\x", 1.0, BALL)).outcome == "success"
     assert _everything_but_output(comfy_server) == before
 
 

@@ -180,6 +180,7 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         editor.page.wait_for_function(f"{_VIDEO}.duration > 35")
 
 
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(browser: Browser):
     """Two workflows whose samplers have one id, and a run whose results ComfyUI has already."""
     editor, page, graphs = browser, browser.page, {}

@@ -92,7 +92,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
     page.keyboard.press("ArrowRight")
     server.start()
     waits(page, f"{SAYS}.startsWith('not rendered any more')")
-    waits(page, f"{BUTTON}.parentNode.hidden")
+    waits(page, f"{BUTTON}?.parentNode.hidden ?? true")
     waits(page, f"{TEXT}.value.includes('0:31.')")
     waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')")
     assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
@@ -267,7 +267,7 @@ def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
 
     page.evaluate(COUNT_STEPS)
     report = rendered(browser, change)
-    page.wait_for_function("document.querySelector('.hf-live-story').hidden")
+    page.wait_for_function("document.querySelector('.hf-live-story')?.hidden ?? true")
     assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
     assert "a green ball\n" in report and "a pink star" not in report
     assert "reused 41 blocks of an earlier render" in rendered(browser)

@@ -638,6 +638,7 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
 
 
 @probe
+@torch.inference_mode()
 def comfyui_is_asked_for_the_memory_of_the_estimate():
     model = native()
     plans = {name: make_plan(model, 120.0, method=name) for name in ("head_forcing", "self_forcing")}
