@@ -23,8 +23,7 @@ from ..cache.guards import AroundAttention
 from ..cache.head_cache import HeadCache, HeadGroup
 from ..cache.query_score import query_means
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, sdpa
-from ..model.attention_shares import part_shares, with_shares
+from ..model.attention import AttentionFunction, part_shares, sdpa, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise

@@ -2,11 +2,14 @@
 
 A method is one frozen dataclass of settings (`MethodPolicy`) and one cache class (`MethodCache`), together in one small
 file. A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`.
+
+Keys and values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -15,7 +18,7 @@ from torch import Tensor
 
 from ..cache.base import Cache, State, WriteClean
 from ..cache.memory import MemoryEvent
-from ..cache.method import Method, Passes, refuse_recall
+from ..cache.method import Method, Passes, VideoFacts, refuse_recall
 from ..cache.shape import Shape
 from ..cache.state import pack, unpack
 from ..errors import HeadForcingError
@@ -40,11 +43,11 @@ class MethodShape(Shape):
     def slots_of_heads(self) -> list[float]:
         """The frame-slots of each head of the model."""
         heads = ((layer, role) for layer, of_layer in enumerate(self.roles) for role in of_layer)
-        return [self.policy.frames_per_head(layer, role, self.frames_per_block) for layer, role in heads]
+        return [self.policy.frames_per_head(layer, role, self) for layer, role in heads]
 
     @property
     def frame_slots(self) -> int:
-        return round(sum(self.slots_of_heads))
+        return math.ceil(sum(self.slots_of_heads))
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
         recached = self.policy.recached_frames * self.layers * self.heads if switches else 0
@@ -67,7 +70,7 @@ class MethodPolicy(Method):
     cuts: ClassVar[bool] = False
     recalls: ClassVar[bool] = False
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         """Frame-slots of one head, the current block included."""
         raise NotImplementedError
 
@@ -142,11 +145,11 @@ class MethodCache(Cache):
         """Attention of `q [heads, frames, s, head_dim]`, rotated spatially, as `[heads, queries, head_dim]`."""
         raise NotImplementedError
 
-    def finish(self, prompt: PromptKV | None) -> None:
-        """Called at the end of a call, after its clean pass; `prompt` is None after a KV recache."""
+    def finish(self) -> None:
+        """Called at the end of a call, after its clean pass."""
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        """Apply a new prompt. `latest` holds the last `recached_frames` clean latents; `recache` writes them again."""
+    def switch_prompt(self, switch: Switch) -> None:
+        """Apply a new prompt, before the last `recached_frames` are written again."""
 
     def saved(self) -> Any:
         """Contents of the cache between two blocks, for `state.pack`; of methods that store their state."""
@@ -169,7 +172,7 @@ class MethodCache(Cache):
         return self.context(layer, self.rope.rotate_spatial(by_head(q, self.shape.frame_tokens))).transpose(0, 1)
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        self.finish(prompt)
+        self.finish()
         self.block += 1
         return None
 
@@ -177,10 +180,12 @@ class MethodCache(Cache):
         return -(-self.policy.recached_frames // self.shape.frames_per_block)
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        count = self.policy.recached_frames
-        blocks = [latents.to(self.device) for latents in latest]  # reused blocks were loaded to the CPU
-        frames = torch.cat(blocks)[-count:] if blocks and count else torch.empty(0)
-        self.switch_prompt(switch, write_clean, frames)
+        self.switch_prompt(switch)
+        if count := self.policy.recached_frames:  # in one clean pass, in which all of them attend to each other
+            frames = torch.cat([latents.to(self.device) for latents in latest])[-count:]
+            self._open(self.frames_seen - len(frames), self.frames_seen, recaching=True)
+            write_clean(frames)
+            self.finish()
 
     def state(self) -> State | None:
         return pack({"block": self.block, "cache": self.saved()}) if "state" in self.policy.resumes_from else None
@@ -200,8 +205,8 @@ class MethodCache(Cache):
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use by all heads together; an upper bound unless a method counts them exactly."""
-        return round(sum(min(frames, self.frames_seen) for frames in self.shape.slots_of_heads))
+        """Frame-slots in use by all heads together, estimated from the number of frames so far."""
+        return math.ceil(sum(min(frames, self.frames_seen) for frames in self.shape.slots_of_heads))
 
     # --- helpers for methods
 
@@ -221,12 +226,6 @@ class MethodCache(Cache):
         """Number of latent frames of the current call."""
         return self.end - self.start
 
-    def recache(self, write_clean: WriteClean, latents: Tensor) -> None:
-        """Write the last frames again in one clean pass, in which all of them attend to each other."""
-        self._open(self.frames_seen - len(latents), self.frames_seen, recaching=True)
-        write_clean(latents)
-        self.finish(None)
-
     def at_own_index(self, x: Tensor) -> Tensor:
         """Queries or keys of the current call, rotated to their frames' indices in the video."""
         return self.rope.rotate_temporal(x, range(self.start, self.end))
@@ -236,14 +235,38 @@ class MethodCache(Cache):
         return self.attention(q.flatten(1, 2), k.flatten(1, 2), v.flatten(1, 2))
 
     def zeros(self, frames: int) -> list[Tensor]:
-        """Per layer a zero tensor `[heads, frames, s, head_dim]`."""
-        size = (self.shape.heads, frames, self.shape.frame_tokens, self.shape.head_dim)
+        """Per layer zero keys and values `[2, heads, frames, s, head_dim]`."""
+        size = (2, self.shape.heads, frames, self.shape.frame_tokens, self.shape.head_dim)
         return [torch.zeros(size, dtype=self.dtype, device=self.device) for _ in self.shape.roles]
 
     def _open(self, start: int, end: int, recaching: bool) -> None:
         self.start, self.end, self.recaching, self.clean = start, end, recaching, False
         self._entered: set[int] = set()  # layers
         self.open()
+
+
+def last_frames(kv: Tensor, count: int) -> Tensor:
+    """A copy of the last frames of `kv [2, heads, frames, s, head_dim]`, so that the others can be freed."""
+    return kv[:, :, max(0, kv.shape[2] - count) :].clone()
+
+
+def played(places: Iterable[int], period: int) -> list[int]:
+    """Index of the frame at each place: `period` frames are played forwards and backwards in turn, both ends twice."""
+    turns = (divmod(place, period) for place in places)
+    return [period - 1 - rest if turn % 2 else rest for turn, rest in turns]
+
+
+def check_beginning(video: VideoFacts) -> None:
+    """Raise HeadForcingError for a video whose first blocks a loop of its own cannot make as the others."""
+    if video.start_frames:
+        raise HeadForcingError(
+            f"this method does not support start frames, got {video.start_frames}; remove them or choose another method"
+        )
+    if video.schedule.first_block_sigmas is not None:
+        raise HeadForcingError(
+            "this method needs the same noise levels for every block; choose a model family without separate ones for "
+            "the first block"
+        )
 
 
 class WrappedModel:

@@ -23,12 +23,11 @@ from ..cache.method import Passes, RolloutInputs, VideoFacts
 from ..cache.policy import CachePolicy, RolePolicy
 from ..cache.shape import CacheShape
 from ..devices import upload
-from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, BlockCache, JointModel, rollout
 from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
-from .base import MethodPolicy, MethodShape, WrappedModel
+from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 
 POLICY = CachePolicy.uniform(RolePolicy(recent_frames=None), rope="absolute")
 SCHEDULES = {
@@ -71,20 +70,12 @@ class CausVid(MethodPolicy):
     def overlap(self, frames_per_block: int) -> Overlap:
         return Overlap(self.rollout_frames, self.overlap_frames, frames_per_block)
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.rollout_frames
 
     def for_video(self, video: VideoFacts) -> CausVid:
         self.overlap(video.schedule.frames_per_block)
-        if video.start_frames:
-            raise HeadForcingError(
-                f"causvid does not support start frames, got {video.start_frames}; remove them or choose another method"
-            )
-        if video.schedule.first_block_sigmas is not None:
-            raise HeadForcingError(
-                "causvid needs the same noise levels for every block; choose a model family without separate ones for "
-                "the first block"
-            )
+        check_beginning(video)
         return self
 
     def make_cache(

@@ -39,7 +39,7 @@ class DeepForcing(MethodPolicy):
         # compression uses queries of a block's noisiest pass, which clean passes cannot reproduce
         return ("blocks", "state") if self.budget_frames is None else ("state",)
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         queries = 0 if self.budget_frames is None else self.recent_frames / 2  # no values beside them
         return WINDOW_FRAMES + queries
 
@@ -61,14 +61,13 @@ class Tokens:
     """One layer's tokens in order of time, the newest block last.
 
     Attributes:
-        k, v: `[heads, tokens, head_dim]`; keys are rotated to their frame's index, those of sinks to a moved one.
+        kv: `[2, heads, tokens, head_dim]`; keys are rotated to their frame's index, those of sinks to a moved one.
         reused: `[tokens]`, how many compressions each has survived.
         q: `[heads, tokens, head_dim]`, rotated queries of the latest passes, `recent_frames` of them.
         sink_start: temporal index of the first sink; None before sinks were moved.
     """
 
-    k: Tensor
-    v: Tensor
+    kv: Tensor
     reused: Tensor
     q: Tensor
     sink_start: int | None = None
@@ -79,15 +78,9 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
     reads_queries = True  # compression scores tokens with them
 
     def begin_video(self) -> None:
-        empty = torch.zeros(self.shape.heads, 0, self.shape.head_dim, dtype=self.dtype, device=self.device)
         none_reused = torch.zeros(0, dtype=torch.long, device=self.device)
-        self.layers = [Tokens(empty, empty, none_reused, empty) for _ in self.shape.roles]
-        self._new: dict[int, tuple[Tensor, Tensor]] = {}
-
-    @property
-    def occupied(self) -> int:
-        numbers = sum(x.numel() for tokens in self.layers for x in (tokens.k, tokens.v, tokens.q))
-        return round(numbers / (2 * self.rope.frame_tokens * self.shape.head_dim))
+        self.layers = [Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)]
+        self._new: dict[int, Tensor] = {}
 
     def saved(self) -> Any:
         return self.layers
@@ -96,52 +89,44 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
         self.layers = [Tokens(**tokens) for tokens in saved]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._new[layer] = (self.at_own_index(k).flatten(1, 2), v.flatten(1, 2))
+        self._new[layer] = torch.stack((self.at_own_index(k), v)).flatten(2, 3)
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        tokens, (k, v) = self.layers[layer], self._new.pop(layer)
+        tokens, new = self.layers[layer], self._new.pop(layer)
         q = self.at_own_index(q).flatten(1, 2)
         if self.policy.budget_frames is not None:
             count = self.policy.recent_frames * self.rope.frame_tokens
             tokens.q = torch.cat((tokens.q, q), dim=1)[:, -count:].clone()
         if self.first_pass(layer):
-            self._append(layer, tokens, k, v)
+            self._append(layer, tokens, new)
         else:
-            tokens.k[:, -k.shape[1] :], tokens.v[:, -v.shape[1] :] = k, v
-        return self.attention(q, tokens.k, tokens.v)
+            tokens.kv[:, :, -new.shape[2] :] = new
+        k, v = tokens.kv
+        return self.attention(q, k, v)
 
-    def _append(self, layer: int, tokens: Tokens, k: Tensor, v: Tensor) -> None:
-        tokens.k, tokens.v = torch.cat((tokens.k, k), dim=1), torch.cat((tokens.v, v), dim=1)
-        tokens.reused = torch.cat((tokens.reused, tokens.reused.new_zeros(k.shape[1])))
-        if tokens.k.shape[1] <= WINDOW_FRAMES * self.rope.frame_tokens:
+    def _append(self, layer: int, tokens: Tokens, new: Tensor) -> None:
+        tokens.kv = torch.cat((tokens.kv, new), dim=2)
+        tokens.reused = torch.cat((tokens.reused, tokens.reused.new_zeros(new.shape[2])))
+        s, count, sinks = self.rope.frame_tokens, tokens.kv.shape[2], self.policy.sink_frames * self.rope.frame_tokens
+        if count <= WINDOW_FRAMES * s:
             return
-        kept = self._newest(tokens) if self.policy.budget_frames is None else self._participating(layer, tokens)
-        tokens.k, tokens.v, tokens.reused = tokens.k[:, kept], tokens.v[:, kept], tokens.reused[kept]
+        place = torch.arange(count, device=self.device)
+        if self.policy.budget_frames is None:  # sinks and newest frames
+            kept = torch.cat((place[:sinks], place[count - WINDOW_FRAMES * s + sinks :]))
+        else:  # sinks, the tokens with the highest scores, recent frames
+            recent = min(tokens.q.shape[1], count)
+            capacity = min(max(self.policy.budget_frames * s, sinks + recent), count)
+            chosen = sinks + self.choose(layer, tokens, slice(sinks, count - recent), capacity - sinks - recent)
+            tokens.reused[chosen] += 1
+            kept = torch.cat((place[:sinks], chosen, place[count - recent :]))
+        tokens.kv, tokens.reused = tokens.kv[:, :, kept], tokens.reused[kept]
         self._move_sinks(tokens)
-
-    def _newest(self, tokens: Tokens) -> Tensor:
-        """Indices of the tokens that Deep Sink alone keeps: sinks and newest frames."""
-        s, count = self.rope.frame_tokens, tokens.k.shape[1]
-        sinks, newest = self.policy.sink_frames * s, (WINDOW_FRAMES - self.policy.sink_frames) * s
-        place = torch.arange(count, device=self.device)
-        return torch.cat((place[:sinks], place[count - newest :]))
-
-    def _participating(self, layer: int, tokens: Tokens) -> Tensor:
-        """Indices of the tokens that a compression keeps: sinks, those with the highest scores, recent frames."""
-        assert self.policy.budget_frames is not None
-        s, count = self.rope.frame_tokens, tokens.k.shape[1]
-        sinks, recent = self.policy.sink_frames * s, min(tokens.q.shape[1], count)
-        capacity = min(max(self.policy.budget_frames * s, sinks + recent), count)
-        chosen = sinks + self.choose(layer, tokens, slice(sinks, count - recent), capacity - sinks - recent)
-        tokens.reused[chosen] += 1
-        place = torch.arange(count, device=self.device)
-        return torch.cat((place[:sinks], chosen, place[count - recent :]))
 
     def choose(self, layer: int, tokens: Tokens, candidates: slice, count: int) -> Tensor:
         """Indices of the `count` candidates with the highest scores for recent queries, over all heads; ascending."""
         # the score of a key is the sum over heads and queries of q.k, so the queries can be summed first
         wanted = tokens.q.float().sum(dim=1, keepdim=True)
-        scores = (tokens.k[:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
+        scores = (tokens.kv[0][:, candidates].float() @ wanted.transpose(1, 2)).sum(dim=(0, 2))
         if self.policy.max_reuse:
             scores = scores.masked_fill(tokens.reused[candidates] >= self.policy.max_reuse, -torch.inf)
             count = min(count, int((scores > -torch.inf).sum()))
@@ -150,13 +135,11 @@ class DeepForcingCache(MethodCache, of=DeepForcing):
     def _move_sinks(self, tokens: Tokens) -> None:
         """Re-rotate the sinks' keys to the indices right before the other frames."""
         s, sinks = self.rope.frame_tokens, self.policy.sink_frames
-        rest = tokens.k.shape[1] // s - sinks
         # as in the authors' code, the indices end at the current block's first frame and not at its last
-        target = self.start - rest - sinks
+        target = self.start - tokens.kv.shape[2] // s
         if tokens.sink_start is None:
             delta = 0 if self.policy.budget_frames is None else WINDOW_FRAMES - self.policy.budget_frames
         else:
             delta = target - tokens.sink_start
         tokens.sink_start = target
-        keys = tokens.k[:, : sinks * s].unflatten(1, (sinks, s))
-        tokens.k[:, : sinks * s] = self.rope.rotate_temporal(keys, [delta] * sinks).flatten(1, 2)
+        self.rope.rerotate(tokens.kv[0][:, : sinks * s].unflatten(1, (sinks, s)), [delta] * sinks)

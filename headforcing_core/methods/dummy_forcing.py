@@ -15,10 +15,9 @@ from torch import Tensor
 from ..cache.method import VideoFacts
 from ..cache.options import NO_OPTION
 from ..errors import HeadForcingError
-from ..model.attention_shares import with_shares
+from ..model.attention import with_shares
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import KVFrames, no_frames, slots_of
+from .base import MethodCache, MethodPolicy, MethodShape, last_frames
 
 Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` and `last`
 
@@ -51,9 +50,9 @@ class DummyForcing(MethodPolicy):
     def recached_frames(self) -> int:
         return self.window_frames
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         # before the split all heads keep the first frame and what mid heads keep
-        return 1 + (self.mid_blocks + 1) * frames_per_block
+        return 1 + (self.mid_blocks + 1) * shape.frames_per_block
 
     def check(self, shape: MethodShape) -> None:
         if min(self.split_block, self.mid_blocks, self.window_frames) < 1 or not 0 <= self.last_share <= 1:
@@ -75,67 +74,56 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
     reads_queries = True  # the clean pass classifies heads with them
 
     def begin_video(self) -> None:
-        self.sink, self.local, self.own = no_frames(self), no_frames(self), no_frames(self)
-        self.short: list[KVFrames] = []
+        self.sink, self.local, self.own = self.zeros(0), self.zeros(0), self.zeros(0)
+        self.short: list[Tensor] = []
         self.groups: Groups | None = None
         self.heads: list[dict[str, Tensor]] = []  # per layer, `groups` on the device, and `short`, the first and last
         self.sampled: dict[int, Tensor] = {}
         self.split = False
 
-    @property
-    def occupied(self) -> int:
-        return slots_of(self, (*self.sink, *self.local, *self.own, *self.short))
-
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = KVFrames(self.at_own_index(k), v)
+        self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own = self.at_own_index(q), self.own[layer]
         if not self.split:
             if self._classifies:
                 self.sampled[layer] = q.flatten(1, 2)[:, self._rows(layer)]
-            seen = self._everything(layer)
-            return self.attention_over(q, seen.k, seen.v)
+            return self.attention_over(q, *self._everything(layer))
         out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
         kinds = self.heads[layer]
         for heads, past in ((kinds["short"], self.short[layer]), (kinds["mid"], self.local[layer])):
             if len(heads):
-                seen = past + own.of(heads)
-                out[heads] = self.attention_over(q[heads], seen.k, seen.v)
+                out[heads] = self.attention_over(q[heads], *torch.cat((past, own[:, heads]), dim=2))
         return out
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         if self._classifies:
             self.groups = self.classify(torch.stack([self._shares(layer) for layer in range(self.shape.layers)]))
             self.sampled.clear()
         kept = self.policy.mid_blocks * self.shape.frames_per_block
-        for layer in range(self.shape.layers):
+        for layer, own in enumerate(self.own):
             if self.split:
-                own, heads = self.own[layer], self.heads[layer]
-                firsts, last = len(heads["first"]), own.of(heads["last"]).last(1)
-                self.short[layer].k[firsts:], self.short[layer].v[firsts:] = last.k, last.v
-                self.local[layer] = (self.local[layer] + own.of(heads["mid"])).last(kept)
+                heads = self.heads[layer]
+                self.short[layer][:, len(heads["first"]) :] = own[:, heads["last"], -1:]
+                self.local[layer] = last_frames(torch.cat((self.local[layer], own[:, heads["mid"]]), dim=2), kept)
             else:
                 everything = self._everything(layer)
-                self.sink[layer] = everything[:1]
+                self.sink[layer] = everything[:, :, :1].clone()
                 full = self.start // self.shape.frames_per_block > self.policy.mid_blocks - 1
-                self.local[layer] = everything.last(kept) if full else everything[1:]
-        if self.groups is not None and not self.split and not self.recaching:
-            self._split()
+                self.local[layer] = last_frames(everything, kept if full else everything.shape[2] - 1)
+        if self.groups is not None and not self.split:  # after a recache, too: the heads are not classified again
+            self._split(self.groups)
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        was_split, self.split = self.split, False
-        self.sink, self.local = no_frames(self), no_frames(self)
-        self.recache(write_clean, latest)
-        if was_split:  # the heads are not classified again
-            self._split()
+    def switch_prompt(self, switch: Switch) -> None:
+        self.split, self.sink, self.local = False, self.zeros(0), self.zeros(0)
 
     @property
     def _classifies(self) -> bool:
         return self.groups is None and not self.recaching and self.block == self.policy.split_block
 
-    def _everything(self, layer: int) -> KVFrames:
-        return self.sink[layer] + self.local[layer] + self.own[layer]
+    def _everything(self, layer: int) -> Tensor:
+        return torch.cat((self.sink[layer], self.local[layer], self.own[layer]), dim=2)
 
     def _rows(self, layer: int) -> Tensor:
         """Indices of the queries whose attention is measured, `[n]`, drawn with replacement by a separate generator."""
@@ -148,11 +136,10 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
 
     def _shares(self, layer: int) -> Tensor:
         """Attention shares of the first frames, the frames between, and the block itself, `[heads, 3]`."""
-        seen = self._everything(layer)
         # with more than one past block the whole first block counts as first, as in the authors' code
         first = 1 if self.policy.split_block == 1 else self.shape.frames_per_block
         s = self.rope.frame_tokens
-        k, v = seen.k.flatten(1, 2), seen.v.flatten(1, 2)
+        k, v = self._everything(layer).flatten(2, 3)
         return with_shares(self.attention, self.sampled[layer], k, v, first * s, self.frames * s)[1]
 
     def classify(self, shares: Tensor) -> Groups:
@@ -170,16 +157,18 @@ class DummyForcingCache(MethodCache, of=DummyForcing):
             groups.append(found)
         return groups
 
-    def _split(self) -> None:
-        assert self.groups is not None
-        self.split, self.short = True, []
-        of_layers = [{**kinds, "short": kinds["first"] + kinds["last"]} for kinds in self.groups]
+    def _split(self, groups: Groups) -> None:
+        self.split = True
         self.heads = [
-            {kind: torch.tensor(heads, dtype=torch.long, device=self.device) for kind, heads in kinds.items()}
-            for kinds in of_layers
+            {
+                kind: torch.tensor(heads, dtype=torch.long, device=self.device)
+                for kind, heads in (*kinds.items(), ("short", kinds["first"] + kinds["last"]))
+            }
+            for kinds in groups
         ]
-        for layer, heads in enumerate(self.heads):
-            sink, newest = self.sink[layer].of(heads["first"]), self.local[layer].of(heads["last"]).last(1)
-            self.short.append(KVFrames(torch.cat((sink.k, newest.k)), torch.cat((sink.v, newest.v))))
-            self.local[layer] = self.local[layer].of(heads["mid"])
-            self.sink[layer] = self.sink[layer][:0]
+        self.short = [
+            torch.cat((sink[:, heads["first"]], local[:, heads["last"], -1:]), dim=1)
+            for sink, local, heads in zip(self.sink, self.local, self.heads, strict=True)
+        ]
+        self.local = [local[:, heads["mid"]] for local, heads in zip(self.local, self.heads, strict=True)]
+        self.sink = self.zeros(0)

@@ -24,10 +24,9 @@ from ..model.rope import by_head
 from ..rollout.loop import Block, JointModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
+from .base import MethodCache, MethodPolicy, MethodShape, played
 from .echo_layers import History, Layer, TokenScores
 from .echo_scenes import Scene, plan_scenes
-from .frames import played
 
 CANDIDATES = range(0, 12, 4)  # frames of a scene from which its memory frame is made
 FIRST_SHARE = 0.9  # of the first candidate in a memory frame
@@ -50,9 +49,8 @@ class EchoForcing(MethodPolicy):
     """
 
     switch, cuts, recalls, rope = "flush", True, True, "contiguous"
-    resumes_from = (
-        "state",
-    )  # tokens are chosen with queries of a block's noisiest pass, which no clean pass reproduces
+    # tokens are chosen with queries of a block's noisiest pass, which no clean pass reproduces
+    resumes_from = ("state",)
     window_frames: int = 21
     sink_frames: int = 12
     compressed_frames: int = 3
@@ -71,8 +69,8 @@ class EchoForcing(MethodPolicy):
     def played_frames(self, frames_per_block: int) -> int:
         return self.cycle_blocks * frames_per_block
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        first = self.played_frames(frames_per_block) + MAX_KEPT
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        first = self.played_frames(shape.frames_per_block) + MAX_KEPT
         queries = 1  # their sums, in float32, are much less than a frame
         return 2 * self.window_frames + first + len(CANDIDATES) + queries + self.scenes - 1
 
@@ -99,15 +97,27 @@ class EchoForcing(MethodPolicy):
 
 
 class EchoForcingCache(MethodCache, of=EchoForcing):
+    """Keys and values of a scene by layer, and the memory frames of earlier scenes.
+
+    Attributes:
+        memory: by the number of a scene, its memory frame `[2, heads, s, head_dim]` per layer.
+        memory_of: the frames from which it was made.
+        filled: slots of the window in use.
+        kept: how many of them, the first ones, are kept of earlier scenes and fade.
+        scene: the beginning of the current scene; None for the first.
+        scene_start, scene_blocks: its first latent frame, and its blocks so far.
+        query_count: queries in the layers' statistics; `ready` tells whether these are complete.
+    """
+
     policy: EchoForcing
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], dict[int, tuple[int, Scene]]]
 
     def begin_video(self) -> None:
-        self.filled = 0
-        self.memory: dict[int, list[tuple[Tensor, Tensor]]] = {}  # of every scene, per layer
-        self.memory_of: dict[int, list[int]] = {}  # the frames from which it was made
+        self.memory: dict[int, list[Tensor]] = {}
+        self.memory_of: dict[int, list[int]] = {}
         self.recalled: list[Recall] = []
+        self.filled = 0
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
         self.period = self.policy.played_frames(self.shape.frames_per_block)
         self.scores = TokenScores(self.policy, self.shape.head_dim, self.device)
@@ -120,37 +130,28 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     def _begin_scene(self, scene: Scene | None) -> None:
         """Empty state of a scene that begins with the next block."""
         self.scene, self.scene_start, self.scene_blocks = scene, self.frames_seen, 0
-        self.kept = 0
-        self.ready = False  # whether the query statistics are complete
-        self.query_count = self.scene_query_count = 0
+        self.kept = self.query_count = 0
+        self.ready = False
         heads, s, d = self.shape.heads, self.rope.frame_tokens, self.shape.head_dim
-        first = self.period + MAX_KEPT
-        none = torch.zeros(heads, 0, d, dtype=self.dtype, device=self.device)
         numbers = torch.zeros(0, dtype=torch.long, device=self.device)
-
-        def sums(width: int) -> Tensor:
-            return torch.zeros(heads, width, device=self.device)
-
+        parts = (self.zeros(self.window), self.zeros(self.period + MAX_KEPT), self.zeros(0))
         self.layers = [
             Layer(
-                k,
-                v,
-                first_k,
-                first_v,
-                history=History(none, none, numbers, numbers),
-                query_sum=sums(d),
-                query_size=sums(d // 2),
-                scene_queries=sums(d),
+                kv,
+                first,
+                history=History(none.flatten(2, 3), numbers, numbers),
+                query_sum=torch.zeros(heads, d, device=self.device),
+                query_size=torch.zeros(heads, d // 2, device=self.device),
+                scene_queries=torch.zeros(heads, d, device=self.device),
                 candidates=[],
                 weights=torch.ones(0, s, device=self.device),
             )
-            for k, v, first_k, first_v in zip(*map(self.zeros, (self.window, self.window, first, first)), strict=True)
+            for kv, first, none in zip(*parts, strict=True)
         ]
 
     def saved(self) -> Any:
-        names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready")
-        counts = ("query_count", "scene_query_count")
-        fields = {name: vars(self)[name] for name in (*names, *counts)}
+        names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready", "query_count")
+        fields = {name: vars(self)[name] for name in names}
         return {"fields": fields, "scene": self.scene, "recalls": self.recalled, "layers": self.layers}
 
     def load(self, saved: Any) -> None:
@@ -166,7 +167,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         self.local = self.start - self.scene_start + self.kept
         self.rolls = self.local + self.frames > self.window
         self.filled = min(self.local + self.frames, self.window)
-        self._undecided: set[int] = set(range(self.shape.layers)) if self.rolls else set()
+        self._undecided: set[int] = set()  # layers that have not yet chosen tokens
         if self.rolls:  # the last sinks take the scene's first frames, forwards and backwards in turn
             begun = self.local - (self.window - self.period)
             playing = played(range(begun, begun + self.frames), self.period)
@@ -174,72 +175,64 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         state, frames = self.layers[layer], self.frames
-        if self.first_pass(layer) and self.rolls:
+        if self.rolls and self.first_pass(layer):
             self._roll(state)
-        keys, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
-        current = slice(self.filled - frames, self.filled)
-        state.k[:, current], state.v[:, current] = keys, values
-        if not self.rolls and self.local < state.first_k.shape[1]:
-            place = slice(self.local, min(self.local + frames, state.first_k.shape[1]))
-            count = place.stop - place.start
-            state.first_k[:, place], state.first_v[:, place] = keys[:, :count], values[:, :count]
+            self._undecided.add(layer)
+        kv = torch.stack([by_head(x, self.shape.frame_tokens) for x in (k, v)])
+        state.kv[:, :, self.filled - frames : self.filled] = kv
+        if not self.rolls:
+            first = state.first[:, :, self.local : self.local + frames]
+            first[:] = kv[:, :, : first.shape[2]]
 
     def _roll(self, state: Layer) -> None:
         """Move the block before to the recent slots, and play the next first frames in the last sinks."""
-        recent = self.sinks + self.policy.compressed_frames
-        for slots, first in ((state.k, state.first_k), (state.v, state.first_v)):
-            slots[:, : self.sinks - self.frames] = slots[:, self.frames : self.sinks].clone()
-            slots[:, self.sinks - self.frames : self.sinks] = first[:, self._playing]
-            slots[:, recent : recent + self.frames] = slots[:, self.window - self.frames :].clone()
+        kv, frames, recent = state.kv, self.frames, self.sinks + self.policy.compressed_frames
+        kv[:, :, : self.sinks - frames] = kv[:, :, frames : self.sinks].clone()
+        kv[:, :, self.sinks - frames : self.sinks] = state.first[:, :, self._playing]
+        kv[:, :, recent : recent + frames] = kv[:, :, self.window - frames :].clone()
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)
         if layer in self._undecided:
             self._undecided.discard(layer)
-            self._compress(layer, queries)
+            if self.ready:
+                self._compress(layer, queries)
         if self.clean:
-            self._take_clean_pass(layer, queries)
+            self._take_clean_pass(state, queries)
         current = range(self.filled - self.frames, self.filled)
         jump = self.scene.jump if self.scene is not None and not self.scene_blocks else 0
-        at = [*range(current.start), *(index + jump for index in current)]
-        k = self.rope.rotate(state.k[:, : self.filled], at)
-        v = state.v[:, : self.filled]
+        own = [index + jump for index in current]
+        k, v = state.kv[:, :, : self.filled]
+        k = self.rope.rotate(k, [*range(current.start), *own])
         if self.kept:
             weights = state.weights[None, ..., None].to(v.dtype)
             v = v.clone()
             k[:, : self.kept] *= weights
             v[:, : self.kept] *= weights
-        rotated = self.rope.rotate(queries, [index + jump for index in current])
-        return self.attention_over(rotated, k, v).transpose(0, 1)
+        return self.attention_over(self.rope.rotate(queries, own), k, v).transpose(0, 1)
 
-    def _take_clean_pass(self, layer: int, queries: Tensor) -> None:
+    def _take_clean_pass(self, state: Layer, queries: Tensor) -> None:
         """Take a clean pass into history, query statistics and candidates."""
-        state = self.layers[layer]
         total = queries.float().sum(dim=(1, 2))
         state.scene_queries += total
         if not self.ready:
             state.query_sum += total
             state.query_size += queries.float().unflatten(-1, (-1, 2)).norm(dim=-1).sum(dim=(1, 2))
-        own = slice(self.filled - self.frames, self.filled)
-        k, v = state.k[:, own], state.v[:, own]
-        state.history.append(k, v, range(self.start, self.end), self.window * self.rope.frame_tokens)
-        for place, frame in enumerate(range(self.start - self.scene_start, self.end - self.scene_start)):
-            if frame in CANDIDATES:
-                state.candidates.append((k[:, place].clone(), v[:, place].clone()))
+        kv = state.kv[:, :, self.filled - self.frames : self.filled]
+        state.history.append(kv, range(self.start, self.end), self.window * self.rope.frame_tokens)
+        for place in range(self.frames):
+            if self.start + place - self.scene_start in CANDIDATES:
+                state.candidates.append(kv[:, :, place].clone())
 
     # --- the choice of tokens
 
     def _compress(self, layer: int, queries: Tensor) -> None:
         """Fill the compressed slots with the tokens of the history that have the highest scores, in order of age."""
-        state, s = self.layers[layer], self.rope.frame_tokens
-        if not self.ready:
-            return
+        state, slots = self.layers[layer], slice(self.sinks, self.sinks + self.policy.compressed_frames)
         chosen = self.choose(layer, queries)
         state.history.uses[chosen] += 1
-        slots = slice(self.sinks, self.sinks + self.policy.compressed_frames)
         # as in the authors' code they take the rows and columns of the places where they land
-        for held, of_history in ((state.k, state.history.k), (state.v, state.history.v)):
-            held[:, slots] = of_history[:, chosen].unflatten(1, (-1, s))
+        state.kv[:, :, slots] = state.history.kv[:, :, chosen].unflatten(2, (-1, self.rope.frame_tokens))
 
     def choose(self, layer: int, queries: Tensor) -> Tensor:
         """Indices of the chosen tokens of the history, ascending. `queries` are those of the noisiest pass."""
@@ -250,34 +243,22 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             scores[state.history.uses >= self.policy.max_reuse] = -torch.inf
         return scores.topk(count).indices.sort().values
 
-    @property
-    def occupied(self) -> int:
-        first = min(self.period + MAX_KEPT, self.filled) if self.block else 0
-        per_head = (self.filled if self.block else 0) + first + len(self.memory)
-        lists = sum(
-            state.history.v[0].numel() + sum(v[0].numel() for _, v in state.candidates) for state in self.layers
-        )
-        numbers = self.rope.frame_tokens * self.shape.head_dim
-        return (per_head * self.shape.layers + -(-lists // numbers)) * self.shape.heads
-
     # --- scenes
 
-    def finish(self, prompt: object) -> None:
-        tokens = self.frames * self.rope.frame_tokens
-        self.scene_query_count += tokens
+    def finish(self) -> None:
         if not self.ready:
-            self.query_count += tokens
+            self.query_count += self.frames * self.rope.frame_tokens
             self.ready = self.local + self.frames >= self.window
+        self.scene_blocks += 1
         if self.kept and self.scene is not None:
             for state in self.layers:
                 self._fade(state, self.scene)
-            if self.scene_blocks + 1 == self.scene.kept_blocks:
+            if self.scene_blocks == self.scene.kept_blocks:
                 self._drop_kept()
-        self.scene_blocks += 1
 
     def _fade(self, state: Layer, scene: Scene) -> None:
         if state.rates is None:
-            new, old = (state.k[:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0))
+            new, old = (state.kv[0][:, slot].float().transpose(0, 1).flatten(1) for slot in (self.kept, 0))
             change = 1 - F.cosine_similarity(new, old, dim=-1)
             low, high = change.min(), change.max()
             change = (change - low) / (high - low) if high - low > 1e-6 else torch.zeros_like(change)
@@ -287,32 +268,28 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     def _drop_kept(self) -> None:
         kept, self.kept = self.kept, 0
         for state in self.layers:
-            for slots in (state.k, state.v, state.first_k, state.first_v):
-                slots[:, : slots.shape[1] - kept] = slots[:, kept:].clone()
+            for slots in (state.kv, state.first):
+                slots[:, :, : slots.shape[2] - kept] = slots[:, :, kept:].clone()
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+    def switch_prompt(self, switch: Switch) -> None:
         ended, scene = self.scenes()[self.block]
         self.memory[ended] = [self._memory_frame(state) for state in self.layers]
         candidates = CANDIDATES[: len(self.layers[0].candidates)]
         self.memory_of[ended] = [self.scene_start + frame for frame in candidates]
         if switch.recall is not None:
             self.recalled.append(Recall(self.block, scene.source + 1, tuple(self.memory_of[scene.source])))
-        last = slice(self.filled - scene.kept_frames, self.filled)
-        stay = [(state.k[:, last], state.v[:, last]) for state in self.layers]
+        stay = [state.kv[:, :, self.filled - scene.kept_frames : self.filled] for state in self.layers]
         self._begin_scene(scene)
         self.kept = 1 + scene.kept_frames
         for state, memory, rest in zip(self.layers, self.memory[scene.source], stay, strict=True):
-            for slots, first, frame, frames in zip(
-                (state.k, state.v), (state.first_k, state.first_v), memory, rest, strict=True
-            ):
-                slots[:, 0], slots[:, 1 : self.kept] = frame, frames
-                first[:, : self.kept] = slots[:, : self.kept]
+            kept = torch.cat((memory[:, :, None], rest), dim=2)
+            state.kv[:, :, : self.kept] = state.first[:, :, : self.kept] = kept
             state.weights = torch.full((self.kept, self.rope.frame_tokens), scene.first_weight, device=self.device)
 
-    def _memory_frame(self, state: Layer) -> tuple[Tensor, Tensor]:
+    def _memory_frame(self, state: Layer) -> Tensor:
         """The finished scene as one frame: mostly its first, and some of the others by likeness to its queries."""
-        k, v = (torch.stack([pair[i] for pair in state.candidates]).float() for i in (0, 1))
-        queries = state.scene_queries / self.scene_query_count
-        share = (k * queries[:, None]).sum(dim=-1).mean(dim=1).softmax(dim=0)[:, None, :, None]
-        k, v = (FIRST_SHARE * x[0] + (1 - FIRST_SHARE) * (share * x).sum(dim=0) if len(x) > 1 else x[0] for x in (k, v))
-        return k.to(self.dtype), v.to(self.dtype)
+        kv = torch.stack(state.candidates, dim=1).float()  # [2, candidates, heads, s, d]
+        queries = state.scene_queries / (self.scene_blocks * self.shape.frames_per_block * self.rope.frame_tokens)
+        share = (kv[0] * queries[:, None]).sum(dim=-1).mean(dim=1).softmax(dim=0)[:, None, :, None]
+        one = FIRST_SHARE * kv[:, 0] + (1 - FIRST_SHARE) * (share * kv).sum(dim=1) if kv.shape[1] > 1 else kv[:, 0]
+        return one.to(self.dtype)

@@ -18,47 +18,42 @@ from ..model.rope import angles, axis_dims
 
 @dataclass
 class History:
-    """Tokens of the last frames: `k, v [heads, tokens, head_dim]`, and of each its frame and number of uses."""
+    """Tokens of the last frames: `kv [2, heads, tokens, head_dim]`, and of each its frame and number of uses."""
 
-    k: Tensor
-    v: Tensor
+    kv: Tensor
     frame: Tensor
     uses: Tensor
 
-    def append(self, k: Tensor, v: Tensor, frames: range, limit: int) -> None:
-        """Add frames `[heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
-        number = torch.arange(frames.start, frames.stop, device=k.device).repeat_interleave(k.shape[2])
-        self.k, self.v = (  # copies, so that what is dropped is freed
-            torch.cat((old[:, max(0, old.shape[1] + len(number) - limit) :], new.flatten(1, 2)), dim=1)
-            for old, new in ((self.k, k), (self.v, v))
-        )
-        self.frame = torch.cat((self.frame, number))[-limit:]
-        self.uses = torch.cat((self.uses, torch.zeros_like(number)))[-limit:]
+    def append(self, kv: Tensor, frames: range, limit: int) -> None:
+        """Add frames `[2, heads, frames, s, head_dim]` and drop the oldest tokens over `limit`."""
+        number = torch.arange(frames.start, frames.stop, device=kv.device).repeat_interleave(kv.shape[3])
+        dropped = max(0, len(self.frame) + len(number) - limit)
+        self.kv = torch.cat((self.kv[:, :, dropped:], kv.flatten(2, 3)), dim=2)
+        self.frame = torch.cat((self.frame[dropped:], number))
+        self.uses = torch.cat((self.uses[dropped:], torch.zeros_like(number)))
 
 
 @dataclass
 class Layer:
-    """One layer's state. Keys and queries are without rotary embedding, in `[heads, ..., s, head_dim]`.
+    """One layer's state. Keys and queries are without rotary embedding, in `[2, heads, ..., s, head_dim]`.
 
     Attributes:
-        k, v: the window's slots.
-        first_k, first_v: the first frames of the scene, kept ones included.
+        kv: the window's slots.
+        first: the first frames of the scene, kept ones included.
         history: keys and values of the last frames' clean passes, with each token's frame and how often it was chosen.
         query_sum, query_size: sums over queries of the scene's first window, real and in absolute value per pair.
         scene_queries: sum over all queries of the scene.
-        candidates: keys and values from which the scene's memory frame is made.
+        candidates: frames from which the scene's memory frame is made.
         weights, rates: of kept tokens `[kept frames, s]`, and by what they fade from block to block.
     """
 
-    k: Tensor
-    v: Tensor
-    first_k: Tensor
-    first_v: Tensor
+    kv: Tensor
+    first: Tensor
     history: History
     query_sum: Tensor
     query_size: Tensor
     scene_queries: Tensor
-    candidates: list[tuple[Tensor, Tensor]]
+    candidates: list[Tensor]
     weights: Tensor
     rates: Tensor | None = None
 
@@ -70,15 +65,14 @@ class TokenScores:
         self.policy = policy
         temporal, _, _ = axis_dims(head_dim)
         self.frequencies = angles(torch.arange(2), temporal)[1].float().to(device)
-        window = policy.window_frames
-        self.offsets = [2**power for power in range(window.bit_length()) if 2**power <= window]
+        self.offsets = [2**power for power in range(policy.window_frames.bit_length())]
 
     def of(self, state: Layer, queries: Tensor, counted: int) -> Tensor:
         """`[tokens]`; `queries [heads, frames, s, head_dim]` are the current ones, `counted` those in the sums."""
         history = state.history
         mean = state.query_sum / counted
         m_real, m_imag = mean.unflatten(-1, (-1, 2))[:, None].unbind(-1)  # [heads, 1, pairs]
-        k_real, k_imag = history.k.float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
+        k_real, k_imag = history.kv[0].float().unflatten(-1, (-1, 2)).unbind(-1)  # [heads, tokens, pairs]
         real, imag = m_real * k_real + m_imag * k_imag, m_imag * k_real - m_real * k_imag
         temporal = len(self.frequencies)
         still = real[..., temporal:].sum(dim=-1)

@@ -14,8 +14,7 @@ from torch.nn import functional as F
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
-from .frames import KVFrames, no_frames, slots_of
+from .base import MethodCache, MethodPolicy, MethodShape, last_frames
 
 CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic heads
 
@@ -59,11 +58,11 @@ class ForcingKV(MethodPolicy):
     def recached_frames(self) -> int:
         return max(self.local_frames, self.moving_frames, self.sink_frames, 1)
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         last = self.local_frames if layer == 0 else self.static_frames
         if layer and role == "memory":
             last = self.dynamic_frames + self.moving_frames
-        return self.sink_frames + last + frames_per_block
+        return self.sink_frames + last + shape.frames_per_block
 
     def check(self, shape: MethodShape) -> None:
         block = shape.frames_per_block
@@ -77,15 +76,13 @@ class ForcingKV(MethodPolicy):
                 f"Forcing-KV keeps 1 to {block} last frames in either kind of head, got {self.static_frames} and "
                 f"{self.dynamic_frames}"
             )
-        if not self.kept_chunks:
-            return
-        if block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame:
+        if self.kept_chunks and (block < CANDIDATE_FRAMES or shape.frame_tokens < self.chunks_per_frame):
             raise HeadForcingError(
                 f"Forcing-KV needs blocks of at least {CANDIDATE_FRAMES} latent frames with at least "
                 f"{self.chunks_per_frame} tokens each, got {block} and {shape.frame_tokens}; choose another model "
                 "family or size"
             )
-        if shape.layers > 1 and "memory" not in shape.roles[1]:
+        if self.kept_chunks and shape.layers > 1 and "memory" not in shape.roles[1]:
             raise HeadForcingError(
                 "Forcing-KV needs a memory head in the second layer, which selects the moving chunks; choose "
                 "another head profile"
@@ -98,75 +95,71 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
     policy: ForcingKV
 
     def begin_video(self) -> None:
-        self.sink, self.local = no_frames(self), no_frames(self)
-        self.own = no_frames(self)  # of the current call's latest pass
-        kinds = [[role == "memory" for role in layer] for layer in self.shape.roles]
-        self.dynamic = [torch.tensor(layer, device=self.device).nonzero()[:, 0] for layer in kinds]
-        self.static = [(~torch.tensor(layer, device=self.device)).nonzero()[:, 0] for layer in kinds]
+        self.sink, self.local = self.zeros(0), self.zeros(0)
+        self.own = self.zeros(0)  # of the current call's latest pass
+        kinds = [torch.tensor([role == "memory" for role in layer], device=self.device) for layer in self.shape.roles]
+        self.dynamic = [dynamic.nonzero()[:, 0] for dynamic in kinds]
+        self.static = [(~dynamic).nonzero()[:, 0] for dynamic in kinds]
         # chunks of consecutive tokens, numbered over the candidate frames; of equal size if the number divides
         tokens, chunks = self.rope.frame_tokens, self.policy.chunks_per_frame
         places = torch.arange(CANDIDATE_FRAMES * tokens, device=self.device)
         self.chunk_of_token = places // tokens * chunks + places % tokens * chunks // tokens
         self.split = False
-        self.static_last: dict[int, KVFrames] = {}
-        self.dynamic_last: dict[int, KVFrames] = {}
-        self.moving: dict[int, KVFrames] = {}  # the chosen tokens, each as a frame of one token
-
-    @property
-    def occupied(self) -> int:
-        parted = (*self.static_last.values(), *self.dynamic_last.values(), *self.moving.values())
-        return slots_of(self, (*self.sink, *self.local, *self.own, *parted))
+        self.static_last: dict[int, Tensor] = {}
+        self.dynamic_last: dict[int, Tensor] = {}
+        self.moving: dict[int, Tensor] = {}  # the chosen tokens, `[2, heads, tokens, head_dim]`
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.own[layer] = KVFrames(self.at_own_index(k), v)
+        self.own[layer] = torch.stack((self.at_own_index(k), v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         q, own, sink = self.at_own_index(q), self.own[layer], self.sink[layer]
         if layer == 0 or not self.split:
-            seen = sink + self.local[layer] + own
-            return self.attention_over(q, seen.k, seen.v)
+            return self.attention_over(q, *torch.cat((sink, self.local[layer], own), dim=2))
         out = q.new_empty(q.shape[0], self.frames * self.rope.frame_tokens, q.shape[-1])
         static, dynamic = self.static[layer], self.dynamic[layer]
         if len(static):
-            seen = sink.of(static) + self.static_last[layer] + own.of(static)
-            out[static] = self.attention_over(q[static], seen.k, seen.v)
+            seen = torch.cat((sink[:, static], self.static_last[layer], own[:, static]), dim=2)
+            out[static] = self.attention_over(q[static], *seen)
         if len(dynamic):
-            seen = (sink.of(dynamic) + self.dynamic_last[layer] + own.of(dynamic)).tokens() + self.moving[layer]
-            out[dynamic] = self.attention_over(q[dynamic], seen.k, seen.v)
+            frames = torch.cat((sink[:, dynamic], self.dynamic_last[layer], own[:, dynamic]), dim=2)
+            k, v = torch.cat((frames.flatten(2, 3), self.moving[layer]), dim=2)
+            out[dynamic] = self.attention(q[dynamic].flatten(1, 2), k, v)
         return out
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         kept = self._choose_chunks() if self.split and self.policy.kept_chunks else None
-        for layer in range(self.shape.layers):
-            own = self.own[layer]
+        sinks = self.policy.sink_frames
+        for layer, own in enumerate(self.own):
             if layer == 0 or not self.split:
-                everything = self.sink[layer] + self.local[layer] + own
+                everything = torch.cat((self.sink[layer], self.local[layer], own), dim=2)
                 if not self.split:
-                    self.sink[layer] = everything[: self.policy.sink_frames]
-                self.local[layer] = everything[self.policy.sink_frames :].last(self.policy.local_frames)
+                    self.sink[layer] = everything[:, :, :sinks].clone()
+                self.local[layer] = last_frames(everything[:, :, sinks:], self.policy.local_frames)
             else:
-                dynamic = own.of(self.dynamic[layer])
-                if self.policy.kept_chunks:
-                    self.moving[layer] = self._chunks(self.dynamic_last[layer] + dynamic, kept)
-                self.static_last[layer] = own.of(self.static[layer]).last(self.policy.static_frames)
-                self.dynamic_last[layer] = dynamic.last(self.policy.dynamic_frames)
-        if not self.recaching and self.block == self.policy.split_block:
+                dynamic = own[:, self.dynamic[layer]]
+                if kept is not None:
+                    chain = torch.cat((self.dynamic_last[layer], dynamic), dim=2)[:, :, :CANDIDATE_FRAMES]
+                    self.moving[layer] = chain.flatten(2, 3)[:, :, torch.isin(self.chunk_of_token, kept)]
+                self.static_last[layer] = last_frames(own[:, self.static[layer]], self.policy.static_frames)
+                self.dynamic_last[layer] = last_frames(dynamic, self.policy.dynamic_frames)
+        if not self.split and self.block >= self.policy.split_block + self.recaching:
             self._split()
 
     def _split(self) -> None:
         self.split = True
         for layer in range(1, self.shape.layers):
             local = self.local[layer]
-            self.static_last[layer] = local.of(self.static[layer]).last(self.policy.static_frames)
-            self.dynamic_last[layer] = local.of(self.dynamic[layer]).last(self.policy.dynamic_frames)
-            self.moving[layer] = self.dynamic_last[layer][:0].tokens()
-            self.local[layer] = local[:0]
+            self.static_last[layer] = last_frames(local[:, self.static[layer]], self.policy.static_frames)
+            self.dynamic_last[layer] = last_frames(local[:, self.dynamic[layer]], self.policy.dynamic_frames)
+            self.moving[layer] = self.dynamic_last[layer][:, :, :0].flatten(2, 3).clone()
+            self.local[layer] = local[:, :, :0].clone()
 
     def _choose_chunks(self) -> Tensor | None:
         """The moving chunks, chosen in the second layer for all layers; None if there are too few frames to compare."""
-        if self.shape.layers < 2 or not len(self.dynamic_last[1]):
+        if self.shape.layers < 2 or not self.dynamic_last[1].shape[2]:
             return None
-        chain = self.dynamic_last[1].k, self.own[1].k[self.dynamic[1]]
+        chain = self.dynamic_last[1][0], self.own[1][0][self.dynamic[1]]
         return self.choose(torch.cat(chain, dim=1)[:, : CANDIDATE_FRAMES + 1])
 
     def choose(self, chain: Tensor) -> Tensor:
@@ -177,17 +170,8 @@ class ForcingKVCache(MethodCache, of=ForcingKV):
         chunks = torch.zeros(int(chunk[-1]) + 1, device=self.device).index_add(0, chunk, similarity) / chunk.bincount()
         return chunks.topk(self.policy.kept_chunks, largest=False).indices.sort().values
 
-    def _chunks(self, chain: KVFrames, kept: Tensor | None) -> KVFrames:
-        if kept is None:
-            return chain[:0].tokens()
-        candidates, moving = chain[:CANDIDATE_FRAMES].tokens(), torch.isin(self.chunk_of_token, kept)
-        return candidates[moving]
-
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
-        was_split, self.split = self.split, False
-        self.local = [local[:0] for local in self.local]
+    def switch_prompt(self, switch: Switch) -> None:
+        self.split = False
+        self.local = self.zeros(0)
         if not self.policy.keeps_sinks:
-            self.sink = [sink[:0] for sink in self.sink]
-        self.recache(write_clean, latest)
-        if was_split:
-            self._split()
+            self.sink = self.zeros(0)

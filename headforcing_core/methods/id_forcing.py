@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.base import WriteClean
 from ..cache.method import RolloutInputs, block_by_block
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, JointModel
-from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel, WriteClean
-from .frames import KVFrames
+from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel
 
 
 @dataclass(frozen=True)
@@ -39,10 +40,11 @@ class IdForcing(MethodPolicy):
     native_sinks: int = 0
     window_blocks: int = 4
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        block = shape.frames_per_block
         late = self.window_blocks + bool(self.native_blocks)  # the entry that is made anew
-        native = min(self.native_window, self.native_blocks * frames_per_block) + 2 * frames_per_block
-        return max(native if self.native_blocks else 0, late * frames_per_block)
+        native = min(self.native_window, self.native_blocks * block) + 2 * block
+        return max(native if self.native_blocks else 0, late * block)
 
     def check(self, shape: MethodShape) -> None:
         native, window = self.native_blocks, self.window_blocks
@@ -65,15 +67,15 @@ class MakesEntries(WrappedModel):
     """Has the cache make the entries that a block attends to before its first pass."""
 
     def denoise(self, latents: Tensor, sigma: float, cache: Any) -> Tensor:
-        cache.read_window(lambda x: self.model.write_clean(x, cache))
+        cache.read_window(partial(self.model.write_clean, cache=cache))
         return self.model.denoise(latents, sigma, cache)
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
-        cache.read_window(lambda x: self.model.write_clean(x, cache))
+        cache.read_window(partial(self.model.write_clean, cache=cache))
         return self.model.denoise_jointly(latents, sigmas, cache)
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
-        cache.read_alone(lambda x: self.model.write_clean(x, cache))
+        cache.read_alone(partial(self.model.write_clean, cache=cache))
         self.model.write_clean(latents, cache)
         cache.latest.append(latents)
 
@@ -83,7 +85,7 @@ class Entry:
     """Keys and values of block number `block` in every layer, without temporal rotation, read from `place` on."""
 
     block: int
-    layers: list[KVFrames]
+    layers: list[Tensor]
     place: int
 
 
@@ -95,7 +97,7 @@ class IdForcingCache(MethodCache, of=IdForcing):
         self.native: list[Entry] = []  # of native blocks, at their own positions
         self.alone: deque[Entry] = deque(maxlen=self.policy.window_blocks - 2)
         self.latest: deque[Tensor] = deque(maxlen=2)  # latents of the last blocks
-        self.made: dict[int, KVFrames] = {}  # what the last pass made, by layer
+        self.made = self.zeros(0)  # what the last pass made
         self.window: list[Entry] | None = None  # what the current block's denoising steps read
         self.read: list[Entry] = []  # what the current pass reads besides its own block
         self.place = 0  # temporal position of that block
@@ -144,31 +146,24 @@ class IdForcingCache(MethodCache, of=IdForcing):
         return self._entry(block)
 
     def _entry(self, block: int) -> Entry:
-        layers = [self.made[layer][:] for layer in range(self.shape.layers)]
-        return Entry(block, layers, block * self.shape.frames_per_block)
+        return Entry(block, list(self.made), block * self.shape.frames_per_block)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.made[layer] = KVFrames(k, v)
+        self.made[layer] = torch.stack((k, v))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
         places = [entry.place + frame for entry in self.read for frame in range(self.frames)]
-        own = list(range(self.place, self.place + self.frames))
-        seen = [*(entry.layers[layer] for entry in self.read), self.made[layer]]
-        k = self.rope.rotate_temporal(torch.cat([frames.k for frames in seen], dim=1), [*places, *own])
-        v = torch.cat([frames.v for frames in seen], dim=1)
+        own = range(self.place, self.place + self.frames)
+        k, v = torch.cat([*(entry.layers[layer] for entry in self.read), self.made[layer]], dim=2)
+        k = self.rope.rotate_temporal(k, [*places, *own])
         return self.attention_over(self.rope.rotate_temporal(q, own), k, v)
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         entry = self._entry(self.block)
         self.first = self.first or entry
-        if not self.late:
-            self._keep_native(entry)
-        elif entry is not self.first:
+        if self.late and entry is not self.first:
             self.alone.append(entry)
-
-    def _keep_native(self, entry: Entry) -> None:
-        """Add an entry, and drop the oldest ones behind the sinks for which there is no room beside the next block."""
-        size = self.shape.frames_per_block
-        self.native.append(entry)
-        if (len(self.native) + 1) * size > self.policy.native_window:
-            del self.native[self.policy.native_sinks // size]
+        if not self.late:  # drop the oldest behind the sinks for which there is no room beside the next block
+            self.native.append(entry)
+            if (len(self.native) + 1) * self.shape.frames_per_block > self.policy.native_window:
+                del self.native[self.policy.native_sinks // self.shape.frames_per_block]

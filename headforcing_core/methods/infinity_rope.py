@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodShape, WriteClean
+from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 CUT_INDEX = 45  # temporal index of a new scene's first frame during its first block (the paper's RoPE cut)
@@ -44,23 +44,19 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
         # as in the authors' code, once the video is longer than the window, queries get its last indices even after a
         # flush: until the window is full again these are larger than the indices of the block's own keys
         at_end = self.start >= self.window or self.rolled
-        first = self.window - self.frames if at_end else self.start
-        queries = [*range(first, first + self.frames)]
+        first = CUT_INDEX if self.cut else self.window - self.frames if at_end else self.start
+        queries = range(first, first + self.frames)
         if self.cut:
-            queries = [CUT_INDEX + i for i in range(self.frames)]
             keys[-self.frames :] = queries
-        return self.attention_over(
-            self.rope.rotate_temporal(q, queries),
-            self.rope.rotate_temporal(self.k[layer][:, : self.filled], keys),
-            self.v[layer][:, : self.filled],
-        )
+        k, v = self.slots[layer][:, :, : self.filled]
+        return self.attention_over(self.rope.rotate_temporal(q, queries), self.rope.rotate_temporal(k, keys), v)
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         self.cut = False
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+    def switch_prompt(self, switch: Switch) -> None:
         # as in the authors' code the last two slots: before the window is full they are still zero
-        for slots in (*self.k, *self.v):
-            slots[:, 1:3] = slots[:, self.window - 2 :].clone()
+        for kv in self.slots:
+            kv[:, :, 1:3] = kv[:, :, self.window - 2 :].clone()
         self.filled = 3
         self.cut = switch.re_anchor

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodCache, MethodPolicy, MethodShape, WriteClean
+from .base import MethodCache, MethodPolicy, MethodShape
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class WindowPolicy(MethodPolicy):
     def recached_frames(self) -> int:
         return self.window_frames if self.switch == "recache" else 0
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         return self.window_frames
 
     def check(self, shape: MethodShape) -> None:
@@ -65,14 +65,20 @@ class WindowCache(MethodCache):
 
     When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped. Where
     temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
+
+    Attributes:
+        reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.
+        writes_sinks_once: whether a block's sinks keep what its first pass stored, as in authors' code. The same where
+            sinks are whole blocks; else clean passes cannot rebuild the cache. For recorded cases.
     """
 
     policy: WindowPolicy
-    reads_empty_sinks = False  # whether sink slots that are still empty are attended to as zeros
+    reads_empty_sinks = False
+    writes_sinks_once = False
 
     def begin_video(self) -> None:
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
-        self.k, self.v = self.zeros(self.window), self.zeros(self.window)
+        self.slots = self.zeros(self.window)
         self.in_context = self.policy.rope == "contiguous"
         self.filled = 0
         self.rolled = False  # whether the current call moved frames to lower slots
@@ -93,32 +99,29 @@ class WindowCache(MethodCache):
     def drop(self, first: int, count: int) -> None:
         """Drop the frames of `count` slots from slot `first` on; later ones move to lower slots."""
         if count:
-            for slots in (*self.k, *self.v):
-                slots[:, first : self.filled - count] = slots[:, first + count : self.filled].clone()
+            for kv in self.slots:
+                kv[:, :, first : self.filled - count] = kv[:, :, first + count : self.filled].clone()
         self.filled -= count
-
-    @property
-    def occupied(self) -> int:
-        return self.filled * self.shape.layers * self.shape.heads
 
     @property
     def read_slots(self) -> int:
         """Number of slots, the first ones, that are attended to."""
         return max(self.sinks, self.filled) if self.reads_empty_sinks else self.filled
 
-    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, k, v)
+    def protected(self, layer: int) -> int:
+        """Number of slots, the first ones, that the current pass leaves as they are."""
+        once = self.writes_sinks_once and self.start > 0 and not self.recaching
+        return self.sinks if once and not self.first_pass(layer) else 0
 
-    def store(self, layer: int, k: Tensor, v: Tensor, protected: int = 0) -> None:
-        """Write the call's frames to the last filled slots, except slots before `protected`."""
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         k = k if self.in_context else self.at_own_index(k)
         first = self.filled - self.frames
-        skipped = max(0, protected - first)
-        self.k[layer][:, first + skipped : self.filled] = k[:, skipped:]
-        self.v[layer][:, first + skipped : self.filled] = v[:, skipped:]
+        skipped = max(0, self.protected(layer) - first)
+        for slots, x in zip(self.slots[layer], (k, v), strict=True):
+            slots[:, first + skipped : self.filled] = x[:, skipped:]
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = self.k[layer][:, : self.read_slots], self.v[layer][:, : self.read_slots]
+        k, v = self.slots[layer][:, :, : self.read_slots]
         if self.in_context:
             k = self.rope.rotate_temporal(k, range(self.read_slots))
             q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
@@ -131,13 +134,12 @@ class LongLiveCache(WindowCache, of=LongLive):
     policy: LongLive
     reads_empty_sinks = True
 
-    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def protected(self, layer: int) -> int:
         # a recache from the first frame on writes the sinks under the new prompt, too
-        protects = self.recaching and self.start and self.policy.keeps_sinks
-        self.store(layer, k, v, self.sinks if protects else 0)
+        kept = self.recaching and self.start > 0 and self.policy.keeps_sinks
+        return self.sinks if kept else super().protected(layer)
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+    def switch_prompt(self, switch: Switch) -> None:
         if not self.policy.keeps_sinks:
-            for slots in (*self.k, *self.v):
-                slots.zero_()
-        self.recache(write_clean, latest)
+            for kv in self.slots:
+                kv.zero_()

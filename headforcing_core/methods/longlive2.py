@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..timeline.switch import Switch
-from .base import MethodShape, WriteClean
+from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -76,13 +76,13 @@ class LongLive2Cache(WindowCache, of=LongLive2):
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         if self.clean and self.begins_shot and self.policy.drops_old_shots:
             self.filled = self.policy.sink_frames + self.frames
-        self.store(layer, k, v)
+        super().take(layer, k, v)
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         if self.begins_shot and self.policy.shot_sinks and self.policy.sink_frames:
             place, self.sinks = self.filled - self.frames, self.policy.sink_frames
             self.shot_sink = place if place >= self.sinks else None  # else it is a part of the first sink
         self.begins_shot = False
 
-    def switch_prompt(self, switch: Switch, write_clean: WriteClean, latest: Tensor) -> None:
+    def switch_prompt(self, switch: Switch) -> None:
         self.shots, self.begins_shot = self.shots + 1, True

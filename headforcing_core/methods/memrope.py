@@ -47,24 +47,21 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         self.has_memory = False  # whether the two slots behind the sinks are memory frames yet
 
     def evict(self, count: int) -> None:
-        for k, v in zip(self.k, self.v, strict=True):
-            self._average(k, v, count)
+        for kv in self.slots:
+            self._average(kv, count)
         self.has_memory = True
         self.drop(self.sinks + 2, count)
 
-    def _average(self, k: Tensor, v: Tensor, count: int) -> None:
+    def _average(self, kv: Tensor, count: int) -> None:
         """Average the oldest frames behind the memory frames into these."""
-        long, short = self.sinks, self.sinks + 1
-        oldest = slice(short + 1, short + 1 + count)
-        places = 1 if self.policy.adaptive else (1, 2)  # average over frames, or over their tokens, too
-        means = [x[:, oldest].float().mean(places, keepdim=True) for x in (k, v)]
+        oldest = kv[:, :, self.sinks + 2 : self.sinks + 2 + count].float()
+        new = oldest.mean(2 if self.policy.adaptive else (2, 3), keepdim=True)[:, :, 0]  # [2, heads, s or 1, head_dim]
+        long, short = kv[:, :, self.sinks], kv[:, :, self.sinks + 1]
         short_rate: float | Tensor = self.policy.short_rate
         if self.has_memory and self.policy.adaptive:
-            short_rate = self.rates(means[0][:, 0] - k[:, short].float())[None, :, None]
-        for x, mean in zip((k, v), means, strict=True):
-            new = mean.squeeze(1)
-            for slot, rate in ((long, self.policy.long_rate), (short, short_rate)):
-                x[:, slot] = rate * new + (1 - rate) * x[:, slot].float() if self.has_memory else new
+            short_rate = self.rates(new[0] - short[0].float())[:, None]
+        for memory, rate in ((long, self.policy.long_rate), (short, short_rate)):
+            memory[:] = rate * new + (1 - rate) * memory.float() if self.has_memory else new
 
     def rates(self, change: Tensor) -> Tensor:
         """The short memory's rate for each place `[s]`, from the change of its keys `[heads, s, head_dim]`."""
@@ -74,9 +71,9 @@ class MemRoPECache(WindowCache, of=MemRoPE):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         s = self.shape.frame_tokens
-        self.store(layer, by_head(k, s), by_head(v, s))
+        self.take(layer, by_head(k, s), by_head(v, s))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        k, v = (slots[layer][:, : self.filled] for slots in (self.k, self.v))
-        k = self.rope.rotate(k, range(self.filled))
-        return self.attention_over(self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled)), k, v)
+        k, v = self.slots[layer][:, :, : self.filled]
+        q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        return self.attention_over(q, self.rope.rotate(k, range(self.filled)), v)

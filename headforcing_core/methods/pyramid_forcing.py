@@ -11,35 +11,18 @@ The authors have two caches; this is the one in Python without its two side effe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cache.shape import Shape
 from ..errors import HeadForcingError
 from ..model.rope import by_head
 from .base import MethodCache, MethodPolicy, MethodShape
-from .pyramid_readout import Entry, FreshReadout, Part, StaleReadout
+from .pyramid_readout import Entry, Part, StaleReadout
 
 WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
-
-
-@dataclass(frozen=True)
-class PyramidShape(MethodShape):
-    """The shape of the cache; patches at the edge of an odd grid are smaller, so that there are more of them."""
-
-    policy: PyramidForcing
-
-    @property
-    def frame_slots(self) -> int:
-        rows, columns = (-(-side // self.policy.patch) for side in (self.rows, self.columns))
-        merged = rows * columns / self.frame_tokens
-        heads = ((layer, label) for layer, labels in enumerate(self.roles) for label in labels)
-        slots = (self.policy.frames_per_head(*head, self.frames_per_block, merged) for head in heads)
-        return -int(-sum(slots) // 1)
 
 
 @dataclass(frozen=True)
@@ -59,7 +42,6 @@ class PyramidForcing(MethodPolicy):
             `pyramid_readout.StaleReadout`.
     """
 
-    shape_class: ClassVar[type[Shape]] = PyramidShape
     heads_by = "labels"
     wave_sinks: int = 1
     anchor_sinks: int = 3
@@ -89,12 +71,13 @@ class PyramidForcing(MethodPolicy):
         """Temporal index of sinks and middle frames for a query of this frame."""
         return max(0, frame - min(max(frame, self.nearest), self.farthest))
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int, merged: float = 0.25) -> float:
-        """`merged`: a merged block in frame-slots; its running sum is in float32."""
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        rows, columns = (-(-side // self.patch) for side in (shape.rows, shape.columns))
         middle = {
             WAVE: self.period * self.phase_frames,
             ANCHOR: self.stride_frames + self.leftover_frame,
-            VEIL: (self.merged_blocks + 2) * merged,
+            # the running sum is in float32; patches at the edge of an odd grid are smaller, so that there are more
+            VEIL: (self.merged_blocks + 2) * rows * columns / shape.frame_tokens,
         }
         return self.sinks(role) + self.recent_frames + middle[role]
 
@@ -112,88 +95,61 @@ class PyramidForcing(MethodPolicy):
             )
 
 
-class Middle:
-    """Entries that heads of one kind keep between their sinks and their last frames: the last ones of every queue.
-
-    A frame whose number is a multiple of `stride` goes to the queue of its phase, which queries of that phase read.
-    """
-
-    def __init__(self, queues: int, entries: int, stride: int = 1):
-        self.queues: list[deque[Entry]] = [deque(maxlen=entries) for _ in range(queues)]
-        self.stride = stride
-        self.sum: list[Tensor] = []  # of an unfinished entry's keys and values, float32
-
-    def add(self, entry: Entry, raw_keys: Tensor) -> None:
-        """Take a frame of a finished block; `raw_keys` are its keys without rotary embedding."""
-        if entry.at % self.stride == 0:
-            self.queues[entry.at % len(self.queues)].append(entry)
-
-    def read(self, frame: int) -> list[Entry]:
-        """The entries that a query of this frame may attend to."""
-        return [*self.queues[frame % len(self.queues)]]
-
-    def held(self) -> list[Entry]:
-        return [entry for queue in self.queues for entry in queue]
-
-    def saved(self, place: Callable[[Entry], int]) -> Any:
-        return {"queues": [[place(entry) for entry in queue] for queue in self.queues], "sum": self.sum}
-
-    def load(self, saved: Any, entries: list[Entry]) -> None:
-        for queue, places in zip(self.queues, saved["queues"], strict=True):
-            queue.extend(entries[place] for place in places)
-        self.sum = saved["sum"]
-
-
-class MergedBlocks(Middle):
-    """Averages of blocks of `patch` squared frames over square patches of tokens.
+class MergedBlocks:
+    """Averages blocks of `patch` squared frames over square patches of tokens.
 
     A merged token has the row and column of its patch's first token and the time of the lower middle frame.
     """
 
     def __init__(self, cache: PyramidForcingCache):
-        super().__init__(1, cache.policy.merged_blocks)
-        self.rope, self.patch = cache.rope, cache.policy.patch
-        self.frames = self.patch**2
+        self.rope, patch = cache.rope, cache.policy.patch
+        self.frames = patch**2
+        self.sum: Tensor | None = None  # of an unfinished entry's keys and values, float32
         rows, columns = torch.arange(cache.shape.rows), torch.arange(cache.shape.columns)
-        across = -(-cache.shape.columns // self.patch)
-        patches = (rows // self.patch * across)[:, None] + columns // self.patch
-        first = (rows % self.patch == 0)[:, None] & (columns % self.patch == 0)
+        patches = (rows // patch * -(-cache.shape.columns // patch))[:, None] + columns // patch
+        first = (rows % patch == 0)[:, None] & (columns % patch == 0)
         self.patch_of_token = patches.flatten().to(cache.device)
         self.first_tokens = first.flatten().nonzero()[:, 0].to(cache.device)
         self.tokens_in_patch = self.patch_of_token.bincount()[:, None].float()
 
-    def add(self, entry: Entry, raw_keys: Tensor) -> None:
-        summed = []
-        for x in (raw_keys, entry.v):
-            patches = x.new_zeros(len(x), len(self.first_tokens), x.shape[-1], dtype=torch.float32)
-            summed.append(patches.index_add_(1, self.patch_of_token, x.float()))
-        self.sum = summed if not self.sum else [a + b for a, b in zip(self.sum, summed, strict=True)]
-        if (entry.at + 1) % self.frames:
-            return
-        k, v = ((x / (self.frames * self.tokens_in_patch)).to(entry.v.dtype) for x in self.sum)
+    def add(self, entry: Entry, raw_keys: Tensor) -> Entry | None:
+        """Take a frame; returns the merged block that it completes."""
+        raw = torch.stack((raw_keys, entry.kv[1]))
+        size = (*raw.shape[:2], len(self.first_tokens), raw.shape[3])
+        summed = raw.new_zeros(size, dtype=torch.float32).index_add_(2, self.patch_of_token, raw.float())
+        total = summed if self.sum is None else self.sum + summed
+        self.sum = None if (entry.at + 1) % self.frames == 0 else total
+        if self.sum is not None:
+            return None
+        k, v = (total / (self.frames * self.tokens_in_patch)).to(raw.dtype)
         full = k.new_zeros(len(k), len(self.patch_of_token), k.shape[-1])
         full[:, self.first_tokens] = k
-        k, self.sum = self.rope.rotate_spatial(full[:, None])[:, 0, self.first_tokens], []
+        k = self.rope.rotate_spatial(full[:, None])[:, 0, self.first_tokens]
         first = entry.at + 1 - self.frames
-        self.queues[0].append(Entry(first, entry.at, first + (self.frames - 1) // 2, k, v))
+        return Entry(first, entry.at, first + (self.frames - 1) // 2, torch.stack((k, v)))
 
 
 class Heads:
-    """State of the heads of one label in one layer."""
+    """State of the heads of one label in one layer: sinks, last frames, and what they keep between them.
+
+    The middle is the last entries of every queue: one for each phase of the period in wave heads, else a single one.
+    """
 
     def __init__(self, cache: PyramidForcingCache, label: str, index: Tensor):
         policy = cache.policy
         self.policy, self.label, self.index, self.sink_count = policy, label, index, policy.sinks(label)
         self.sinks: dict[int, Entry] = {}
         self.recent: dict[int, Entry] = {}
-        self.middle = Middle(policy.period, policy.phase_frames)
-        if label == VEIL:
-            self.middle = MergedBlocks(cache)
-        elif label == ANCHOR:
-            self.middle = Middle(1, policy.stride_frames, policy.stride)
+        kept = {WAVE: policy.phase_frames, ANCHOR: policy.stride_frames, VEIL: policy.merged_blocks}[label]
+        queues = policy.period if label == WAVE else 1
+        self.middle: list[deque[Entry]] = [deque(maxlen=kept) for _ in range(queues)]
+        self.merged = MergedBlocks(cache) if label == VEIL else None
 
     def write(self, entry: Entry, raw_keys: Tensor, clean: bool) -> None:
-        """Store a frame of the current block in place of what an earlier pass stored."""
+        """Store a frame of the current block in place of what an earlier pass stored.
+
+        `raw_keys` are its keys without rotary embedding.
+        """
         if entry.at < self.sink_count:
             self.sinks[entry.at] = entry
         else:
@@ -202,12 +158,14 @@ class Heads:
             for frame in oldest[1 if self.policy.leftover_frame and self.label == ANCHOR else 0 :]:
                 del self.recent[frame]
         if clean:
-            self.middle.add(entry, raw_keys)
+            kept = entry if self.merged is None else self.merged.add(entry, raw_keys)
+            if kept is not None and (self.label != ANCHOR or kept.at % self.policy.stride == 0):
+                self.middle[kept.at % len(self.middle)].append(kept)
 
     def read(self, frame: int) -> list[Part]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
         far = self.policy.far(frame)
-        middle = [entry for entry in self.middle.read(frame) if not self._left_out(entry, frame)]
+        middle = [entry for entry in self.middle[frame % len(self.middle)] if not self._left_out(entry, frame)]
         at = [entry.at if self.label == VEIL else far for entry in middle]
         return [
             Part([*self.sinks.values()], [far] * len(self.sinks)),
@@ -221,20 +179,17 @@ class Heads:
             return entry.first < (1 if self.label == VEIL else self.sink_count)
         return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
 
-    def held(self) -> list[Entry]:
-        entries = [*self.sinks.values(), *self.recent.values(), *self.middle.held()]
-        return [*{id(entry): entry for entry in entries}.values()]
+    def saved(self) -> Any:
+        middle = [list(queue) for queue in self.middle]
+        return [self.sinks, self.recent, middle, None if self.merged is None else self.merged.sum]
 
-    def saved(self, place: Callable[[Entry], int]) -> Any:
-        """State of these heads, with entries replaced by their places in a list."""
-        sinks, recent = ([place(entry) for entry in held.values()] for held in (self.sinks, self.recent))
-        return {"sinks": sinks, "recent": recent, "middle": self.middle.saved(place)}
-
-    def load(self, saved: Any, entries: list[Entry]) -> None:
-        self.sinks, self.recent = (
-            {entries[place].at: entries[place] for place in saved[name]} for name in ("sinks", "recent")
-        )
-        self.middle.load(saved["middle"], entries)
+    def load(self, saved: Any) -> None:
+        sinks, recent, middle, total = saved
+        self.sinks, self.recent = ({at: Entry(**entry) for at, entry in held.items()} for held in (sinks, recent))
+        for queue, entries in zip(self.middle, middle, strict=True):
+            queue.extend(Entry(**entry) for entry in entries)
+        if self.merged is not None:
+            self.merged.sum = total
 
 
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
@@ -243,57 +198,47 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
     def begin_video(self) -> None:
         self.layers: list[list[Heads]] = []
         for labels in self.shape.roles:
-            kinds = []
-            for label in (WAVE, ANCHOR, VEIL):
-                index = [head for head, own in enumerate(labels) if own == label]
-                if index:
-                    kinds.append(Heads(self, label, torch.tensor(index, device=self.device)))
-            self.layers.append(kinds)
-        readout = StaleReadout if self.policy.stale_readout else FreshReadout
-        self.readouts = [readout(self.rope, any(kind.label != WAVE for kind in kinds)) for kinds in self.layers]
+            by_label = ((label, [h for h, own in enumerate(labels) if own == label]) for label in (WAVE, ANCHOR, VEIL))
+            kinds = [(label, torch.tensor(heads, device=self.device)) for label, heads in by_label if heads]
+            self.layers.append([Heads(self, label, index) for label, index in kinds])
+        self.readouts = [StaleReadout(any(heads.label != WAVE for heads in kinds)) for kinds in self.layers]
 
     def saved(self) -> Any:
-        places: dict[int, int] = {}  # of every entry by its identity, as several parts may hold it
-        entries: list[Entry] = []
-
-        def place(entry: Entry) -> int:
-            if id(entry) not in places:
-                places[id(entry)] = len(entries)
-                entries.append(entry)
-            return places[id(entry)]
-
-        layers = [[heads.saved(place) for heads in kinds] for kinds in self.layers]
-        readouts = [readout.saved() for readout in self.readouts]
-        return {"layers": layers, "readouts": readouts, "entries": entries}
+        heads = [[heads.saved() for heads in kinds] for kinds in self.layers]
+        # what is packed is dropped by the first pass of a block
+        return [heads, [[readout.steady, readout.recent] for readout in self.readouts]]
 
     def load(self, saved: Any) -> None:
-        entries = [Entry(**entry) for entry in saved["entries"]]
-        for kinds, of_kinds in zip(self.layers, saved["layers"], strict=True):
+        for kinds, of_kinds in zip(self.layers, saved[0], strict=True):
             for heads, held in zip(kinds, of_kinds, strict=True):
-                heads.load(held, entries)
-        for readout, state in zip(self.readouts, saved["readouts"], strict=True):
-            readout.load(state)
+                heads.load(held)
+        for readout, held in zip(self.readouts, saved[1], strict=True):
+            readout.steady, readout.recent = held
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         raw, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
-        keys = self.rope.rotate_spatial(raw)
+        kv = torch.stack((self.rope.rotate_spatial(raw), values))
         for heads in self.layers[layer]:
             for place, frame in enumerate(range(self.start, self.end)):
-                entry = Entry(frame, frame, frame, keys[heads.index, place], values[heads.index, place])
+                entry = Entry(frame, frame, frame, kv[:, heads.index, place])
                 heads.write(entry, raw[heads.index, place], self.clean)
         self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, s = self.at_own_index(q), self.rope.frame_tokens
+        q, s, block = self.at_own_index(q), self.rope.frame_tokens, range(self.start, self.end)
         out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
-        for place, frame in enumerate(range(self.start, self.end)):
-            kinds = self.layers[layer]
-            read = self.readouts[layer].read(frame, range(self.start, self.end), [kind.read(frame) for kind in kinds])
-            for heads, (k, v) in zip(kinds, read, strict=True):
+        kinds = self.layers[layer]
+        for place, frame in enumerate(block):
+            read = [heads.read(frame) for heads in kinds]
+            if self.policy.stale_readout:
+                read = self.readouts[layer].read(frame, block, read)
+            for heads, parts in zip(kinds, read, strict=True):
+                k, v = self._joined(parts)
                 out[heads.index, place * s : (place + 1) * s] = self.attention(q[heads.index, place], k, v)
         return out
 
-    @property
-    def occupied(self) -> int:
-        numbers = sum(entry.v.numel() for kinds in self.layers for heads in kinds for entry in heads.held())
-        return -(-numbers // (self.rope.frame_tokens * self.shape.head_dim))
+    def _joined(self, parts: list[Part]) -> tuple[Tensor, Tensor]:
+        """The keys, fully rotated, and the values of all parts, `[heads, tokens, head_dim]`."""
+        pairs = [pair for part in parts for pair in zip(part.entries, part.at, strict=True)]
+        keys = [self.rope.rotate_temporal(entry.kv[0][:, None], [at])[:, 0] for entry, at in pairs]
+        return torch.cat(keys, dim=1), torch.cat([entry.kv[1] for entry, _ in pairs], dim=1)

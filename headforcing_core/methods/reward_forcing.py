@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from ..errors import HeadForcingError
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
@@ -33,14 +31,11 @@ class RewardForcingCache(WindowCache, of=RewardForcing):
     reads_empty_sinks = True
 
     def evict(self, count: int) -> None:
-        for slots in (*self.k, *self.v):
-            self._feed_sinks(slots, slots[:, self.sinks : self.sinks + count].clone())
+        kept, fed = self.policy.kept_share, min(self.sinks, count)
+        for kv in self.slots:
+            evicted, sinks = kv[:, :, self.sinks : self.sinks + count], kv[:, :, :fed]
+            if count == self.sinks:
+                sinks[:] = kept * sinks.float() + (1 - kept) * evicted.float()
+            else:  # as in the authors' code, a copy and no average
+                sinks[:] = evicted[:, :, :fed]
         super().evict(count)
-
-    def _feed_sinks(self, slots: Tensor, evicted: Tensor) -> None:
-        count = min(self.sinks, evicted.shape[1])
-        if evicted.shape[1] != self.sinks:  # as in the authors' code, a copy and no average
-            slots[:, :count] = evicted[:, :count]
-            return
-        kept, sinks = self.policy.kept_share, slots[:, :count].float()
-        slots[:, :count] = kept * sinks + (1 - kept) * evicted.float()

@@ -20,7 +20,7 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, JointModel
 from ..rollout.schedule import Schedule
-from .base import MethodCache, MethodPolicy
+from .base import MethodCache, MethodPolicy, MethodShape, check_beginning
 
 SCHEDULE = Schedule.warped([1000, 800, 600, 400, 200])
 # constants of the authors' code, there 24 and 21 latent frames
@@ -34,19 +34,25 @@ class RollingForcing(MethodPolicy):
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULE
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        return HELD_BLOCKS * frames_per_block
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        return HELD_BLOCKS * shape.frames_per_block
 
     def passes(self, schedule: Schedule) -> Passes:
         return Passes(blocks_per_pass=len(schedule.sigmas))
 
     def for_video(self, video: VideoFacts) -> RollingForcing:
-        if video.start_frames:
+        schedule, steps = video.schedule, len(video.schedule.sigmas)
+        check_beginning(video)
+        if steps >= ATTENDED_BLOCKS:
             raise HeadForcingError(
-                f"rolling forcing does not support start frames, got {video.start_frames}; remove them or choose "
-                "another method"
+                f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so at most "
+                f"{ATTENDED_BLOCKS - 1} steps fit, got {steps}; choose a schedule with fewer"
             )
-        check_window(video.schedule, video.blocks)
+        if video.blocks < steps:
+            raise HeadForcingError(
+                f"rolling forcing with {steps} steps needs a video of at least {steps} blocks of "
+                f"{schedule.frames_per_block} latent frames, got {video.blocks}; make it longer or use fewer steps"
+            )
         return self
 
     def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
@@ -88,26 +94,6 @@ class RollingForcing(MethodPolicy):
                 yield Block(first, latents, None, tuple(window) if first + 1 >= len(given) else ())
 
 
-def check_window(schedule: Schedule, blocks: int) -> None:
-    """Raise HeadForcingError if the schedule or the number of blocks does not fit a rolling window."""
-    steps = len(schedule.sigmas)
-    if schedule.first_block_sigmas is not None:
-        raise HeadForcingError(
-            "rolling forcing needs the same noise levels for every block; choose a model family without separate ones "
-            "for the first block"
-        )
-    if steps >= ATTENDED_BLOCKS:
-        raise HeadForcingError(
-            f"rolling forcing attends to {ATTENDED_BLOCKS} blocks, the first one of the video included, so at most "
-            f"{ATTENDED_BLOCKS - 1} steps fit, got {steps}; choose a schedule with fewer"
-        )
-    if blocks < steps:
-        raise HeadForcingError(
-            f"rolling forcing with {steps} steps needs a video of at least {steps} blocks of "
-            f"{schedule.frames_per_block} latent frames, got {blocks}; make it longer or use fewer steps"
-        )
-
-
 def _take_step(
     model: JointModel, cache: RollingCache, video: RolloutInputs, window: Sequence[Tensor], inside: range, number: int
 ) -> tuple[Tensor, list[Tensor]]:
@@ -137,47 +123,32 @@ class RollingCache(MethodCache, of=RollingForcing):
     """
 
     def begin_video(self) -> None:
-        self.past: list[dict[int, tuple[Tensor, Tensor]]] = [{} for _ in self.shape.roles]  # per layer, by block
-        self._inside = range(0)
+        self.past: list[dict[int, Tensor]] = [{} for _ in self.shape.roles]  # per layer, by block
         self._positions: dict[int, int] = {}
-
-    @property
-    def held(self) -> list[int]:
-        """Numbers of the stored blocks."""
-        return list(self.past[-1])
-
-    @property
-    def occupied(self) -> int:
-        return len(self.held) * self.shape.frames_per_block * self.shape.layers * self.shape.heads
-
-    @property
-    def bytes(self) -> int:
-        return sum(tensor.nbytes for past in self.past for pair in past.values() for tensor in pair)
 
     def begin(self, blocks: range, clean: bool = False) -> None:
         """Begin a pass over these blocks; a clean pass is over a single block and is stored."""
         count = self.shape.frames_per_block
         self.start, self.end, self.clean = blocks.start * count, blocks.stop * count, clean
-        self._inside, self._positions = blocks, context(self.held, blocks, clean)
+        self._positions = attended_blocks(list(self.past[-1]), blocks, clean)
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self._own = k, v
+        self._own = torch.stack((k, v))
         if self.clean:
             past = self.past[layer]
             if len(past) == HELD_BLOCKS:
                 del past[list(past)[1]]
-            past[self._inside.start] = self._own
+            past[self.start // self.shape.frames_per_block] = self._own
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        pairs = [*(self.past[layer][block] for block in self._positions), self._own]
-        k, v = (torch.cat(tensors, dim=1) for tensors in zip(*pairs, strict=True))
+        k, v = torch.cat([*(self.past[layer][block] for block in self._positions), self._own], dim=2)
         count = self.shape.frames_per_block
         before = [place * count + frame for place in self._positions.values() for frame in range(count)]
         k = self.rope.rotate_temporal(k, [*before, *range(self.start, self.end)])
         return self.attention_over(self.at_own_index(q), k, v)
 
 
-def context(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:
+def attended_blocks(held: Sequence[int], inside: range, clean: bool) -> dict[int, int]:
     """The stored blocks that a pass over the blocks `inside` attends to, each with its position, in blocks.
 
     A window attends to the last blocks that fit, and to the anchor at the position right before them. A clean pass

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from ..devices import upload
 from ..errors import HeadForcingError
-from .base import MethodShape
-from .frames import played
+from .base import MethodShape, played
 from .longlive import WindowCache, WindowPolicy
 
 
@@ -26,32 +25,28 @@ class RollingSink(WindowPolicy):
         if self.window_frames % (block := shape.frames_per_block):
             raise HeadForcingError(f"the window must be whole blocks of {block} frames, got {self.window_frames}")
 
-    def frames_per_head(self, layer: int, role: str, frames_per_block: int) -> float:
-        return 2 * self.window_frames - frames_per_block  # the window, and the frames that are played
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
+        return 2 * self.window_frames - shape.frames_per_block  # the window, and the frames that are played
 
 
 class RollingSinkCache(WindowCache, of=RollingSink):
     def begin_video(self) -> None:
         super().begin_video()
         self.period = self.window - self.shape.frames_per_block  # the last block of the window is never played
-        self.first_k, self.first_v = self.zeros(self.period), self.zeros(self.period)  # keys not rotated in time
+        self.first = self.zeros(self.period)  # keys not rotated in time
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        self.store(layer, k, v)
+        super().take(layer, k, v)
         if self.end <= self.period:
-            self.first_k[layer][:, self.start : self.end], self.first_v[layer][:, self.start : self.end] = k, v
+            self.first[layer][:, :, self.start : self.end] = torch.stack((k, v))
 
-    def finish(self, prompt: object) -> None:
+    def finish(self) -> None:
         if self.start < self.window:
             return
         # the block before the current one, which has attended to it: one block late, as in the authors' code
         replaced = range(self.start - self.frames, self.start)
-        slots = slice(self.filled - 2 * self.frames, self.filled - self.frames)
         first = upload(torch.tensor(played(replaced, self.period)), self.device)  # the host would wait for a list
-        for layer in range(self.shape.layers):
-            self.k[layer][:, slots] = self.rope.rotate_temporal(self.first_k[layer][:, first], replaced)
-            self.v[layer][:, slots] = self.first_v[layer][:, first]
-
-    @property
-    def occupied(self) -> int:
-        return super().occupied + min(self.frames_seen, self.period) * self.shape.layers * self.shape.heads
+        for slots, kept in zip(self.slots, self.first, strict=True):
+            k, v = kept[:, :, first]
+            place = slice(self.filled - 2 * self.frames, self.filled - self.frames)
+            slots[0][:, place], slots[1][:, place] = self.rope.rotate_temporal(k, replaced), v

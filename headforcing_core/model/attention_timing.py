@@ -67,7 +67,6 @@ class Clock:
 
 
 Try = Callable[[str], AttentionFunction]  # a backend after its self-test; raises if it does not work
-Times = dict[str, float | None]  # milliseconds of each backend that was tried; None if it does not work
 
 
 def fastest(
@@ -88,26 +87,18 @@ def fastest(
     if file is None and (folder := cache_folder()) is not None:
         file = folder / "attention.json"
     key = _key(names, sizes, device, dtype, head_dim)
-    stored = _read(file).get(key, {})
-    known = {name: stored[name] for name in names if name in stored}
+    known = _read(file, key)
     left = [name for name in names if name not in known]
-    clock = clock or Clock.of(device)
-    try:
-        begun, used = clock.device() if left else 0.0, 0.0
-        inputs = _inputs(sizes, device, dtype, head_dim) if left else None
-        for place, name in enumerate(left):
-            # raises if the backend before has left the device unusable: the next program leaves it out
-            if clock.device() - begun >= LOADING_SECONDS or used >= SECONDS:
-                break
-            share = (SECONDS - used) / (len(left) - place)  # of the time left, so that all have their turn
-            known[name], calls = _time(name, try_backend, sizes, inputs, clock, share)
-            used += calls
-    except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
-        pass
-    finally:
-        if known and left:
-            _write(file, key, known)
-    working = {name: ms for name, ms in known.items() if ms is not None}
+    if left:
+        try:
+            inputs = _inputs(sizes, device, dtype, head_dim)
+            _time_all(left, sizes, try_backend, inputs, clock or Clock.of(device), known)
+        except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
+            pass
+        finally:
+            if known:
+                _write(file, key, known)
+    working = {name: ms for name in names if (ms := known.get(name)) is not None}
     return dict(sorted(working.items(), key=lambda item: item[1]))
 
 
@@ -118,40 +109,51 @@ def described(times: Mapping[str, float]) -> str:
     return f"{best} (timed: {ms:.3g} ms a layer{'; ' + slower if slower else ''})"
 
 
+def _time_all(
+    names: Sequence[str], sizes: LayerSizes, try_backend: Try, inputs: Any, clock: Clock, known: dict[str, float | None]
+) -> None:
+    """Put into `known` the milliseconds of every backend for which there is time; None where it does not work."""
+    begun, used = clock.device(), 0.0
+    for place, name in enumerate(names):
+        # raises if the backend before has left the device unusable: the next program leaves it out
+        if clock.device() - begun >= LOADING_SECONDS or used >= SECONDS:
+            break
+        share = (SECONDS - used) / (len(names) - place)  # of the time left, so that all have their turn
+        try:
+            known[name], calls = _time(try_backend(name), sizes, inputs, clock, share)
+            used += calls
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # not installed, not for this device, inaccurate: `try_backend` tells
+            log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
+            known[name] = None
+
+
 def _time(
-    name: str, try_backend: Try, sizes: LayerSizes, inputs: Any, clock: Clock, limit: float
-) -> tuple[float | None, float]:
-    """Milliseconds of a call, by its fastest, and the seconds of all; None for the first if the backend does not work.
+    attention: AttentionFunction, sizes: LayerSizes, inputs: Any, clock: Clock, limit: float
+) -> tuple[float, float]:
+    """Milliseconds of a call, by its fastest, and the seconds of all.
 
     Where the limit in seconds leaves no time for calls with all queries, it is estimated.
     """
-    try:
-        attention = try_backend(name)
-        q, k, v = inputs
+    q, k, v = inputs
 
-        def seconds(queries: int) -> float:
-            begun = clock.device()
-            attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
-            return clock.device() - begun
+    def seconds(queries: int) -> float:
+        begun = clock.device()
+        attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
+        return clock.device() - begun
 
-        few = max(1, sizes.queries // PROBE)
-        seconds(few)  # loads, compiles, plans, allocates
-        begun, on_host = clock.device(), clock.host()
-        attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
-        if (on_host := clock.host() - on_host) > MOST_ON_HOST:
-            raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
-        estimate = (clock.device() - begun) * sizes.queries / few
-        best = float("inf")
-        for _ in range(1 + REPETITIONS):
-            if clock.device() - begun + estimate >= limit:
-                break
-            best = min(best, seconds(sizes.queries))
-        return 1000 * (estimate if best == float("inf") else best), clock.device() - begun
-    except torch.OutOfMemoryError:
-        raise
-    except Exception as error:  # not installed, not for this device, inaccurate: `try_backend` tells
-        log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
-        return None, 0.0
+    few = max(1, sizes.queries // PROBE)
+    seconds(few)  # loads, compiles, plans, allocates
+    begun, on_host = clock.device(), clock.host()
+    attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
+    if (on_host := clock.host() - on_host) > MOST_ON_HOST:
+        raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
+    estimate = (clock.device() - begun) * sizes.queries / few
+    times: list[float] = []
+    while len(times) <= REPETITIONS and clock.device() - begun + estimate < limit:
+        times.append(seconds(sizes.queries))
+    return 1000 * min(times, default=estimate), clock.device() - begun
 
 
 @torch.no_grad()
@@ -170,8 +172,10 @@ def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: t
     """Everything that a time depends on, as text."""
     parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
     if device.type == "cuda":
+        driver = Path("/proc/driver/nvidia/version")  # on Linux
+        version = driver.read_text(encoding="utf-8").splitlines()[0] if driver.exists() else "unknown"
         cudnn = torch.backends.cudnn.version()
-        parts += [torch.cuda.get_device_name(device), f"driver {driver_version()}", f"cuDNN {cudnn}"]
+        parts += [torch.cuda.get_device_name(device), f"driver {version}", f"cuDNN {cudnn}"]
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             parts.append(f"{package} {metadata.version(package)}")
@@ -179,30 +183,23 @@ def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: t
     return "; ".join([*parts, f"{sizes.queries} queries, keys {groups}, {head_dim} channels"])
 
 
-def driver_version() -> str:
-    """The GPU driver's version: the kernel module's on Linux, else the newest CUDA version that it knows."""
-    with suppress(OSError, IndexError):
-        return Path("/proc/driver/nvidia/version").read_text(encoding="utf-8").splitlines()[0].strip()
-    with suppress(AttributeError, RuntimeError):
-        return str(getattr(torch._C, "_cuda_getDriverVersion")())  # noqa: B009  only builds with CUDA have it
-    return "unknown"
-
-
-def _read(file: Path | None) -> dict[str, Times]:
-    """The times of a file, those entries of it that are whole; a damaged file holds none."""
-    with suppress(OSError, ValueError, RecursionError, AttributeError):
-        stored = {} if file is None else json.loads(file.read_text(encoding="utf-8"))
-        return {key: dict(times) for key, times in stored.items() if _whole(times)}
+def _stored(file: Path | None) -> dict[str, Any]:
+    with suppress(OSError, ValueError, RecursionError):
+        if file is not None and isinstance(stored := json.loads(file.read_text(encoding="utf-8")), dict):
+            return stored
     return {}
 
 
-def _whole(times: Any) -> bool:
-    kept = times.values() if isinstance(times, dict) else [0]
-    return all(ms is None or (type(ms) in (int, float) and 0 < ms < float("inf")) for ms in kept)
+def _read(file: Path | None, key: str) -> dict[str, float | None]:
+    """The times that are stored under a key; none from a damaged file."""
+    times = _stored(file).get(key)
+    if isinstance(times, dict) and all(ms is None or (type(ms) is float and ms > 0) for ms in times.values()):
+        return times
+    return {}
 
 
-def _write(file: Path | None, key: str, times: Times) -> None:
+def _write(file: Path | None, key: str, times: Mapping[str, float | None]) -> None:
     if file is not None:
-        latest = [*((name, old) for name, old in _read(file).items() if name != key), (key, times)][-_MOST_RESULTS:]
+        latest = [*((name, old) for name, old in _stored(file).items() if name != key), (key, times)][-_MOST_RESULTS:]
         with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
             temporary.write_text(json.dumps(dict(latest), indent=1), encoding="utf-8")

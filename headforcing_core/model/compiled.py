@@ -17,10 +17,9 @@ from .wan import finish_layer, forward_block
 
 
 def compiled_forward(backend: str | Callable = "inductor") -> Callable[..., Tensor | None]:
-    """A replacement for `wan.forward_block` that runs `finish_layer` compiled.
+    """A replacement for `wan.forward_block` that runs `finish_layer` compiled, once for all layers.
 
-    All layers share one compilation. The returned function raises HeadForcingError if torch cannot compile, for example
-    without a C compiler.
+    It raises HeadForcingError if torch cannot compile, for example without a C compiler.
     """
     compiled = torch.compile(finish_layer, dynamic=False, backend=backend)
 

@@ -53,7 +53,7 @@ def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
         except BaseException:
             # where ending a capture fails, PyTorch stays on its stream, and all that is allocated goes into its pool
             torch.cuda.set_stream(before)
-            with suppress(AttributeError, RuntimeError):  # not in older PyTorch; ended already
+            with suppress(RuntimeError):  # ended already
                 torch._C._cuda_endAllocateToPool(device.index, pool)
                 torch._C._cuda_releasePool(device.index, pool)
             raise
@@ -67,27 +67,20 @@ def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that must be unchanged for a captured graph to be valid."""
+    """Everything that must be unchanged for a captured graph to be valid.
 
-    backbone: Any
-    prompt: PromptKV
-    cache: Any
-    layout: Hashable
-    shape: torch.Size
-    dtype: torch.dtype
-    device: torch.device
+    Attributes:
+        held: objects that must be the same ones: backbone, prompt, cache.
+        facts: layout of the cache; shape, dtype and device of the latents.
+    """
 
-    def changes(self, other: Situation | None) -> str:
-        """Describe the differences from `other`, for the log; empty if there are none."""
-        if other is None:
-            return "everything"
-        same = {
-            "the model": self.backbone is other.backbone,
-            "the prompt": self.prompt is other.prompt,
-            "the cache": self.cache is other.cache and self.layout == other.layout,
-            "the latents' shape": (self.shape, self.dtype, self.device) == (other.shape, other.dtype, other.device),
-        }
-        return ", ".join(name for name, equal in same.items() if not equal)
+    held: tuple[Any, ...]
+    facts: tuple[Hashable, ...]
+
+    def is_that_of(self, other: Situation | None) -> bool:
+        if other is None or self.facts != other.facts:
+            return False
+        return all(one is another for one, another in zip(self.held, other.held, strict=True))
 
 
 class GraphedForward:
@@ -127,42 +120,39 @@ class GraphedForward:
         layout = None if self._failed else cache.layout
         if layout is None:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
-        now = Situation(backbone, prompt, cache, layout, latents.shape, latents.dtype, latents.device)
-        self._drop_if_changed(now)
+        held: tuple[Any, ...] = (backbone, prompt, cache)
+        now = Situation(held, (layout, latents.shape, latents.dtype, latents.device))
+        block = held[2].block
+        if not now.is_that_of(self._situation):  # looked at in clean passes, too, as they may move index tables
+            if self._replay is not None:
+                log.info("Head Forcing: the CUDA graph is dropped after a change of prompt, cache or shapes")
+            self._situation, self._since, self._replay, self._inputs, self._held = now, block, None, None, []
         # the clean pass happens once per block and stops early: it is not worth a graph of its own
-        if write_only or now.cache.block - self._since < self.steady_blocks:
+        if write_only or block - self._since < self.steady_blocks:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         waves = timestep_embedding(timesteps, backbone.freq_dim)
-        if self._replay is None and not self._record(now, latents, waves):
+        if self._replay is None and not self._record(held, latents, waves):
             return self.forward(backbone, latents, timesteps, prompt, cache)
         return self._replayed(latents, waves)
 
-    def _drop_if_changed(self, now: Situation) -> None:
-        """Drop the graph if the situation has changed; checked in clean passes too, as they may move index tables."""
-        if changes := now.changes(self._situation):
-            if self._replay is not None:
-                log.info("Head Forcing: the CUDA graph is dropped after a change of %s", changes)
-            self._situation, self._since = now, now.cache.block
-            self._replay = self._inputs = None
-            self._held = []
-
-    def _record(self, now: Situation, latents: Tensor, waves: Tensor) -> bool:
+    def _record(self, held: tuple[Any, ...], latents: Tensor, waves: Tensor) -> bool:
         """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
+        backbone, prompt, cache = held
         x, e = self._inputs = latents.clone(), upload(waves.to(latents.dtype), latents.device)
 
         def run() -> Tensor:
-            flow = self.forward(now.backbone, x, e, now.prompt, now.cache)
+            flow = self.forward(backbone, x, e, prompt, cache)
             assert flow is not None
             return flow
 
         try:
             with held_tables() as self._held:
-                self._replay = self.record(run, now.device)
+                self._replay = self.record(run, latents.device)
         except Exception as error:  # out of memory, or a library call that cannot be captured
             self._failed, self._situation, self._inputs = True, None, None
             log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
             return False
-        log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", now.cache.block + 1)
+        log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", cache.block + 1)
         return True
 
     def _replayed(self, latents: Tensor, waves: Tensor) -> Tensor:

@@ -25,7 +25,8 @@ from ..errors import HeadForcingError
 from ..files import check_regular
 from ..head_profiles.profile import HeadProfile
 from ..methods.causvid import SCHEDULES, CausVid, OverlapBlock
-from ..model.attention import attention_function, explicit
+from ..methods.longlive import WindowCache
+from ..model.attention import attention_function
 from ..model.wan import WanConfig, WanModel
 from ..rollout.loop import WanVideoModel, split_start_latents
 from ..rollout.noise import RecordedNoise
@@ -34,6 +35,8 @@ from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..weights.checkpoint import load_state_dict
 from .policies import recorded_policy
+
+_UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -51,12 +54,8 @@ class Case:
         check_regular(folder / "config.json")
         try:
             config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-            name = config.get("tensors")
-            name = name if isinstance(name, str) or "method" not in config else "golden.safetensors"
-            need({"tensors": name}, "tensors", str)
-            tensors = load_file(folder / name)
-        except HeadForcingError:
-            raise
+            name = config.get("tensors")  # some describe their tensors there
+            tensors = load_file(folder / (name if isinstance(name, str) else "golden.safetensors"))
         except Exception as error:  # safetensors has an exception class of its own
             file = getattr(error, "filename", None) or folder
             raise HeadForcingError(
@@ -66,34 +65,24 @@ class Case:
 
     def run(self, name: str) -> dict[str, Any]:
         """One recorded run's settings, or an error that lists the names."""
-        runs = need(self.config, "runs", dict)
+        runs = self.config["runs"]
         if name not in runs:
             raise HeadForcingError(f"the case has no run {name!r}; it has {', '.join(runs)}")
         return runs[name]
 
-    def tensor(self, name: str) -> Tensor:
-        """One recorded tensor."""
-        if name not in self.tensors:
-            raise HeadForcingError(f"the case's tensors lack {name!r}")
-        return self.tensors[name]
-
-    def prompt_embeds(self) -> list[Tensor]:
-        """The embeddings of all prompts, `prompt_embeds_0` and so on."""
-        return [self.tensor(f"prompt_embeds_{k}") for k in range(sum("prompt_embeds" in name for name in self.tensors))]
-
+    @property
     def dimensions(self) -> WanConfig:
         """The dimensions of the case's model."""
-        given = self.config if "method" in self.config else need(self.config, "model", dict)
+        given = self.config if "method" in self.config else self.config["model"]
         if "latent_channels" in given:
             given = {**given, "in_dim": given["latent_channels"], "out_dim": given["latent_channels"], "eps": 1e-6}
-        dims = {name: need(given, name, (int, float, list)) for name in WanConfig.__dataclass_fields__}
+        dims = {name: given[name] for name in WanConfig.__dataclass_fields__}
         return WanConfig(**{**dims, "patch_size": tuple(dims["patch_size"])})
 
     def model(self, device: str = "cpu", lora: bool = False) -> WanModel:
         """The case's model in float32, with its LoRA if a run has it."""
-        config = self.dimensions()
-        adapter = self.folder / need(self.config, "lora", str) if lora else None
-        weights = self.folder / need(self.config, "weights", str)
+        config, adapter = self.dimensions, self.folder / self.config["lora"] if lora else None
+        weights = self.folder / self.config["weights"]
         state_dict, _ = load_state_dict(weights, num_heads=config.num_heads, lora=adapter, dtype=torch.float32)
         return WanModel.from_state_dict(config, state_dict, torch.float32, device)
 
@@ -109,16 +98,17 @@ class Replay:
 
 def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "auto") -> Replay:
     """Run one recorded run. `attention` is a backend's name, or `reference` for the whole reference path."""
-    run = read_run(case, run_name)
-    cache = new_cache(case, run, device, attention)
-    video_model = WanVideoModel(case.model(device, case.run(run_name).get("lora", False)), torch.float32, device)
-    frames, start = run.schedule.frames_per_block, split_start_latents(run.start, run.schedule.frames_per_block)
-    prompts = [str(number) for number in run.prompts]
-    rows = lay_out_rows(prompts, run.schedule, switches=run.switches, start_blocks=len(start))
-    script = Script(rows, {str(number): embedding for number, embedding in enumerate(run.embeds)})
-    script = number_recalls(script, run.policy.recalled(script))
-    video = RolloutInputs(script, run.noise, frames, start, held=run.held, reencode=run.reencode)
-    made = list(run.policy.rollout(video_model, cache, video))
+    try:
+        run = read_run(case, run_name)
+        cache = new_cache(case, run, device, attention)
+        model = WanVideoModel(case.model(device, case.run(run_name).get("lora", False)), torch.float32, device)
+    except _UNUSABLE as error:
+        what = f"{error} is missing" if isinstance(error, KeyError) else f"{error}"
+        raise HeadForcingError(f"the run {run_name} of the case cannot be used: {what}") from error
+    script = number_recalls(run.script, run.policy.recalled(run.script))
+    frames = run.schedule.frames_per_block
+    video = RolloutInputs(script, run.noise, frames, run.start, held=run.held, reencode=run.reencode)
+    made = list(run.policy.rollout(model, cache, video))
     begun_with = {block.index: block.given for block in made if isinstance(block, OverlapBlock)}
     parts = [part for block in made for part in (begun_with.get(block.index), block.latents) if part is not None]
     return Replay(
@@ -133,8 +123,10 @@ class RecordedRun:
     """Everything a run depends on but the weights.
 
     Attributes:
-        prompts: per block, start blocks included, the number of its embedding in `embeds`.
-        reencode: as in `RolloutInputs`.
+        embeds: the text embeddings of all prompts.
+        prompts: per block, start blocks included, the number of its embedding.
+        given: start latents `[frames, channels, h, w]`; None for none.
+        held, reencode: as in `RolloutInputs`.
     """
 
     schedule: Schedule
@@ -143,184 +135,176 @@ class RecordedRun:
     prompts: list[int]
     roles: Roles
     policy: Method
-    start: Tensor | None = None
+    given: Tensor | None = None
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
     reencode: Callable[[Tensor], Tensor] | None = None
 
+    @property
+    def start(self) -> list[Tensor]:
+        """The start blocks."""
+        return list(split_start_latents(self.given, self.schedule.frames_per_block))
+
+    @property
+    def script(self) -> Script:
+        embeds = {str(number): self.embeds[number] for number in self.prompts}
+        rows = lay_out_rows(
+            [str(number) for number in self.prompts],
+            self.schedule,
+            switches=self.switches,
+            start_blocks=len(self.start),
+        )
+        return Script(rows, embeds)
+
 
 def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
-    run = case.run(run_name)
-    if case.config.get("method") == "longlive2":
-        return _read_longlive2_run(case, run_name)
-    if case.config.get("method") == "causvid":
-        return _read_causvid_run(case, run_name)
-    if "method" in case.config:
-        return _read_method_run(case, run_name)
-    frames_per_block = need(case.config, "frames_per_block", int)
-    timesteps = need(need(case.config, "schedule", dict), "timesteps", list)
-    schedule = Schedule(tuple(timestep / 1000 for timestep in timesteps), frames_per_block)
-    noise, renoise = case.tensor("noise"), case.tensor("renoise")
-    start = case.tensor("initial_latent") if run.get("initial_latent") else None
-    start_blocks = len(split_start_latents(start, frames_per_block))
-    blocks = start_blocks + _blocks_to_make(run, frames_per_block, len(noise))
-    embeds = case.prompt_embeds()
-    prompts = _prompt_per_block(need(run, "prompt_schedule", list), blocks, len(embeds))
-    roles, policy = _roles_and_policy(run, case.dimensions(), frames_per_block)
-    source = RecordedNoise(noise, renoise, first_block=start_blocks)
-    return RecordedRun(schedule, source, embeds, prompts, roles, policy, start)
+    readers = {None: _read_own_run, "longlive2": _read_longlive2_run, "causvid": _read_causvid_run}
+    return readers.get(case.config.get("method"), _read_method_run)(case, run_name)
 
 
-def new_cache(case: Case, run: RecordedRun, device: str, attention: str) -> Any:
+def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str = "sdpa") -> Any:
     """The cache that a run begins with."""
-    frames_per_block = run.schedule.frames_per_block
+    config, frames_per_block = case.dimensions, run.schedule.frames_per_block
     sizes = (*run.noise.size, frames_per_block, len(run.prompts) * frames_per_block)
-    shape = run.policy.shape(case.dimensions(), run.roles, *sizes)
-    if attention == "reference":
-        if isinstance(shape, CacheShape):
-            return ReferenceCache(shape, torch.float32, device)
-        return run.policy.make_cache(shape, torch.float32, device, explicit)
-    function = attention_function(attention, device, torch.float32, shape.head_dim)
-    return run.policy.make_cache(shape, torch.float32, device, function)
+    shape = run.policy.shape(config, run.roles, *sizes)
+    if attention == "reference" and isinstance(shape, CacheShape):
+        return ReferenceCache(shape, torch.float32, device)
+    backend = "explicit" if attention == "reference" else attention
+    function = attention_function(backend, device, torch.float32, shape.head_dim)
+    cache = run.policy.make_cache(shape, torch.float32, device, function)
+    if isinstance(cache, WindowCache):
+        cache.writes_sinks_once = case.config["method"] in ("longlive", "memrope")
+    return cache
+
+
+def _read_own_run(case: Case, run_name: str) -> RecordedRun:
+    """A run of a case without a method of its own: a window, or Head Forcing."""
+    config, tensors, run, model = case.config, case.tensors, case.run(run_name), case.dimensions
+    block, frames, available = config["frames_per_block"], run["frames"], len(tensors["noise"])
+    schedule = Schedule(tuple(timestep / 1000 for timestep in config["schedule"]["timesteps"]), block)
+    given = tensors["initial_latent"] if run.get("initial_latent") else None
+    start_blocks = len(split_start_latents(given, block))
+    if frames < 1 or frames % block or frames > available:
+        raise HeadForcingError(
+            f"frames must be whole blocks of {block} and at most the {available} with noise, got {frames}"
+        )
+    embeds = [tensors[f"prompt_embeds_{k}"] for k in range(sum("prompt_embeds" in name for name in tensors))]
+    starts = {entry["block"]: entry["prompt"] for entry in run["prompt_schedule"]}
+    if 0 not in starts or not all(0 <= prompt < len(embeds) for prompt in starts.values()):
+        raise HeadForcingError(
+            f"prompt_schedule must begin at block 0 and name prompts from 0 to {len(embeds) - 1}, got {starts}"
+        )
+    blocks = range(start_blocks + frames // block)
+    prompts = [starts[max(start for start in starts if start <= number)] for number in blocks]
+    if run["method"] == "window":
+        roles: Roles = [["memory"] * model.num_heads] * model.num_layers
+        recent = None if run["window_frames"] is None else run["window_frames"] - run["sink_frames"] - block
+        policy = CachePolicy.uniform(RolePolicy(run["sink_frames"], recent), run["rope"])
+    elif run["method"] == "head_forcing":
+        roles = HeadProfile("recorded", model.num_layers, model.num_heads, run["roles"]).roles
+        policy = CachePolicy(
+            local=RolePolicy(recent_frames=run["neighbor_frames"]),
+            anchor=RolePolicy(sink_frames=run["anchor_frames"], recent_frames=run["neighbor_frames"]),
+            memory=RolePolicy(recent_frames=run["fast_frames"], episodic_frames=run["episodic_frames"]),
+            rope=run["rope"],
+            episodic=EpisodicPolicy(run["novelty_threshold"], run["update_interval"]),
+        )
+    else:
+        raise HeadForcingError(f"method must be window or head_forcing, got {run['method']!r}")
+    noise = RecordedNoise(tensors["noise"], tensors["renoise"], first_block=start_blocks)
+    return RecordedRun(schedule, noise, embeds, prompts, roles, policy, given)
 
 
 def _read_method_run(case: Case, run_name: str) -> RecordedRun:
     """A run of a case that names its method; all runs of one share noise, weights and prompts."""
-    config, run = case.config, case.run(run_name)
-    frames_per_block = run.get("per_block") or run.get("frames_per_block") or need(config, "frames_per_block", int)
-    steps = run.get("steps") or need(config, "denoising_steps_listed", list)
-    steps = [step for step in steps if step]  # some authors name the clean end, too
-    schedule = Schedule.warped(steps, need(config, "timestep_shift", float), frames_per_block, run.get("first_chunk"))
-    kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[frames_per_block] if "per_block" in run else "renoise"
-    noise, given = case.tensor("noise")[0], run.get("input_frames") or run.get("initial_frames", 0)
+    config, tensors, run = case.config, case.tensors, case.run(run_name)
+    block = run.get("per_block") or run.get("frames_per_block") or config["frames_per_block"]
+    steps = [step for step in run.get("steps") or config["denoising_steps_listed"] if step]  # some name the clean end
+    schedule = Schedule.warped(steps, config["timestep_shift"], block, run.get("first_chunk"))
+    kind = {1: "renoise_framewise", 3: "renoise_chunkwise"}[block] if "per_block" in run else "renoise"
+    noise, given = tensors["noise"][0], run.get("input_frames") or run.get("initial_frames", 0)
     width = run.get("latent_width", noise.shape[-1])  # one case has a run of fewer columns
     noise = noise[..., :width]
     if run.get("repeat_noise"):  # one author's script draws the noise of one block for all
-        noise = noise[:frames_per_block].repeat(len(noise) // frames_per_block, 1, 1, 1)
-    source = "initial_latent" if "initial_latent" in case.tensors else f"latents/{run_name}"
-    start = case.tensor(source)[0, :given] if given else None
+        noise = noise[:block].repeat(len(noise) // block, 1, 1, 1)
+    source = "initial_latent" if "initial_latent" in tensors else f"latents/{run_name}"
     # some authors count the given frames among a run's, some do not
-    blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // frames_per_block
-    embeds = list(case.tensor("prompt_embeds"))
+    blocks = ((run.get("frames") or len(noise)) + run.get("initial_frames", 0)) // block
+    embeds = list(tensors["prompt_embeds"])
     order = run.get("prompt_order", range(len(embeds)))
     if "prompts" in run:  # by name: p0, p1 ...
         order = [int(name[1:]) for name in run["prompts"]]
-    embeds = [embeds[index] for index in order]
 
     # a new prompt begins at the first block that starts at its frame or later
-    first_blocks = [-(-frame // frames_per_block) for frame in run.get("switch", [])]
+    first_blocks = [-(-frame // block) for frame in run.get("switch", [])]
     if "blocks" in run:
-        first_blocks = list(itertools.accumulate(need(run, "blocks", list)))[:-1]
+        first_blocks = list(itertools.accumulate(run["blocks"]))[:-1]
     if "prompt_schedule" in run:
         first_blocks = [entry["block"] for entry in run["prompt_schedule"][1:]]
-    prompts = [sum(first <= block for first in first_blocks) for block in range(blocks)]
-    policy, roles = recorded_policy(config, run, case.tensors)
     cuts = run.get("cut_at_end_of_scene") or [False] * len(first_blocks)
     recalls: list[int | None] = [None] * len(first_blocks)
     if "transition_after_scene" in run:
         ways, by_hand = run["transition_after_scene"], run.get("manual_recall_scene_ids") or [0] * len(run["prompts"])
         cuts = [way == "hardcut" for way in ways]
         recalls = [wanted if way == "recall" else None for way, wanted in zip(ways, by_hand[1:], strict=False)]
+    policy, roles = recorded_policy(config, run, tensors)
     switches = {
         first: switch
         for first, cut, recall in zip(first_blocks, cuts, recalls, strict=False)
         if (switch := policy.own_switch(Switch(re_anchor=cut, recall=recall))) is not None
     }
-    renoise = case.tensor(kind)[:, :, :frames_per_block, ..., :width]
-    recorded = RecordedNoise(noise, renoise, first_block=given // frames_per_block)
-    return RecordedRun(schedule, recorded, embeds, prompts, roles, policy, start, switches)
+    return RecordedRun(
+        schedule,
+        RecordedNoise(noise, tensors[kind][:, :, :block, ..., :width], first_block=given // block),
+        [embeds[index] for index in order],
+        [sum(first <= number for first in first_blocks) for number in range(blocks)],
+        roles,
+        policy,
+        tensors[source][0, :given] if given else None,
+        switches,
+    )
 
 
 def _read_longlive2_run(case: Case, run_name: str) -> RecordedRun:
     """A run of LongLive 2.0, whose prompts are named block by block; the first sample of a batch."""
-    config, run = case.config, case.run(run_name)
+    config, tensors, run = case.config, case.tensors, case.run(run_name)
     block, given = run["block"], run["given_frames"]
-    noise = case.tensor(f"noise/{run_name}" if f"noise/{run_name}" in case.tensors else "noise")[0, : run["frames"]]
-    names = need(config, "prompt_names", list)
-    prompts = [names.index(name) for name in run["prompts"][0]]
+    noise = tensors[f"noise/{run_name}" if f"noise/{run_name}" in tensors else "noise"][0, : run["frames"]]
+    prompts = [config["prompt_names"].index(name) for name in run["prompts"][0]]
     start_blocks = given // block
-    policy, roles = recorded_policy(config, run, case.tensors)
-    levels = Schedule.unipc(run["steps"], block, need(config, "timestep_shift", float))
+    policy, roles = recorded_policy(config, run, tensors)
     return RecordedRun(
-        levels,
+        Schedule.unipc(run["steps"], block, config["timestep_shift"]),
         RecordedNoise(noise, noise.new_empty(1, 0, block), start_blocks),
-        list(case.tensor("prompt_embeds")),
+        list(tensors["prompt_embeds"]),
         [prompts[0]] * start_blocks + prompts,
         roles,
         policy,
-        case.tensor("given_latents")[0, :given] if given else None,
+        tensors["given_latents"][0, :given] if given else None,
         {start_blocks + shot: Switch(re_anchor=True) for shot in run["shot_starts"]},
-        case.tensor("image_latent")[0] if run["image"] else None,
+        tensors["image_latent"][0] if run["image"] else None,
     )
 
 
 def _read_causvid_run(case: Case, run_name: str) -> RecordedRun:
     """A run of CausVid, whose rollouts have noise of their own, that of given frames included."""
-    config, run = case.dimensions(), case.run(run_name)
-    policy = CausVid(overlap_frames=run.get("overlap", 3))
-    layout = policy.overlap(need(case.config, "frames_per_block", int))
+    tensors, run = case.tensors, case.run(run_name)
+    policy, roles = recorded_policy(case.config, run, tensors)
+    assert isinstance(policy, CausVid)
+    layout = policy.overlap(case.config["frames_per_block"])
     rollouts, frames = run.get("rollouts", 1), run.get("frames", layout.frames)  # a single one may be cut short
-    noise, renoise, later = case.tensor("noise"), case.tensor("renoise"), range(1, rollouts)
-    recorded = iter(case.tensors.get("reencoded_first_frame", ()))
+    noise, renoise, later = tensors["noise"], tensors["renoise"], range(1, rollouts)
+    recorded = iter(tensors.get("reencoded_first_frame", ()))
     return RecordedRun(
         replace(SCHEDULES["4_steps" if run.get("warp") else "3_steps"], frames_per_block=layout.frames_per_block),
         RecordedNoise(
             torch.cat([noise[0, 0], *(noise[r, 0, layout.overlap :] for r in later)]),
             torch.cat([renoise[0], *(renoise[r, layout.given_blocks :] for r in later)]),
         ),
-        [case.tensor("prompt_embeds")[0]],
+        [tensors["prompt_embeds"][0]],
         [0] * (frames // layout.frames_per_block + layout.stride * (rollouts - 1)),
-        [["memory"] * config.num_heads] * config.num_layers,
+        roles,
         policy,
         reencode=lambda latents: next(recorded)[0],
     )
-
-
-def need(fields: Any, key: str, kind: type | tuple[type, ...]) -> Any:
-    """A field of `config.json`, or one sentence about what is wrong with it."""
-    value = fields.get(key) if isinstance(fields, dict) else None
-    if not isinstance(value, kind) or isinstance(value, bool):
-        found = "is missing" if value is None else f"is {str(value)[:80]!r}"
-        raise HeadForcingError(f"the case's config.json cannot be used: {key!r} {found}")
-    return value
-
-
-def _blocks_to_make(run: dict[str, Any], frames_per_block: int, recorded: int) -> int:
-    frames = need(run, "frames", int)
-    if frames < 1 or frames % frames_per_block or frames > recorded:
-        raise HeadForcingError(
-            f"frames must be whole blocks of {frames_per_block} and at most the {recorded} with noise, got {frames}"
-        )
-    return frames // frames_per_block
-
-
-def _prompt_per_block(prompt_schedule: list[Any], blocks: int, prompts: int) -> list[int]:
-    starts = {need(entry, "block", int): need(entry, "prompt", int) for entry in prompt_schedule}
-    if 0 not in starts or not all(0 <= prompt < prompts for prompt in starts.values()):
-        raise HeadForcingError(
-            f"prompt_schedule must begin at block 0 and name prompts from 0 to {prompts - 1}, got {starts}"
-        )
-    return [starts[max(start for start in starts if start <= block)] for block in range(blocks)]
-
-
-def _roles_and_policy(run: dict[str, Any], config: WanConfig, frames_per_block: int) -> tuple[Roles, CachePolicy]:
-    method, rope = need(run, "method", str), need(run, "rope", str)
-    if method == "head_forcing":
-        neighbor = need(run, "neighbor_frames", int)
-        policy = CachePolicy(
-            local=RolePolicy(recent_frames=neighbor),
-            anchor=RolePolicy(sink_frames=need(run, "anchor_frames", int), recent_frames=neighbor),
-            memory=RolePolicy(
-                recent_frames=need(run, "fast_frames", int), episodic_frames=need(run, "episodic_frames", int)
-            ),
-            rope=rope,
-            episodic=EpisodicPolicy(need(run, "novelty_threshold", (int, float)), need(run, "update_interval", int)),
-        )
-        return HeadProfile("recorded", config.num_layers, config.num_heads, need(run, "roles", list)).roles, policy
-    if method == "window":
-        sink, window = need(run, "sink_frames", int), run.get("window_frames")
-        recent = None if window is None else need(run, "window_frames", int) - sink - frames_per_block
-        every_head = [["memory"] * config.num_heads] * config.num_layers
-        return every_head, CachePolicy.uniform(RolePolicy(sink, recent), rope)
-    raise HeadForcingError(f"method must be window or head_forcing, got {method!r}")

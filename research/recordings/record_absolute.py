@@ -63,7 +63,7 @@ def write_case(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str,
 @torch.no_grad()
 def reference_run(case: Case) -> tuple[Tensor, list[dict[str, Any]], list[list[int]]]:
     """The latents float32 of the case's run, the memory events, and the entries' source frames at the end."""
-    run, config = read_run(case, RUN), case.dimensions()
+    run, config = read_run(case, RUN), case.dimensions
     weights, _ = load_state_dict(case.folder / case.config["weights"], num_heads=config.num_heads)
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float64), torch.float64)
     shape = run.policy.shape(config, run.roles, ROWS, COLUMNS, run.schedule.frames_per_block, FRAMES)

@@ -6,8 +6,7 @@ import itertools
 import pytest
 import torch
 from counted_memory import RefuseFloat64
-from headforcing.headforcing_core.model.attention import explicit, sdpa
-from headforcing.headforcing_core.model.attention_shares import with_shares
+from headforcing.headforcing_core.model.attention import explicit, sdpa, with_shares
 from torch.profiler import ProfilerActivity, profile
 
 HEADS, QUERIES, KEYS, DIM = 2, 600, 6000, 32

@@ -83,7 +83,7 @@ def test_recorded_runs_come_out_of_every_backend_with_all_kernels(name, run):
     """In float32 without its shortcuts, so that only the order of sums differs; a backend without float32 says so."""
     assert torch.get_float32_matmul_precision() == "highest"
     case = Case.open(GOLDEN)
-    backend(name, torch.float32, case.dimensions().head_dim)
+    backend(name, torch.float32, case.dimensions.head_dim)
     with torch.backends.cudnn.flags(enabled=False):
         done = replay(case, run, device="cuda", attention=name)
     assert (done.latents - case.tensors[f"latents/{run}"]).abs().max() < 1e-3

@@ -108,15 +108,15 @@ def full_bank(scores: list[float]):
     cache.block, cache.filled, cache.stored = 10, cache.window, SLOTS + 1
     direction = torch.zeros(HEAD_DIM)
     direction[0] = 1.0
-    cache.bank_k[0][:] = torch.tensor(scores)[:, None, None] * direction
-    cache.bank_v[0][:] = torch.arange(1.0, SLOTS + 1)[:, None, None]
-    cache.waiting_v[0][:] = 9.0
+    cache.bank[0][0] = torch.tensor(scores)[:, None, None] * direction
+    cache.bank[0][1] = torch.arange(1.0, SLOTS + 1)[:, None, None]
+    cache.waiting[0][1] = 9.0
     cache.prompt = PromptKV([(direction.expand(1, HEADS, 4, HEAD_DIM),) * 2], 4)
     return cache
 
 
 def slots_of(cache) -> list[float]:
-    return cache.bank_v[0][0, :, 0, 0].tolist()
+    return cache.bank[0][1, 0, :, 0, 0].tolist()
 
 
 def test_in_a_block_the_prompts_keys_choose_the_slots_that_stay():

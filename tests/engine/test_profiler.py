@@ -21,9 +21,9 @@ from headforcing.headforcing_core.head_profiles.profile import bundled_profiles,
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, measure_prompt, pick_part, profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
-from headforcing.headforcing_core.model.attention_shares import with_shares
+from headforcing.headforcing_core.model.attention import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.recorded.replay import Case
+from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
@@ -52,7 +52,7 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
     sink = settings["sink_frames"]
     policy = CachePolicy.uniform(RolePolicy(sink, settings["window_frames"] - sink - 3), settings["rope"])
     heads = [["memory"] * model.config.num_heads] * model.config.num_layers
-    noise = case.tensor("noise")
+    noise = case.tensors["noise"]
     shape = CacheShape.for_model(model.config, heads, policy, *noise.shape[-2:], 3, 3 * blocks)
     cache = HeadCache(shape, torch.float32)
     meter = ShareMeter(model.config.num_layers, model.config.num_heads, cache.rope.frame_tokens)
@@ -66,10 +66,8 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
             seen.append((block, step - 1, meter.shares.clone()))
         meter.active = measured and block >= 2 and step < len(schedule.sigmas)
 
-    source, script = (
-        RecordedNoise(noise, case.tensor("renoise")),
-        script_of([0] * blocks, schedule, case.prompt_embeds()),
-    )
+    source = RecordedNoise(noise, case.tensors["renoise"])
+    script = script_of([0] * blocks, schedule, read_run(case, run).embeds)
     for _ in rollout(WanVideoModel(model, torch.float32), cache, script, source, on_step=watch):
         pass
     return seen

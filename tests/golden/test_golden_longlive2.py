@@ -36,7 +36,7 @@ def test_every_recorded_run_is_repeated_or_refused_by_name(case):
 
 @pytest.mark.parametrize("run", RUNS)
 def test_a_replay_gives_the_recorded_latents(case, run):
-    latents, expected = replay(case, run).latents, case.tensor(f"latents/{run}")[0]
+    latents, expected = replay(case, run).latents, case.tensors[f"latents/{run}"][0]
     assert latents.shape == expected.shape
     assert (latents - expected).abs().max() < TOLERANCE * expected.std()
 
@@ -87,9 +87,9 @@ def test_the_window_of_the_last_layer_ends_with_the_recorded_keys(case, monkeypa
     begun = LongLive2Cache.begin_video
     monkeypatch.setattr(LongLive2Cache, "begin_video", lambda self: (caches.append(self), begun(self)))
     replay(case, "two_shots")
-    for slots, name in ((caches[0].k, "k"), (caches[0].v, "v")):
-        recorded = case.tensor(f"cache_{name}_last_layer/two_shots").unflatten(0, (32, 6)).permute(2, 0, 1, 3)
-        assert torch.allclose(slots[-1], recorded, atol=2e-5)
+    for name, slots in zip("kv", caches[0].slots[-1], strict=True):
+        recorded = case.tensors[f"cache_{name}_last_layer/two_shots"].unflatten(0, (32, 6)).permute(2, 0, 1, 3)
+        assert torch.allclose(slots, recorded, atol=2e-5)
 
 
 def test_a_file_as_it_is_released_gives_the_same_weights_and_converts(case, tmp_path):

@@ -24,10 +24,9 @@ from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.recorded.replay import Case, new_cache, read_run, replay
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.schedule import schedule
 from safetensors.torch import load_file
-from scripts import script_of
 
 TOLERANCE = 1e-4
 _RUNS = {
@@ -102,7 +101,7 @@ def peers(repo_root: Path, shared_dir: Path | None):
 
 
 def assert_as_recorded(case: Case, run: str, latents: torch.Tensor) -> None:
-    expected = case.tensor(f"latents/{run}")[0]
+    expected = case.tensors[f"latents/{run}"][0]
     assert latents.shape == expected.shape
     worst = float((latents - expected).abs().max() / expected.std())
     tolerance = 1e-5 if case.config.get("method") == "id_forcing" else TOLERANCE
@@ -141,10 +140,8 @@ def test_what_people_choose_by_name_is_what_was_recorded(peers, name, method, ru
 def roll_out(case: Case, run_name: str) -> MethodCache:
     """The cache that a whole run ends with; the latents must be the recorded ones."""
     run = read_run(case, run_name)
-    cache = new_cache(case, run, "cpu", "sdpa")
-    start = split_start_latents(run.start, run.schedule.frames_per_block)
-    script = script_of(run.prompts, run.schedule, run.embeds, switches=run.switches, start_blocks=len(start))
-    blocks = rollout(WanVideoModel(case.model(), torch.float32), cache, script, run.noise, start)
+    cache = new_cache(case, run)
+    blocks = rollout(WanVideoModel(case.model(), torch.float32), cache, run.script, run.noise, run.start)
     assert_as_recorded(case, run_name, torch.cat([block.latents for block in blocks]))
     assert isinstance(cache, MethodCache)
     return cache
@@ -183,25 +180,25 @@ def test_the_window_ends_with_the_recorded_keys_and_values(peers, monkeypatch, m
         assert [c.tolist() for c in chosen] == recorded
     if f"cache_k_last_layer/{run}" not in case.tensors:
         return  # the end of this run's cache was not recorded
-    k = by_head(case.tensor(f"cache_k_last_layer/{run}"), cache.rope.frame_tokens)
+    k = by_head(case.tensors[f"cache_k_last_layer/{run}"], cache.rope.frame_tokens)
     # recorded without any rotation, in slot 0 of Infinity-RoPE with it; MemRoPE stores keys like that, too
     if cache.policy.rope == "contiguous" and not isinstance(cache, MemRoPECache):
         turned = cache.rope.rotate_spatial(k)
         k = torch.cat((k[:, :1], turned[:, 1:]), dim=1) if method == "infinity_rope" else turned
-    assert (cache.k[-1] - k).abs().max() < TOLERANCE
+    assert (cache.slots[-1][0] - k).abs().max() < TOLERANCE
     if method == "memflow":
-        bank = by_head(case.tensor(f"bank_k_last_layer/{run}"), cache.rope.frame_tokens)
-        assert (cache.bank_k[-1] - bank).abs().max() < TOLERANCE
+        bank = by_head(case.tensors[f"bank_k_last_layer/{run}"], cache.rope.frame_tokens)
+        assert (cache.bank[-1][0] - bank).abs().max() < TOLERANCE
     else:
-        v = by_head(case.tensor(f"cache_v_last_layer/{run}"), cache.rope.frame_tokens)
-        assert (cache.v[-1] - v).abs().max() < TOLERANCE
+        v = by_head(case.tensors[f"cache_v_last_layer/{run}"], cache.rope.frame_tokens)
+        assert (cache.slots[-1][1] - v).abs().max() < TOLERANCE
 
 
 @runs_of("rolling_sink", "memrope", "reward_forcing")
 def test_every_slot_holds_the_recorded_frame_at_the_recorded_position(peers, method, run):
     case = peers(method)
     recorded = read_run(case, run)
-    cache = new_cache(case, recorded, "cpu", "sdpa")
+    cache = new_cache(case, recorded)
     made: list[tuple[torch.Tensor, torch.Tensor]] = []  # keys and values of all frames, as the last pass stored them
     held = []
 
@@ -217,11 +214,10 @@ def test_every_slot_holds_the_recorded_frame_at_the_recorded_position(peers, met
         return event
 
     cache.write, cache.commit = note_pass, note_slots
-    start = split_start_latents(recorded.start, recorded.schedule.frames_per_block)
-    script = script_of(recorded.prompts, recorded.schedule, recorded.embeds, start_blocks=len(start))
-    for _ in rollout(WanVideoModel(case.model(), torch.float32), cache, script, recorded.noise, start):
+    model = WanVideoModel(case.model(), torch.float32)
+    for _ in rollout(model, cache, recorded.script, recorded.noise, recorded.start):
         pass
-    frames, positions = (case.tensor(f"slot_{name}/{run}").tolist() for name in ("frames", "positions"))
+    frames, positions = (case.tensors[f"slot_{name}/{run}"].tolist() for name in ("frames", "positions"))
     first_pass = method == "memrope" and run == "w10_s4"  # frame 3 stays as its noisiest pass made it
     for slots, row, places in zip(held, frames, positions, strict=True):
         expected = [(max(frame, -2), place) for frame, place in zip(row, places, strict=True) if frame != -1]
@@ -236,13 +232,13 @@ def keys_by_head(x: torch.Tensor, frame_tokens: int) -> torch.Tensor:
 
 def slot_of(cache: MethodCache, made: list, slot: int) -> tuple[int, int]:
     """The frame in a slot of the last layer, -2 for an average, and the temporal position of its keys."""
-    v = cache.v[-1][:, slot]
+    v = cache.slots[-1][1][:, slot]
     frame = next((number for number, (_, value) in enumerate(made) if torch.equal(value, v)), -2)
     if cache.policy.rope == "contiguous":
         return frame, slot
     k = cache.rope.rotate_spatial(made[frame][0][:, None])
     for position in range(len(made)):
-        if torch.allclose(cache.rope.rotate_temporal(k, [position]), cache.k[-1][:, slot : slot + 1], atol=1e-6):
+        if torch.allclose(cache.rope.rotate_temporal(k, [position]), cache.slots[-1][0][:, slot : slot + 1], atol=1e-6):
             return frame, position
     return frame, -1
 
@@ -284,7 +280,7 @@ def test_pyramid_forcing_attends_to_the_recorded_frames_at_the_recorded_position
 @runs_of("id_forcing")
 def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(peers, monkeypatch, method, run):
     case = peers(method)
-    frames, positions = (case.tensor(f"window_{name}/{run}").tolist() for name in ("frames", "positions"))
+    frames, positions = (case.tensors[f"window_{name}/{run}"].tolist() for name in ("frames", "positions"))
     seen: dict[int, tuple[list[int], list[int]]] = {}
     context = IdForcingCache.context
 
@@ -299,15 +295,14 @@ def test_id_forcing_attends_to_the_recorded_frames_at_the_recorded_positions(pee
     monkeypatch.setattr(IdForcingCache, "context", noting)
     model = WanVideoModel(case.model(), torch.float32)
     recorded = read_run(case, run)
-    cache = new_cache(case, recorded, "cpu", "sdpa")
+    cache = new_cache(case, recorded)
     first: dict[int, list] = {}
 
     def at_first_step(block, step, latents):
         if step == 1:
             first[block] = seen[block]
 
-    script = script_of(recorded.prompts, recorded.schedule, recorded.embeds)
-    video = RolloutInputs(script, recorded.noise, recorded.schedule.frames_per_block, on_step=at_first_step)
+    video = RolloutInputs(recorded.script, recorded.noise, recorded.schedule.frames_per_block, on_step=at_first_step)
     list(recorded.policy.rollout(model, cache, video))
     for block, (found, places) in first.items():
         wanted = [(frame, place) for frame, place in zip(frames[block], positions[block], strict=True) if frame != -1]
@@ -328,31 +323,31 @@ def test_echo_forcing_chooses_the_recorded_tokens_and_begins_scenes_as_recorded(
     def note_scene(self, *args, switch=EchoForcingCache.switch_prompt):
         switch(self, *args)
         _, scene = self.scenes()[self.block]
-        begun.append((self.block, scene.source, scene.jump, self.layers[0].k[:, 0].clone()))
+        begun.append((self.block, scene.source, scene.jump, self.layers[0].kv[0][:, 0].clone()))
 
-    def note_block(self, prompt, finish=EchoForcingCache.finish):
+    def note_block(self, finish=EchoForcingCache.finish):
         weights.append([state.weights[: self.kept].flatten().clone() for state in self.layers])
         slots.append(self.filled)
-        finish(self, prompt)
+        finish(self)
 
     monkeypatch.setattr(EchoForcingCache, "switch_prompt", note_scene)
     monkeypatch.setattr(EchoForcingCache, "finish", note_block)
     assert_as_recorded(case, run, replay(case, run).latents)
     if f"selected/{run}" in case.tensors:
-        recorded = case.tensor(f"selected/{run}").flatten(0, 1)
+        recorded = case.tensors[f"selected/{run}"].flatten(0, 1)
         assert [tokens.tolist() for tokens in chosen] == [row[row >= 0].tolist() for row in recorded]
     else:
         assert not chosen
     tokens = case.config["frame_tokens"]
-    assert [filled * tokens for filled in slots] == case.tensor(f"cache_len_tokens/{run}").tolist()
+    assert [filled * tokens for filled in slots] == case.tensors[f"cache_len_tokens/{run}"].tolist()
     switches = case.config["facts"][run].get("switches", [])
     expected = [(switch["block"], switch["memory_from_scene"], switch["jump"]) for switch in switches]
     assert [scene[:3] for scene in begun] == expected
     for number, (*_, memory) in enumerate(begun):
-        stored = case.tensor(f"memory_k/{run}")[number, 0].transpose(0, 1)
+        stored = case.tensors[f"memory_k/{run}"][number, 0].transpose(0, 1)
         assert (memory - stored).abs().max() < TOLERANCE
     if f"weights/{run}" in case.tensors:
-        for block, per_layer in enumerate(case.tensor(f"weights/{run}")):
+        for block, per_layer in enumerate(case.tensors[f"weights/{run}"]):
             for recorded, found in zip(per_layer, weights[block], strict=True):
                 assert (recorded[: len(found)] - found).abs().max() < TOLERANCE if len(found) else True
                 assert (recorded[len(found) :] == 1).all()
@@ -364,14 +359,14 @@ def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
     chosen = noted(monkeypatch, DeepForcingCache, "choose")
     cache = roll_out(case, run)
     last = cache.layers[-1]
-    assert last.sink_start == int(case.tensor(f"sink_start_frame/{run}")[-1])
-    length = int(case.tensor(f"cache_len_tokens/{run}")[-1])
-    assert last.k.shape[1] == length
-    for name, held in (("k", last.k), ("v", last.v)):
-        stored = case.tensor(f"cache_{name}_last_layer/{run}")[0, :length].transpose(0, 1)
+    assert last.sink_start == int(case.tensors[f"sink_start_frame/{run}"][-1])
+    length = int(case.tensors[f"cache_len_tokens/{run}"][-1])
+    assert last.kv.shape[2] == length
+    for name, held in zip("kv", last.kv, strict=True):
+        stored = case.tensors[f"cache_{name}_last_layer/{run}"][0, :length].transpose(0, 1)
         assert (held - stored).abs().max() < 2 * TOLERANCE  # the sinks are turned again and again
     if f"selected/{run}" in case.tensors:
-        recorded = case.tensor(f"selected/{run}").flatten(0, 1)
+        recorded = case.tensors[f"selected/{run}"].flatten(0, 1)
         sinks = cache.policy.sink_frames * cache.rope.frame_tokens
         assert [(sinks + c).tolist() for c in chosen] == [row[row >= 0].tolist() for row in recorded]
     else:
@@ -384,13 +379,13 @@ def test_forcing_kv_keeps_the_recorded_chunks(peers, monkeypatch, method, run):
     chosen = noted(monkeypatch, ForcingKVCache, "choose")
     cache = roll_out(case, run)
     if f"kept_chunks/{run}" in case.tensors:
-        recorded = case.tensor(f"kept_chunks/{run}").tolist()
+        recorded = case.tensors[f"kept_chunks/{run}"].tolist()
         assert [c.tolist() for c in chosen] == [row for row in recorded if row[0] >= 0]
     else:
         assert not chosen
     for name, kind in (("spatial", cache.static_last), ("temporal", cache.dynamic_last)):
-        stored = by_head(case.tensor(f"group_{name}_k_last_layer/{run}"), cache.rope.frame_tokens)
-        assert (kind[3].k - stored).abs().max() < TOLERANCE
+        stored = by_head(case.tensors[f"group_{name}_k_last_layer/{run}"], cache.rope.frame_tokens)
+        assert (kind[3][0] - stored).abs().max() < TOLERANCE
 
 
 @runs_of("dummy_forcing")
@@ -401,7 +396,7 @@ def test_dummy_forcing_finds_the_recorded_groups_of_heads(peers, monkeypatch, me
     roll_out(case, run)
     recorded = case.config["facts"][run]["head_groups"]
     assert groups == [[{kind: layer[kind] for kind in ("first", "mid", "last")} for layer in recorded]]
-    assert (torch.stack(shares) - case.tensor(f"attention_shares/{run}")).abs().max() < 1e-5
+    assert (torch.stack(shares) - case.tensors[f"attention_shares/{run}"]).abs().max() < 1e-5
 
 
 def test_the_command_line_replays_a_case_of_another_method(peers, tmp_path):

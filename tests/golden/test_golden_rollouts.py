@@ -13,15 +13,14 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.method import RolloutInputs
+from headforcing.headforcing_core.cache.method import RolloutInputs, VideoFacts
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.rolling_forcing import (
     SCHEDULE,
     RollingCache,
     RollingForcing,
-    check_window,
-    context,
+    attended_blocks,
 )
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
@@ -118,9 +117,9 @@ def test_a_rolling_window_gives_the_recorded_latents_and_leaves_the_recorded_cac
     assert worst < TOLERANCE, f"latents differ by {worst:.1e} of their spread"
 
     cache = video.cache
-    frames = [block * FRAMES_PER_BLOCK + i for block in cache.held for i in range(FRAMES_PER_BLOCK)]
+    frames = [block * FRAMES_PER_BLOCK + i for block in cache.past[-1] for i in range(FRAMES_PER_BLOCK)]
     assert frames == [slot[0] for slot in rolling.config["cache_states_last_layer"][name][-1]["slots"]]
-    keys, values = (torch.cat(part, dim=1) for part in zip(*cache.past[-1].values(), strict=True))
+    keys, values = torch.cat([*cache.past[-1].values()], dim=2)
     recorded = [rolling.tensors[f"cache_{kind}_last_layer/{name}"][0] for kind in "kv"]
     # [tokens, heads, d] -> [heads, frames, s, d]; the anchor's keys are recorded without any rotary embedding
     k, v = (x.unflatten(0, (-1, cache.rope.frame_tokens))[: len(frames)].permute(2, 0, 1, 3) for x in recorded)
@@ -196,12 +195,11 @@ def test_a_long_rolling_video_holds_no_more_than_a_short_one():
     held = []
     inputs = RolloutInputs(tiny.script([0] * 40), tiny.noise())
     for block in RollingForcing().rollout(tiny.video, cache, inputs):
-        held.append((len(cache.held), cache.occupied, cache.bytes, sum(len(x) for x in block.unfinished)))
-        assert cache.held[0] == 0 and cache.block == block.index + 1
+        held.append((len(cache.past[-1]), cache.past[-1][0].nbytes, sum(len(x) for x in block.unfinished)))
+        assert min(cache.past[-1]) == 0 and cache.block == block.index + 1
         assert all(x.untyped_storage().nbytes() == x.nbytes for x in (block.latents, *block.unfinished))
     assert held[7:-4] == [held[7]] * 29
-    frames = 8 * FRAMES_PER_BLOCK
-    assert held[7] == (8, frames * 4, 2 * frames * 6 * 16 * 4 * 4, 4 * FRAMES_PER_BLOCK)
+    assert held[7] == (8, 2 * 2 * FRAMES_PER_BLOCK * 6 * 16 * 4, 4 * FRAMES_PER_BLOCK)
 
 
 @pytest.mark.parametrize("count", [1, 6, 10])
@@ -219,22 +217,23 @@ def test_a_rolling_video_goes_on_from_finished_and_unfinished_blocks(count):
 
 def test_what_a_rolling_pass_attends_to():
     held = [0, 3, 4, 5, 6, 7, 8, 9]
-    assert context([0], range(0, 4), clean=False) == {}
-    assert context([0], range(1, 6), clean=False) == {0: 0}
-    assert context(held, range(10, 15), clean=False) == {0: 8, 9: 9}
-    assert context(held, range(10, 11), clean=False) == {0: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
-    assert context([0, 1, 2, 3, 4, 5], range(6, 7), clean=True) == {block: block for block in range(6)}
-    assert context([0, 1, 2, 3, 4, 5, 6], range(7, 8), clean=True) == {block: block for block in range(1, 7)}
-    assert context(held, range(10, 11), clean=True) == {block: block for block in range(4, 10)}
+    assert attended_blocks([0], range(0, 4), clean=False) == {}
+    assert attended_blocks([0], range(1, 6), clean=False) == {0: 0}
+    assert attended_blocks(held, range(10, 15), clean=False) == {0: 8, 9: 9}
+    assert attended_blocks(held, range(10, 11), clean=False) == {0: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}
+    assert attended_blocks([0, 1, 2, 3, 4, 5], range(6, 7), clean=True) == {block: block for block in range(6)}
+    assert attended_blocks([0, 1, 2, 3, 4, 5, 6], range(7, 8), clean=True) == {block: block for block in range(1, 7)}
+    assert attended_blocks(held, range(10, 11), clean=True) == {block: block for block in range(4, 10)}
 
 
 def test_videos_that_no_rolling_window_fits_are_refused():
-    with pytest.raises(HeadForcingError, match="5 steps needs a video of at least 5 blocks .* got 4"):
-        check_window(SCHEDULE, 4)
-    with pytest.raises(HeadForcingError, match="at most 6 steps fit, got 7"):
-        check_window(Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10)
-    with pytest.raises(HeadForcingError, match="same noise levels"):
-        check_window(Schedule.warped([1000, 500], first=[1000]), 10)
+    for schedule, blocks, words in (
+        (SCHEDULE, 4, "5 steps needs a video of at least 5 blocks .* got 4"),
+        (Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10, "at most 6 steps fit, got 7"),
+        (Schedule.warped([1000, 500], first=[1000]), 10, "same noise levels"),
+    ):
+        with pytest.raises(HeadForcingError, match=words):
+            RollingForcing().for_video(VideoFacts(schedule, blocks))
 
 
 @pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
@@ -345,6 +344,6 @@ def test_replay_gives_the_recorded_latents_too(repo_root, shared_dir, which, met
     if folder is None or not (folder / "peers" / method).is_dir():
         pytest.skip(f"the recordings of {method} (../shared/golden/peers) are not here; only the subset was checked")
     case = Case.open(folder / "peers" / method)
-    expected = case.tensor(f"latents/{name}")
+    expected = case.tensors[f"latents/{name}"]
     expected = expected[0] if method == "rolling_forcing" else expected[:, 0].flatten(0, 1)
     assert error(replay(case, name).latents, expected) < TOLERANCE

@@ -66,7 +66,7 @@ SPOILED = {
     "no block size": (put("frames_per_block", None), "frames_per_block"),
     "no roles": (put(*RUN, "roles", None), "roles"),
     "an unknown role": (put(*RUN, "roles", [["boss"] * 4] * 4), "boss"),
-    "frames that are no number": (put(*RUN, "frames", "many"), "frames"),
+    "frames that are no number": (put(*RUN, "frames", "many"), "paper_defaults of the case cannot be used"),
     "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
     "dimensions of another model": (put("model", "text_dim", 47), "text_embedding"),
     "tensors that are garbage": (

@@ -58,7 +58,7 @@ def waits() -> Counter[str]:
 @pytest.mark.parametrize("folder", RECORDINGS, ids=lambda folder: folder.name)
 def test_a_recorded_run_of_every_method_comes_out_again(folder: Path):
     case = Case.open(folder)
-    run = min(case.config["runs"], key=lambda name: len(case.tensor(f"latents/{name}")))
+    run = min(case.config["runs"], key=lambda name: len(case.tensors[f"latents/{name}"]))
     here, there = (replay(case, run, device, "sdpa") for device in ("cpu", "cuda"))
     close(there.latents, here.latents)
     admitted = [[event["admitted"] for event in made.memory_events] for made in (here, there)]
