@@ -165,7 +165,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         model = model_wrap.model_patcher
         check_text_width(model, self.request.embeds.values())
         render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, fingerprint(model))
-        plan = render.job(render.plan()).take_found_roles(render.plan)
+        plan = render.planned()
         if plan.restart_frames:
             raise HeadForcingError(
                 f"method {render.options.method} encodes video frames between its rollouts; use Head Forcing Sampler "

@@ -8,10 +8,10 @@ import torch
 from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.rules import remark_on_rule
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
-from ..headforcing_core.render.options import RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
@@ -69,12 +69,16 @@ class HeadForcingSampler(helpers.FileNode):
     ) -> io.NodeOutput:
         begins_with = {name: settings.pop(name, None) for name in STARTS}
         part = Part.of(cls.hidden)
-        part.check_start(begins_with["start_frames"])
+        if part.draft and begins_with["start_frames"] is not None:
+            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
         asked = settings["width"], settings["height"]
-        settings["width"], settings["height"] = width, height = size_for(model, *asked)
-        options, notes = _options(model, positive, settings, options, part)
-        if begins_with["start_frames"] is None and (width, height) != asked:
-            notes.append(f"width and height: {width}x{height}, what the model was made for")
+        settings["width"], settings["height"] = made_for = size_for(model, *asked)
+        options, notes = options_for(model, sampler_options(settings, options))
+        width, height = part.size(options.width, options.height, options.schedule.latents)
+        options = replace(options, width=width, height=height)
+        notes += other_blocks(positive, options)
+        if begins_with["start_frames"] is None and made_for != asked:
+            notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
         positive = fitted(positive, options)
         timeline, embeds = timeline_of(positive, options.seconds)
         check_text_width(model, embeds.values())
@@ -100,7 +104,7 @@ class HeadForcingSampler(helpers.FileNode):
             part=part,
             pictures=pictures_of(options, positive, vae),
         )
-        planned = render.job(render.plan()).take_found_roles(render.plan)
+        planned = render.planned()
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
         check_room([needs := render.check_needs(planned, count)])
         report = ["", needs.describe(), *notes, *start.notes]
@@ -111,7 +115,9 @@ class HeadForcingSampler(helpers.FileNode):
             videos, lines = _sample(render, planned, count, progress)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        plan_text = describe(_with_story(planned, plan), compute_dtype(model))
+        # the story of the last plan; roles that have been found since are not in it
+        told = {name: vars(plan)[name] for name in ("timeline", "story", "alike", "rows", "video_frames")}
+        plan_text = describe(replace(planned, **told), compute_dtype(model))
         head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
@@ -120,22 +126,6 @@ class HeadForcingSampler(helpers.FileNode):
             [_video(made) for made in videos],
             ui=progress.player.output(files) if files else None,
         )
-
-
-def _options(
-    model: Any, positive: list[Any], settings: dict[str, Any], chosen: Any, part: Part
-) -> tuple[RenderOptions, list[str]]:
-    """The options of a part of the video on this MODEL, and lines of the report; `chosen` is the input *options*."""
-    options, lines = options_for(model, sampler_options(settings, chosen))
-    width, height = part.size(options.width, options.height, options.schedule.latents)
-    options = replace(options, width=width, height=height)
-    return options, lines + other_blocks(positive, options)
-
-
-def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
-    """A plan with the story of another; roles that have been found since are not in it."""
-    story = {name: getattr(current, name) for name in ("timeline", "story", "alike", "rows", "video_frames")}
-    return replace(plan, **story)
 
 
 def _sample(

@@ -22,7 +22,7 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_video(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
+    return [*_video(), *_method(), *_memory(), *_files(), options_input(), *_starts()]
 
 
 def method_inputs() -> list[Any]:
@@ -30,7 +30,12 @@ def method_inputs() -> list[Any]:
     inputs = [*_method(), *_memory(), *_guards()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")
-    return [*inputs, _method_options()]
+    method_options = helpers.explain(
+        io.String.Input("method_options", default=DEFAULTS.method_options, optional=True),
+        "Options of the chosen method, such as window_frames=12, sink_frames=3. Empty: those of its paper. A "
+        "wrong name gets an error that lists all of them.",
+    )
+    return [*inputs, method_options]
 
 
 def options_input(
@@ -146,23 +151,12 @@ def _guards() -> list[Any]:
     ]
 
 
-def _method_options() -> Any:
-    return helpers.explain(
-        io.String.Input("method_options", default=DEFAULTS.method_options, optional=True),
-        "Options of the chosen method, such as window_frames=12, sink_frames=3. Empty: those of its paper. A "
-        "wrong name gets an error that lists all of them.",
-    )
-
-
-def _batch() -> Any:
-    return helpers.advanced(
-        io.Int.Input("batch_size", default=1, min=1, max=64),
-        "Number of videos, rendered one after another, each with its own noise.",
-    )
-
-
 def _files() -> list[Any]:
     return [
+        helpers.advanced(
+            io.Int.Input("batch_size", default=1, min=1, max=64),
+            "Number of videos, rendered one after another, each with its own noise.",
+        ),
         helpers.explain(
             io.Boolean.Input("resume", default=True, optional=True),
             "Store every finished block in ComfyUI/output/head_forcing. The same graph queued again resumes, "

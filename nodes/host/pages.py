@@ -128,19 +128,10 @@ def client() -> str:
     return PromptServer.instance.client_id or ""
 
 
-def _showing(client: str, workflow: str) -> dict[str, _Page]:
+def showing(client: str, workflow: str) -> dict[str, _Page]:
+    """The page that queued a workflow and all others that show it, by client id; empty where no page has asked."""
     with _lock:
         return {known: page for known, page in _pages.items() if known == client or workflow in page.workflows}
-
-
-def showing(client: str, workflow: str) -> list[str]:
-    """Client ids of the page that queued a workflow and of all others that show it; empty where no page has asked."""
-    return list(_showing(client, workflow))
-
-
-def play_growing(client: str, workflow: str) -> bool:
-    """Whether all pages that show a workflow play files that grow."""
-    return all(page.grows for page in _showing(client, workflow).values())
 
 
 def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:

@@ -74,7 +74,7 @@ class NodePlayer:
     @property
     def grows(self) -> bool:
         """Whether all pages play files that grow; else they are shown previews until the file is finished."""
-        return pages.play_growing(self._client, self._about["workflow"])
+        return all(page.grows for page in pages.showing(self._client, self._about["workflow"]).values())
 
     def show(
         self,

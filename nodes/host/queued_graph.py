@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import LatentFormat
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
@@ -31,8 +30,10 @@ def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, An
     """
     found = list(_sources(hidden, inputs_of(hidden, hidden.unique_id).get(name)))
     found = [each for each in found if hidden.prompt[each].get("class_type") == class_type]
-    if len(found) > 1:
-        found = [each for each in found if _has(inputs_of(hidden, each), values)]
+    if len(found) > 1:  # inputs that are left out or links have no values to compare
+        given = {each: inputs_of(hidden, each) for each in found}
+        known = {each: {name: value for name, value in given[each].items() if not is_link(value)} for each in found}
+        found = [each for each in found if all(known[each].get(name, value) == value for name, value in values.items())]
     return found[0] if found else None
 
 
@@ -46,11 +47,6 @@ def _sources(hidden: Any, link: Any) -> Iterator[str]:
         seen.add(link[0])
         yield link[0]
         waiting.extend(inputs_of(hidden, link[0]).values())
-
-
-def _has(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether inputs that are neither left out nor links have these values."""
-    return all(name not in inputs or is_link(inputs[name]) or inputs[name] == values[name] for name in values)
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -116,11 +112,6 @@ class Part:
             return width, height
         multiple = latents.side_multiple
         return max(multiple, width // 2 // multiple * multiple), max(multiple, height // 2 // multiple * multiple)
-
-    def check_start(self, start_frames: Any) -> None:
-        """Refuse a draft of latents that have their size already."""
-        if self.draft and start_frames is not None:
-            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
 
     def describe(self, plan: RenderPlan) -> str:
         """Words before a status line; empty for all of the video."""

@@ -83,6 +83,10 @@ class HostRender:
         start_frames = 0 if self.start.latents is None else self.start.latents.shape[1]
         return self.options.plan(wan_config(self.model), self.timeline, start_frames, profile)
 
+    def planned(self) -> RenderPlan:
+        """The checked render with roles that an earlier one has found."""
+        return self.job(self.plan()).take_found_roles(self.plan)
+
     def job(self, plan: RenderPlan, video: int = 0) -> RenderJob:
         """One video of a plan."""
         inner, options, start = self.model.model, self.options, None

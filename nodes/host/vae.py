@@ -271,7 +271,15 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
         latents, dropped = _whole_blocks(value, options.schedule)
         note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
         return Given(latents, notes=(note,) if dropped else ())
-    start = _image(options, value) if name == "start_image" else _video(options, value)
+    size, schedule = (options.width, options.height), options.schedule
+    if name == "start_image":
+        instead = "connect a short video to start_video"
+        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
+        start = Start.image(one_image(value, name, f", or {instead}"), size, "the start image", frames)
+    else:  # the last seconds, of what *Video Slice* left of it
+        source, window = value.get_stream_source(), helpers.window_of(value)
+        seconds, frames, fps = DEFAULT_START_SECONDS, schedule.frames_per_block, schedule.latents.fps
+        start = Start(*read_section(source, size, seconds, "last", frames, window, fps))
     _check_encoder(options, vae, name)
     latents = vae.encode(start.video_frames).transpose(1, 2)
     return Given(latents, start.key(codec_of(vae)), start.about, (f"starts with {start.about}",))
@@ -315,14 +323,6 @@ def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
     check_vae(vae, options.schedule.latents)
 
 
-def _image(options: RenderOptions, images: Tensor) -> Start:
-    """An IMAGE `[1, h, w, 1, 3 or 4 channels]`."""
-    instead = "connect a short video to start_video"
-    frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
-    picture = one_image(images, "start_image", f", or {instead}")
-    return Start.image(picture, (options.width, options.height), "the start image", frames)
-
-
 def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
     """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
     if len(images) != 1:
@@ -331,11 +331,3 @@ def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
         )
     picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
     return picture.float().cpu()
-
-
-def _video(options: RenderOptions, video: Any) -> Start:
-    """The last seconds of a VIDEO, of what *Video Slice* left of it."""
-    source, window = video.get_stream_source(), helpers.window_of(video)
-    size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
-    fps = options.schedule.latents.fps
-    return Start(*read_section(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps))

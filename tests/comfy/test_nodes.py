@@ -306,6 +306,43 @@ def test_core_samplers_take_the_loaded_model_too(comfy: ComfyServer, tiny: Comfy
     assert by_core.shape == (1, 16, 6, 6, 10) and by_core.isfinite().all() and by_core.std() > 0.01
 
 
+def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServer):
+    graph = tiny_graph(UNET, resume=False)
+    plain = sampled(tiny, graph)
+    for dtype in ("bf16", "default"):
+        set_here = changed(graph, "sampler", model=["dtype", 0])
+        set_here["dtype"] = node("ModelComputeDtype", model=["model", 0], dtype=dtype)
+        found = sampled(tiny, set_here)
+        assert torch.equal(found, plain) == (dtype == "default") and (found - plain).abs().max() < 0.2
+
+
+def placed(graph: Graph, loader: str, device: str) -> Graph:
+    """The graph with core's nodes between what `loader` gives and the nodes that take it."""
+    links = {name: [name, 0] for name in ("SelectModelDevice", "MultiGPU_WorkUnits", "SelectVAEDevice")}
+    taken = {"model": links["MultiGPU_WorkUnits"], "vae": links["SelectVAEDevice"]}
+    for name, each in list(graph.items()):
+        ours = {key: link for key, link in taken.items() if each["inputs"].get(key, [""])[0] == loader}
+        graph = changed(graph, name, **ours)
+    return graph | {
+        "SelectModelDevice": node("SelectModelDevice", model=[loader, 0], device=device),
+        "MultiGPU_WorkUnits": node("MultiGPU_WorkUnits", model=links["SelectModelDevice"], max_gpus=2),
+        "SelectVAEDevice": node("SelectVAEDevice", vae=[loader, 2], device=device),
+    }
+
+
+def test_a_render_on_chosen_devices_is_the_same(comfy: ComfyServer):
+    """The demo's objects, with the sampler that decodes, in the newest version; older ones have no such nodes."""
+    graph = demo_graph(seed=90, seconds=1.5, resume=False, vae=["demo", 2], filename_prefix="video/device")
+    graph = {name: graph[name] for name in ("demo", "timeline", "sampler")}
+    graph["timeline"] = changed(graph, "timeline", prompts="a red ball", seconds=1.5)["timeline"]
+    graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/device")
+    plain = queued(comfy, graph)
+    result = queued(comfy, placed(graph, "demo", "cpu"))
+    assert {"SelectModelDevice", "MultiGPU_WorkUnits", "SelectVAEDevice", "sampler"} <= set(result.executed)
+    assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, plain))
+    assert result.outputs["sampler"]["images"]
+
+
 # --- errors ----------------------------------------------------------------------------------------------------------
 
 

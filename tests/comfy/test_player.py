@@ -224,7 +224,8 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
     load("b")
     shows("of_b_00001_")
     assert editor.page_errors == []
-    assert editor.blocked == [], "the pack asked another machine for something"
+    others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]  # which the frontend asks itself
+    assert others == [], "the pack asked another machine for something"
 
 
 def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):

@@ -125,7 +125,7 @@ for background in (False, True):
         for kind, error in KINDS.items():
             if stage not in OTHERS.get(kind, only or STAGES) or (only and kind != "cancel"):
                 continue
-            if background and stage not in ("mid_step", "decode", "writer", "last_of_video"):
+            if background and stage not in ("decode", "writer"):
                 continue  # the thread has no part in the others
             folder = output / f"{stage}-{kind}-{background}"
             original, calls = getattr(owner, name), []
