@@ -85,35 +85,18 @@ def free_memory(device: torch.device | str) -> int | None:
 
 
 def _host_rooms(root: Path) -> Iterator[int]:
-    """Bytes that Linux leaves this process: of the machine, by `ulimit -v`, and by control groups (containers)."""
+    """Bytes that Linux leaves this process: of the machine, and by the control groups (containers) that it is in."""
     with suppress(OSError, KeyError):
         info = _numbers(root / "proc/meminfo")
         yield 1024 * (info["MemAvailable"] + info.get("SwapFree", 0))
-    with suppress(ImportError, OSError, KeyError):
-        import resource  # not on Windows
-
-        limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-        if limit != resource.RLIM_INFINITY:
-            yield max(0, limit - 1024 * _numbers(root / "proc/self/status")["VmSize"])
+    base = root / "sys/fs/cgroup"
     with suppress(OSError):
-        for line in filter(None, (root / "proc/self/cgroup").read_text(encoding="utf-8").split("\n")):
-            _, controllers, path = line.split(":", 2)
-            if "memory" in controllers.split(","):
-                yield from _group_rooms(root / "sys/fs/cgroup/memory", path, ("limit_in_bytes", "usage_in_bytes"))
-            elif not controllers:  # version 2
-                yield from _group_rooms(root / "sys/fs/cgroup", path, ("max", "current"))
-
-
-def _group_rooms(base: Path, path: str, names: tuple[str, str]) -> Iterator[int]:
-    """Bytes that a control group and each of those around it leave; what only holds files' pages counts as free."""
-    own = base / path.lstrip("/")
-    for group in (own, *own.parents):
-        if base in (group, *group.parents):
+        own = base / (root / "proc/self/cgroup").read_text(encoding="utf-8").partition("0::/")[2].strip()
+        for group in (group for group in (own, *own.parents) if base in (group, *group.parents)):
             with suppress(OSError, ValueError, KeyError):  # no limit is "max"
-                limit, used = (int((group / f"memory.{name}").read_text(encoding="ascii")) for name in names)
-                stat = _numbers(group / "memory.stat")
-                total = "total_" if "total_active_file" in stat else ""
-                yield max(0, limit - used + stat[f"{total}active_file"] + stat[f"{total}inactive_file"])
+                limit, used = (int((group / f"memory.{name}").read_text("ascii")) for name in ("max", "current"))
+                stat = _numbers(group / "memory.stat")  # what only holds files' pages counts as free
+                yield max(0, limit - used + stat["active_file"] + stat["inactive_file"])
 
 
 def _numbers(file: Path) -> dict[str, int]:

@@ -68,10 +68,12 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = temporary_path(path)
     try:
         with explained(f"{path} cannot be written"):
+            temporary.touch()
+            mode = temporary.stat().st_mode
             yield temporary
             with open(temporary, "rb+") as file:
                 os.fsync(file.fileno())  # data first, then the name: a crash must not leave `path` empty
-            temporary.chmod(0o666 & ~_umask())  # some writers create files that only their owner can read
+            temporary.chmod(mode)  # some writers create files that only their owner can read
             os.replace(temporary, path)
     finally:
         with suppress(OSError):  # the error that ended the block is the one to report
@@ -265,12 +267,6 @@ def _short(name: str) -> str:
     if len(data) <= _NAME_BYTES:
         return name
     return f"{data[: _NAME_BYTES - 9].decode(errors='ignore')}-{zlib.crc32(data):08x}"
-
-
-def _umask() -> int:
-    mask = os.umask(0)  # the only way to read it is to set it
-    os.umask(mask)
-    return mask
 
 
 def partial_path(path: Path) -> Path:

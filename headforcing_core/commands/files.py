@@ -17,7 +17,7 @@ from ..errors import HeadForcingError
 from ..files import claimed
 from ..head_profiles.profile import bundled_profiles, load_profile
 from ..methods.registry import ALIASES, METHODS, check_model, list_methods, method_names, method_policy, method_schedule
-from ..render.cards import MODELS, Card, Fit, card, paper_heads, released_needs, text_encoders
+from ..render.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
 from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
 from ..render.options import RenderOptions
@@ -121,7 +121,7 @@ def _parts_table(needs: Needs) -> str:
         ("while sampling: what the VAE keeps between blocks", needs.held),
         ("while decoding: VAE, what it keeps included", needs.decode),
         ("the most at any time", needs.rendering),
-        *((f"before that, alone: umT5-xxl in {file}", size) for file, size in text_encoders().items()),
+        *((f"before that, alone: umT5-xxl in {file}", size) for file, size in TEXT_ENCODERS.items()),
     ]
     return markdown_table(["of a minute, in bf16", "memory"], [[name, format_bytes(size)] for name, size in rows])
 

@@ -190,7 +190,7 @@ class LoadedModel:
         """
         if bar.render is None or (self.machine.peers is not None and not self.machine.peers.leads):
             return []
-        run, keys = bar.render.run.folder, bar.render.run.keys
+        run, keys = bar.render.run.folder, bar.render.job.keys
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "

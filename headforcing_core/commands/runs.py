@@ -7,35 +7,49 @@ import math
 
 from ..errors import HeadForcingError
 from ..render.describe import format_bytes
-from ..runs.stored import folder_bytes, prune, survey
-from ..runs.takes import list_takes
+from ..runs.stored import survey
+from ..runs.takes import disk_bytes, prune
 from .arguments import Result
 from .values import check_plot, save_plot
 
 
 def list_runs(args: argparse.Namespace) -> Result:
-    """List stored videos, the newest first."""
+    """List stored videos, the last begun first."""
     videos, problems = survey(args.folder)
     found, lines = [], []
     for video in videos:
-        size, prompts = folder_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
+        size, prompts = disk_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
         found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
-        note = "  (of an earlier version: can be loaded, is not resumed)" if video.earlier else ""
         done = f"{video.finished}/{len(video.keys)} blocks"
-        lines.append(f"{video.name}  {done}  {format_bytes(size)}  {prompts[0]}{note}")
+        lines.append(f"{video.name}  {done}  {format_bytes(size)}  {prompts[0]}")
     lines = [*(lines or [f"no runs in {args.folder}"]), *_damage_lines(problems)]
     return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
 
 
 def list_run_takes(args: argparse.Namespace) -> Result:
-    """Table of all takes, the last rendered first."""
-    takes, problems = list_takes(args.folder)
+    """Table of all takes, the last begun first."""
+    takes, problems = survey(args.folder)
     rows = [("take", "date", "length", "size", "name", "prompts")]
-    rows += [(str(e.video.take.number), e.date, e.length, e.size, e.video.name, e.story) for e in takes]
+    rows += [(str(take.take.number), take.date, take.length, take.size, take.name, take.story) for take in takes]
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
     lines = [*(table if takes else [f"no runs in {args.folder}"]), *_damage_lines(problems)]
-    return {"text": "\n".join(lines), "json": {"takes": [take.to_dict() for take in takes], "problems": problems}}
+    found = [
+        {
+            "name": take.name,
+            "take": take.take.number,
+            "date": take.date,
+            "seconds": round(take.seconds, 3),
+            "finished_seconds": round(take.finished_seconds, 3),
+            "blocks": len(take.keys),
+            "finished": take.finished,
+            "size": take.size,
+            "seeds": take.about.get("seeds", []),
+            "prompts": take.about["prompts"],
+        }
+        for take in takes
+    ]
+    return {"text": "\n".join(lines), "json": {"takes": found, "problems": problems}}
 
 
 def show_run(args: argparse.Namespace) -> Result:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from ..cache.query_score import QueryStatistics
+from ..cache.guards import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
 from ..files import replacing

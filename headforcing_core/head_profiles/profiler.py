@@ -2,7 +2,7 @@
 
 During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
 which share of attention goes to the first frame in the cache, to the current block, and to the frames between them. The
-same passes give the statistics of the queries that `cache/query_score.py` needs.
+same passes give the statistics of the queries that `cache/guards.py` needs.
 
 In a video of one prompt the first frame is an earlier frame of the scene, too, so its shares cannot tell a head that
 looks scenes up from one that looks at the first frame. A return story can: an opening, a scene, another one, and the
@@ -19,9 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.guards import AroundAttention
+from ..cache.guards import AroundAttention, query_means
 from ..cache.head_cache import HeadCache, HeadGroup
-from ..cache.query_score import query_means
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, sdpa, with_shares
 from ..model.wan import WanConfig

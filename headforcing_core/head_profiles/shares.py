@@ -54,7 +54,7 @@ class HeadShares:
     def add(self, prompt: int, block: int, step: int, shares: Tensor, queries: Tensor | None = None) -> None:
         """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step; all numbers count from 0.
 
-        `queries` are `[layers, heads, 3, head_dim / 2]`, see `cache.query_score.query_means`.
+        `queries` are `[layers, heads, 3, head_dim / 2]`, see `cache.guards.query_means`.
         """
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares

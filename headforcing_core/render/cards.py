@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import Tensor, nn
 
 from ..cache.policy import HeadRole
 from ..head_profiles.profile import HeadProfile
 from ..model.latents import WAN22
-from ..model.wan import WanConfig, WanModel
+from ..model.wan import WanConfig
 from ..timeline.timeline import parse_timeline
 from ..video.codec import decoder_memory
-from ..weights.umt5 import weights_bytes
 from .options import RenderOptions
 from .plan import RenderPlan
 from .remedies import remedies
@@ -58,6 +55,9 @@ MODELS = {
     "longlive2": WanConfig(dim=3072, ffn_dim=14336, num_heads=24, in_dim=WAN22.channels, out_dim=WAN22.channels),
 }
 
+WEIGHTS = {"self_forcing": 2_837_993_600, "longlive2": 9_999_575_424}  # bytes of theirs in bf16
+TEXT_ENCODERS = {"scaled fp8": 7_083_630_592, "bf16": 11_714_142_208}  # bytes of encoding with umT5-xxl, by its file
+
 
 def paper_heads(config: WanConfig) -> HeadProfile:
     """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more; the cache's size depends
@@ -80,59 +80,22 @@ def released_needs(width: int, height: int, family: str = "self_forcing") -> tup
     profile = None if family == "self_forcing" else paper_heads(config)
     plan = options.plan(config, parse_timeline("a minute", SECONDS), profile=profile)
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
-    return plan, needs_of(plan, _DTYPE, _weight_bytes(family), decoder=decoder)
-
-
-@cache
-def _weight_bytes(family: str) -> int:
-    config = MODELS[family]
-    with torch.device("meta"):  # of one layer: all layers are alike, and thirty take a while to make
-        model = WanModel(replace(config, num_layers=1))
-    numbers = _numbers(model) + (config.num_layers - 1) * _numbers(model.blocks)
-    return numbers * _DTYPE.itemsize
-
-
-def _numbers(module: nn.Module) -> int:
-    return sum(weight.numel() for weight in module.parameters())
+    return plan, needs_of(plan, _DTYPE, WEIGHTS[family], decoder=decoder)
 
 
 def card(size: float, width: int, height: int, family: str = "self_forcing") -> Card:
     """Compute what fits on a card of `size` GiB."""
     plan, needs = released_needs(width, height, family)
     room = int(size * 2**30) - IN_USE - MARGIN
-    places = {file: "GPU" if needed <= room else "CPU" for file, needed in text_encoders().items()}
+    places = {file: "GPU" if needed <= room else "CPU" for file, needed in TEXT_ENCODERS.items()}
     return Card(size, room, _fit(plan, needs, room, COMMAND_LINE), _fit(plan, needs, room, COMFYUI), places)
 
 
-@cache
-def text_encoders() -> dict[str, int]:
-    """Bytes of encoding a prompt with umT5-xxl, by its file."""
-    kinds = {"scaled fp8": (torch.float8_e4m3fn, torch.float16), "bf16": (_DTYPE, _DTYPE)}
-    return {file: weights_bytes(released_umt5(*dtypes), _DTYPE) for file, dtypes in kinds.items()}
-
-
 def _fit(plan: RenderPlan, needs: Needs, room: int, host: Host) -> Fit:
-    how, wanted = "", needs.wanted(host)
-    if wanted > room:
+    how = ""
+    if needs.wanted(host) > room:
         remedy = next(remedies(needs, plan, _DTYPE, room, host), None)
         if remedy is None:
             return Fit(None)
-        how, wanted, needs = remedy.text, remedy.bytes, remedy.needs
-    resident = min(needs.weights, room - needs.besides_weights)
-    return Fit(how, wanted, resident)
-
-
-def released_umt5(matrices: torch.dtype, others: torch.dtype) -> dict[str, Tensor]:
-    """The weights of umT5-xxl's encoder under transformers' names, on the meta device."""
-    dim, wide, heads, layers, vocabulary, buckets = 4096, 10240, 64, 24, 256384, 32
-    shapes: dict[str, Sequence[int]] = {"shared.weight": (vocabulary, dim), "encoder.final_layer_norm.weight": (dim,)}
-    for layer in range(layers):
-        block = f"encoder.block.{layer}.layer."
-        shapes |= {f"{block}0.SelfAttention.{name}.weight": (dim, dim) for name in "qkvo"}
-        shapes |= {f"{block}1.DenseReluDense.{name}.weight": (wide, dim) for name in ("wi_0", "wi_1")}
-        shapes[f"{block}1.DenseReluDense.wo.weight"] = (dim, wide)
-        shapes[f"{block}0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
-        shapes |= {f"{block}{part}.layer_norm.weight": (dim,) for part in range(2)}
-    kinds = {name: others if len(shape) == 1 or name.endswith(("shared.weight", "bias.weight")) else matrices
-             for name, shape in shapes.items()}  # fmt: skip
-    return {name: torch.empty(shape, dtype=kinds[name], device="meta") for name, shape in shapes.items()}
+        how, needs = remedy.text, remedy.needs
+    return Fit(how, needs.wanted(host), min(needs.weights, room - needs.wanted(COMFYUI)))

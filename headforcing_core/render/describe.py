@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from ..cache.shape import CacheShape
+from ..head_profiles.rules import remark_on_rule
 from ..timeline.clock import video_frames_of
 from .plan import RenderPlan
 
@@ -32,7 +33,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
         if shape.frame_slots < everything
         else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
     ]
-    lines += [f"note: {remark}" for remark in plan.remarks]
+    lines += [f"note: {remark}" for remark in (remark_on_rule(plan.judged) if plan.judged is not None else ())]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(
             f"kept of scenes that may come back, in main memory: latent frames of {shape.policy.kept_scenes} scenes "

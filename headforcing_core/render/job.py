@@ -20,8 +20,6 @@ from ..head_profiles.auto import load_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
-from ..versions import versions
-from ..weights.finite import is_finite
 from .plan import RenderPlan
 from .remedies import too_large
 from .resources import Host, Needs, needs_of
@@ -126,25 +124,15 @@ class RenderJob:
 
     def check_finite(self) -> None:
         """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
-        for number, embed in enumerate(self.embeds.values(), 1):
-            if not is_finite(embed):
+        start = {} if self.start_latents is None else {"the start latents": self.start_latents}
+        pictures = {f"the picture @{name}": picture.latents for name, picture in self.pictures.items()}
+        prompts = {f"the embedding of prompt {number}": embed for number, embed in enumerate(self.embeds.values(), 1)}
+        for name, values in (start | pictures | prompts).items():
+            if not torch.isfinite(values).all():
+                model = "text encoder" if name in prompts else "VAE"
                 raise HeadForcingError(
-                    f"the text embedding of prompt {number} holds NaN or infinity: encode the prompts again, with the "
-                    "text encoder in bf16 or float32 instead of fp16"
+                    f"{name}: NaN or infinity; encode again, with the {model} in bf16 or float32 instead of fp16"
                 )
-        for name, picture in self.pictures.items():
-            if not is_finite(picture.latents):
-                raise HeadForcingError(
-                    f"the latents of the picture @{name} hold NaN or infinity: encode it again, with the VAE in bf16 "
-                    "or float32 instead of fp16"
-                )
-        start = () if self.start_latents is None else self.start_latents
-        bad = next((frame for frame, latents in enumerate(start) if not is_finite(latents)), None)
-        if bad is not None:
-            raise HeadForcingError(
-                f"the start latents hold NaN or infinity, first in latent frame {bad} of {len(start)}: encode the "
-                "video again, with the VAE in bf16 or float32 instead of fp16"
-            )
 
     def check_needs(
         self, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any
@@ -197,7 +185,6 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "restart_frames": list(plan.restart_frames),
         "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
         "latent_format": latent_format,
-        "versions": versions(),
     }
 
 

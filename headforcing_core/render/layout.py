@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..cache.guards import QueryStatistics
 from ..cache.method import Method, VideoFacts
 from ..cache.policy import CachePolicy
-from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile
@@ -19,7 +19,7 @@ from ..rollout.rows import BlockRow, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS, video_frames_of
 from ..timeline.switch import Blend
-from ..timeline.timeline import Timeline, format_timeline, parse_timeline
+from ..timeline.timeline import Timeline
 
 MAX_SIDE = 4096
 
@@ -91,8 +91,7 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
             f"start frames must fill whole blocks of {schedule.frames_per_block} latent frames, got {start_frames}"
         )
     clock = replace(schedule.clock, continues=start_frames > 0)
-    if timeline.clock != clock:
-        timeline = parse_timeline(format_timeline(timeline), timeline.seconds, clock, references=timeline.references)
+    timeline = timeline.on(clock)
     blocks = clock.blocks_for(seconds)
     segments = [segment for segment in timeline.segments if segment.start_block < blocks]
     segments[-1] = replace(segments[-1], end_block=blocks)
@@ -121,15 +120,11 @@ def _block_prompts(timeline: Timeline) -> list[str | Blend]:
 
 def _check_pictures(number: int, pictures: tuple[str, ...], most: int) -> None:
     """Refuse more pictures in a prompt than a scene holds with the method."""
-    if pictures and not most:
-        raise HeadForcingError(
-            f"prompt {number} names @{pictures[0]}, and this method holds no pictures; choose head_forcing, or "
-            "leave pictures out"
-        )
     if len(pictures) > most:
+        named = ", ".join(f"@{name}" for name in pictures)
         raise HeadForcingError(
-            f"prompt {number} names {len(pictures)} pictures, and with this method a scene holds up to {most}; name "
-            "fewer"
+            f"prompt {number} names {named}, and with this method a scene holds {most or 'no'} pictures; leave some "
+            "out, or choose head_forcing"
         )
 
 

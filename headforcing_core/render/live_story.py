@@ -91,45 +91,34 @@ class LiveEdits(Listener):
 
     def _take(self, timeline: Timeline) -> int:
         """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
-        render, before = self._render, self._render.job
+        render, before, run = self._render, self._render.job, self._render.run
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(before.plan, plan, render.script.begun)
-        needs = (needs_of(plan, before.dtype, 0).rendering for plan in (plan, before.plan))
-        self._story.check(plan, next(needs) - next(needs) + self._more_embeddings(plan))
-        job = self._with(plan)
+        new = [text for text in dict.fromkeys(plan.timeline.texts) if text not in before.embeds]
+        after, now = (needs_of(plan, before.dtype, 0).rendering for plan in (plan, before.plan))
+        known, more = next(iter(before.embeds.values())), after - now
+        if known.device.type == torch.device(render.place.device).type:  # new prompts lie there, too, at their longest
+            more += len(new) * plan.config.text_len * plan.config.text_dim * known.element_size()
+        self._story.check(plan, more)
+        job = self._with(plan, new)
         if first_difference(job.script.rows, render.script.rows) < min(render.script.begun, len(render.script)):
             raise HeadForcingError(
                 "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
             )
-        self._note(job)
+        if run.folder is not None:  # its note takes the place of the one on the video that will not be finished
+            run.known = run.folder.save_video(job.keys, job.about, () if run.known else before.keys)
         render.change(job)
         return block
 
-    def _new_texts(self, plan: RenderPlan) -> list[str]:
-        return [text for text in dict.fromkeys(plan.timeline.texts) if text not in self._render.job.embeds]
-
-    def _more_embeddings(self, plan: RenderPlan) -> int:
-        """Bytes of the prompts to encode, at their longest, where they lie in the memory that blocks are made in."""
-        known, config = next(iter(self._render.job.embeds.values())), plan.config
-        if known.device.type != torch.device(self._render.place.device).type:
-            return 0
-        return len(self._new_texts(plan)) * config.text_len * config.text_dim * known.element_size()
-
-    def _with(self, plan: RenderPlan) -> RenderJob:
-        """The job of another plan, with the embeddings of its prompts and no others; only new texts are encoded."""
-        job, new = self._render.job, self._new_texts(plan)
+    def _with(self, plan: RenderPlan, new: list[str]) -> RenderJob:
+        """The job of another plan, with the embeddings of its prompts and no others; only `new` texts are encoded."""
+        job = self._render.job
         known = {**job.embeds, **(dict(zip(new, self._story.encode(new), strict=True)) if new else {})}
         embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
         about = {**job.about, **about_story(plan), **self._story.about()}
         changed = replace(job, plan=plan, embeds=embeds, about=about)
         changed.check_finite()
         return changed
-
-    def _note(self, job: RenderJob) -> None:
-        """Store the note of the new story's video in place of the one that will not be finished."""
-        run, before = self._render.run, self._render.job.keys
-        if run.folder is not None:
-            run.known = run.folder.save_video(job.keys, job.about, () if run.known else before)
 
 
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:

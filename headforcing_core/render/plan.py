@@ -11,16 +11,14 @@ from typing import cast
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Passes
+from ..cache.method import Method, Overlap, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames, warm_up_shape
 from ..head_profiles.profile import HeadProfile
-from ..head_profiles.rules import remark_on_rule
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
-from ..rollout.overlap import Overlap
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
 from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import format_time, video_frames_of
@@ -39,7 +37,7 @@ class RenderPlan(Layout):
         seed: of the noise, where the timeline sets no other.
         held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         auto: how head roles are found while sampling; None if they are known.
-        judged: the head profile that `remarks` are about.
+        judged: the head profile that a report has remarks on.
     """
 
     config: WanConfig
@@ -169,11 +167,6 @@ class RenderPlan(Layout):
         if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
             return script
         return number_recalls(script, self.policy.recalled(script))
-
-    @property
-    def remarks(self) -> list[str]:
-        """Sentences on the head profile, for reports."""
-        return [] if self.judged is None else remark_on_rule(self.judged)
 
     @property
     def policy(self) -> Method:

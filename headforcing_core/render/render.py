@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -25,16 +24,13 @@ from ..model.attention_backends import GroupedAttention, LayerAttention
 from ..rollout.loop import Block, JointModel
 from ..rollout.noise import SeededNoise
 from ..runs.folder import RunFolder
-from ..runs.stored import earlier_video
+from ..versions import versions
+from ..video.queue_thread import QueueThread
 from ..weights.finite import first_not_finite
-from .job import RenderJob
+from .job import RenderJob, about_story
 from .plan import RenderPlan
 from .result import RenderResult
-from .run import Run
-
-_EARLIER = "Head Forcing: all blocks are made again: %s in %s is of an earlier version, whose blocks no render reuses"
-
-log = logging.getLogger(__name__)
+from .run import WAITING_TASKS, Run, carry_out
 
 
 @dataclass(frozen=True)
@@ -99,7 +95,7 @@ class Render:
 
     def blocks(self) -> Iterator[Block]:
         """Yield all blocks, start blocks and those of earlier renders included; new ones are stored meanwhile."""
-        self.run.resume(self.job.start_latents, self._new_cache, self.script)
+        self.run.resume(self._new_cache, self.script)
         for listener in self.listeners:
             listener.begin(self)
         begun = time.perf_counter()
@@ -124,7 +120,7 @@ class Render:
         Raises HasBegunError for others.
         """
         self.script.replace(job.script)
-        self.job, self.run.plan, self.run.keys = job, job.plan, job.keys
+        self.job = self.run.job = job
         for listener in self.listeners:
             listener.change(job.plan, job.about)
 
@@ -214,21 +210,19 @@ def begin_render(
     if job.pictures:
         job = replace(job, pictures=place.share(dict(job.pictures)))
     job.check_finite()
-    name = attention_name(place.attention, place.attention_choice)
-    job = replace(job, about={**job.about, "attention": name})
+    about = {**job.about, "attention": attention_name(place.attention, place.attention_choice)}
+    if job.runs is not None:
+        about = {**about_story(job.plan), **about, "versions": versions()}
+    job = replace(job, about=about)
+    if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
+        job = replace(job, state_seconds=0.0)
     job.plan.check_encoder(job.codec is not None, "give `codec`")
     with ExitStack() as stack:
-        folder, keys, known, state_seconds = None, list[str](), False, job.state_seconds
+        folder, thread = None, None
         if job.runs is not None:
-            folder, keys = stack.enter_context(RunFolder(job.runs, job.setup, job.about, job.patience)), job.keys
-            known = folder.save_video(keys, job.about)
-            if not job.finished_blocks and (earlier := earlier_video(job.runs, job.about)) is not None:
-                log.warning(_EARLIER, earlier.name, job.runs)
-        if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
-            state_seconds = 0.0
-        run = stack.enter_context(Run(job.plan, folder, keys, state_seconds, place.share, job.until))
-        run.known = known
-        render = Render(job, model, place, run, listeners)
+            folder = stack.enter_context(RunFolder(job.runs, job.setup, job.about, job.patience))
+            thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
+        render = Render(job, model, place, Run(job, folder, thread, place.share), listeners)
         try:
             yield render
         finally:

@@ -21,11 +21,6 @@ from .plan import RenderPlan
 MARGIN = 500_000_000  # of a GPU's free memory: workspaces of libraries and gaps between allocations, not counted
 VIDEO_BITS_PER_PIXEL = 0.5  # H.264 at crf 18 rarely takes more
 NO_DECODER = DecoderMemory()
-_REMEDIES = 3
-_DISK_REMEDIES = {
-    "video": "decode later or to another disk",
-    "finished blocks": "keep none of them: turn resume off, or leave out --runs",
-}
 
 
 @dataclass(frozen=True)
@@ -84,9 +79,10 @@ class Needs:
     state: int = 0
     video: int = 0
 
-    def wanted(self, host: Host) -> int:
-        """Memory that the device must have, as the host counts it."""
-        return self.besides_weights if host.streams_weights else self.rendering
+    @property
+    def temporary(self) -> int:
+        """Memory of a pass or a chunk that is decoded, in turn, besides what stays allocated."""
+        return max(self.activations, self.decode - self.held)
 
     @property
     def working(self) -> int:
@@ -94,19 +90,9 @@ class Needs:
         return self.cache + self.prompt + self.graph + self.held + self.temporary
 
     @property
-    def temporary(self) -> int:
-        """Memory of a pass or a chunk that is decoded, in turn, besides what stays allocated."""
-        return max(self.activations, self.decode - self.held)
-
-    @property
-    def besides_weights(self) -> int:
-        """Memory that is needed even if no weights of the model stay on the device."""
-        return self.vae + self.working
-
-    @property
     def rendering(self) -> int:
         """Memory from the first block to the last."""
-        return self.weights + self.besides_weights
+        return self.weights + self.vae + self.working
 
     @property
     def memory(self) -> int:
@@ -117,24 +103,22 @@ class Needs:
     def disk(self) -> int:
         return self.run_folder + self.state + self.video
 
+    def wanted(self, host: Host) -> int:
+        """Memory that the device must have, as the host counts it: without weights where they are streamed."""
+        return self.vae + self.working if host.streams_weights else self.rendering
+
     def describe(self) -> str:
         """One line for memory and, if something is written, one for the disk."""
-        always = {
-            "weights": self.weights,
-            "KV cache": self.cache,
-            "prompt": self.prompt,
-            "VAE": self.vae,
-            "CUDA graph": self.graph,
-        }
+        always = {"weights": self.weights, "KV cache": self.cache, "prompt": self.prompt, "VAE": self.vae}
         sampling = {"activations": self.activations, "VAE features": self.held}
-        parts = [_parts(always), f"while sampling {_parts(sampling)}"]
+        parts = [_parts({**always, "CUDA graph": self.graph}), f"while sampling {_parts(sampling)}"]
         if self.decode:
             parts.append(f"while decoding {format_bytes(self.decode)}")
         if self.text_encoder:
             parts.append(f"before that the text encoder {format_bytes(self.text_encoder)}")
-        disk = {"finished blocks": self.run_folder, "cache state": self.state, "video": self.video}
         lines = [f"memory   about {format_bytes(self.memory)}: {'; '.join(parts)}"]
         if self.disk:
+            disk = {"finished blocks": self.run_folder, "cache state": self.state, "video": self.video}
             lines.append(f"disk     up to {format_bytes(self.disk)}: {_parts(disk)}")
         return "\n".join(lines)
 
@@ -176,14 +160,14 @@ def needs_of(
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
     return Needs(
         weights,
-        plan.cache_bytes(dtype),
-        one_pass,
-        2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
-        decoder.weights,
-        decoder.held,
-        decoder.peak,
-        one_pass if cuda_graph else 0,
-        text_encoder,
+        cache=plan.cache_bytes(dtype),
+        activations=one_pass,
+        prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
+        vae=decoder.weights,
+        held=decoder.held,
+        decode=decoder.peak,
+        graph=one_pass if cuda_graph else 0,
+        text_encoder=text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,
         state=plan.shape.bytes_of(plan.shape.frame_slots + scenes, dtype) if stores_state else 0,
         video=videos * round(pixels * VIDEO_BITS_PER_PIXEL / 8) if writes_video else 0,
@@ -224,9 +208,8 @@ def check_growth(more: int, free: int | None) -> None:
 
 def in_turn(renders: Sequence[Needs]) -> Needs:
     """The estimate for several renders in turn: memory of the one that needs most, disk of all of them."""
-    most = max(renders, key=lambda needs: needs.memory)
-    run_folder, video = sum(needs.run_folder for needs in renders), sum(needs.video for needs in renders)
-    return replace(most, run_folder=run_folder, state=sum(needs.state for needs in renders), video=video)
+    disk = {name: sum(vars(needs)[name] for needs in renders) for name in ("run_folder", "state", "video")}
+    return replace(max(renders, key=lambda needs: needs.memory), **disk)
 
 
 def check_disk(
@@ -239,24 +222,21 @@ def check_disk(
 
     The state of the cache is not counted: rendering continues without it. `remedy` is the cheapest one.
     """
-    writes = {"finished blocks": (run_folder, needs.run_folder), "video": (video, needs.video)}
-    disks: dict[int, dict[str, int]] = {}
-    places: dict[int, Path] = {}
-    for name, (folder, size) in writes.items():
-        if folder is not None:
-            disk = folder.stat().st_dev
-            places[disk] = folder
-            disks.setdefault(disk, {})[name] = size
-    for disk, sizes in disks.items():
-        wanted, free = sum(sizes.values()), shutil.disk_usage(places[disk]).free
+    disks: dict[int, list[tuple[Path, str, int, str]]] = {}
+    for folder, name, size, other in (
+        (video, "video", needs.video, "decode later or to another disk"),
+        (run_folder, "finished blocks", needs.run_folder, "keep none of them: turn resume off, or leave out --runs"),
+    ):
+        if folder is not None and size:
+            disks.setdefault(folder.stat().st_dev, []).append((folder, name, size, other))
+    for files in disks.values():
+        folder, wanted = files[-1][0], sum(size for _, _, size, _ in files)
+        free = shutil.disk_usage(folder).free
         if wanted > free:
-            remedies = [remedy]
-            for name, remedy in _DISK_REMEDIES.items():
-                if sizes.get(name):
-                    remedies.append(f"{remedy} (saves {format_bytes(sizes[name])})")
+            remedies = [remedy, *(f"{other} (saves {format_bytes(size)})" for _, _, size, other in files)]
             remedies.append("make a shorter or smaller video")
             raise HeadForcingError(
-                f"not enough disk: the render writes about {format_bytes(wanted)} ({_parts(sizes)}), "
-                f"{places[disk]} has {format_bytes(free)} free. Remedies, cheapest first: "
-                + "; ".join(remedies[:_REMEDIES])
+                f"not enough disk: the render writes about {format_bytes(wanted)} "
+                f"({_parts({name: size for _, name, size, _ in files})}), {folder} has {format_bytes(free)} free. "
+                f"Remedies, cheapest first: {'; '.join(remedies[:3])}"
             )

@@ -24,6 +24,7 @@ from ..rollout.rows import Script
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from ..video.queue_thread import QueueThread
+from .job import RenderJob
 from .plan import RenderPlan
 
 log = logging.getLogger(__name__)
@@ -36,17 +37,17 @@ class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
 
     A thread stores, in order, so that the next block need not wait for the disk. An error there is raised by the next
-    call, and nothing is stored after it. Leaving the `with` block waits until everything is stored.
+    call, and nothing is stored after it.
 
     Args:
         folder: None stores nothing.
-        keys: of every block that is made, see `RenderJob.keys`; not needed without a folder.
-        state_seconds: how often the cache is stored; 0: never, it is rebuilt from the blocks.
+        thread: stores; only needed with a folder.
         share: gives what one process has read to all that make the video together.
-        until: as for `RenderJob`.
 
     Attributes:
+        job: with the story that is told now.
         known: whether the folder knew the video before this render.
+        state_seconds: how often the cache is stored; 0: never, it is rebuilt from the blocks.
         start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
@@ -58,19 +59,12 @@ class Run:
     """
 
     def __init__(
-        self,
-        plan: RenderPlan,
-        folder: RunFolder | None = None,
-        keys: Sequence[str] = (),
-        state_seconds: float = 0.0,
-        share: Callable[[Any], Any] = lambda read: read,
-        until: int | None = None,
+        self, job: RenderJob, folder: RunFolder | None, thread: QueueThread[Task] | None, share: Callable[[Any], Any]
     ):
-        self._part = None if until is None else max(0, min(until, plan.blocks) - plan.start_blocks)
-        self.plan, self.folder, self.keys, self._share = plan, folder, keys, share
-        self.first_made = plan.start_blocks
-        self.state_seconds, self._state_stored = state_seconds, time.monotonic()
-        self._thread: QueueThread[Task]
+        self.job, self.folder, self._thread, self._share = job, folder, thread, share
+        self.first_made = job.plan.start_blocks
+        self._part = None if job.until is None else max(0, min(job.until, job.plan.blocks) - self.first_made)
+        self.state_seconds, self._state_stored = job.state_seconds, time.monotonic()
         self.known = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
@@ -83,40 +77,38 @@ class Run:
         self.meter = RunMeter()
         self._block_seconds: list[float] = []
 
-    def __enter__(self) -> Run:
-        if self.folder is not None:
-            self._thread = QueueThread("storing", _carry_out, WAITING_TASKS)
-            self._thread.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if self.folder is not None:
-            self._thread.__exit__(*error)
+    @property
+    def plan(self) -> RenderPlan:
+        """The plan of the story that is told now."""
+        return self.job.plan
 
     # ------------------------------------------------------------------------------------------------ resuming
 
-    def resume(self, start: Tensor | None, make_cache: Callable[[HeadProfile | None], Cache], script: Script) -> None:
+    def resume(self, make_cache: Callable[[HeadProfile | None], Cache], script: Script) -> None:
         """Read what earlier renders have finished, and make the cache.
 
+        Start latents of an earlier render, which another device may have encoded, are taken in place of the job's.
+
         Args:
-            start: the start latents as this render has them; those of an earlier render, which another device may have
-                encoded, are taken in their place.
             make_cache: an empty cache with the roles that an earlier render found, None for none.
         """
-        if self.folder is not None and start is not None:
-            start = self.folder.save_start(start)
+        start, folder = self.job.start_latents, self.folder
+        if folder is not None:
+            self.known = folder.save_video(self.job.keys, self.job.about)
+            start = None if start is None else folder.save_start(start)
         self.start = self._share(start)
-        given = 0 if self.start is None else len(self.start)
-        expected = self.plan.start_frames + self.plan.held_frames
+        given, expected = 0 if self.start is None else len(self.start), self.plan.start_frames + self.plan.held_frames
         if given != expected:
             raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
-        self.stored = self._share([] if self.folder is None else self.folder.load_blocks(self.keys[: self._part]))
-        self._read_roles()
-        self.ended = self._share(self._read_end())
+        self.stored = self._share([] if folder is None else folder.load_blocks(self.job.keys[: self._part]))
+        if folder is not None and self.stored:
+            self._read_roles(folder)
+        self.ended = self._share(None if folder is None else self._read_end(folder))
         self.cache = make_cache(self.found_profile)
         if not self.is_stored:
             try:
-                self._restore(script)
+                if folder is not None and self.stored and self.state_seconds:
+                    self._restore(folder, script)
             except HeadForcingError as error:
                 log.warning("Head Forcing: the cache is rebuilt from the finished blocks, %s", error)
                 self.cache = make_cache(self.found_profile)
@@ -125,61 +117,55 @@ class Run:
             begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
-    def _read_roles(self) -> None:
+    def _read_roles(self, folder: RunFolder) -> None:
         """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
         needs the attention of every pass.
         """
-        if self.folder is None or self.plan.auto is None or not self.stored:
+        if self.plan.auto is None:
             return
-        found = self.folder.load_note(FOUND, self.keys[: len(self.stored)])
+        found = folder.load_note(FOUND, self.job.keys[: len(self.stored)])
         if found is None:
             self.stored = []
             return
         self.found_profile = HeadProfile.from_json(found["profile"])
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
-    def _read_end(self) -> dict[str, Any] | None:
+    def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
         """The note of the render that finished the video, with its recalls as objects.
 
         None for a video that is not finished, and where something is missing that only a cache can tell: then the
         blocks are written to one.
         """
-        if self.folder is None or not self.stored or len(self.stored) < self.plan.new_blocks:
+        if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
-        opening = self.events or self.folder.load_events(OPENING, self.keys[:1])
+        opening = self.events or folder.load_events(OPENING, self.job.keys[:1])
         events = len(opening) + sum(block.event is not None for block in self.stored)
-        note = self.folder.load_note(SECONDS, self.keys[-1:])
-        if note is None or any(note.get(name) is None for name in ("events", "guards", "recalls", "occupied")):
-            return None
-        if (note["events"], len(note["occupied"])) != (events, len(self.stored)):
+        note = folder.load_note(SECONDS, self.job.keys[-1:])
+        if note is None or (note["events"], len(note["occupied"])) != (events, len(self.stored)):
             return None
         self.events = opening
         recalls = [Recall(saved["block"], saved["scene"], tuple(saved["frames"])) for saved in note["recalls"]]
         return {**note, "recalls": recalls}
 
-    def _restore(self, script: Script) -> None:
-        """Set the cache to the latest stored state."""
-        if self.folder is None or not self.stored or not self.state_seconds:
-            return
-        state = self.folder.load_state(self.keys[: len(self.stored)])
+    def _restore(self, folder: RunFolder, script: Script) -> None:
+        """Set the cache to the latest stored state.
+
+        Refuses one of a story with other scenes: a prompt repeated in a new scene changes no key.
+        """
+        state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
             return
         self.cache.restore(state)
-        self._check_scenes(script)
-        if not self.events:  # a cache that is rebuilt makes these decisions again
-            self._opening = self.folder.load_events(OPENING, self.keys[:1])
-            self.events += self._opening
-
-    def _check_scenes(self, script: Script) -> None:
-        """Refuse a restored cache of a story with other scenes: a prompt repeated in a new scene changes no key."""
-        found = self.cache.scene_starts
-        frames = self.plan.schedule.frames_per_block
+        found, frames = self.cache.scene_starts, self.plan.schedule.frames_per_block
         starts = [start * frames for start in visit_starts(script.rows[: self.cache.block])]
         if found is not None and found != starts:
             raise HeadForcingError(
                 f"the saved state is of a story whose scenes begin with latent frames {found}, those of this one "
                 f"with {starts}"
             )
+        if not self.events:  # a cache that is rebuilt makes these decisions again
+            self._opening = folder.load_events(OPENING, self.job.keys[:1])
+            self.events += self._opening
 
     def _drop_what_cannot_go_on(self) -> None:
         """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
@@ -226,10 +212,7 @@ class Run:
             self._store_note(OPENING, 0, events=[event.to_dict() for event in self._opening])
         if self.is_made(block.index):
             self._block_seconds.append(seconds)
-            self._store_profile(place)
-            if self.folder is not None:
-                self._store_block(self.folder, place, block)
-                self._store_state(self.folder, place)
+            self._store(place, block)
         if block.event is not None:
             self.events.append(block.event)
         return block
@@ -245,7 +228,7 @@ class Run:
 
     def finish(self, whole: bool) -> None:
         """Wait until all is stored, and note what a report says of a `whole` video, with its last block."""
-        if self.folder is None:
+        if self.folder is None or self._thread is None:
             return
         self._thread.finish()
         if whole and self.ended is None:
@@ -257,37 +240,33 @@ class Run:
                 "occupied": self.meter.occupied[-self.plan.new_blocks :],
             }
             with suppress(HeadForcingError):  # without it a later render takes longer, and no block is lost
-                self.folder.save_note(SECONDS, self.keys[-1], note)
+                self.folder.save_note(SECONDS, self.job.keys[-1], note)
 
     def _store_note(self, kind: str, place: int, **fields: Any) -> None:
-        if self.folder is not None:
-            self._thread.put(partial(self.folder.save_note, kind, self.keys[place], fields))
+        if self.folder is not None and self._thread is not None:
+            self._thread.put(partial(self.folder.save_note, kind, self.job.keys[place], fields))
 
-    def _store_profile(self, place: int) -> None:
-        """Store the roles with the block after which they were found."""
-        if self.plan.auto is None or self.cache.profile is None or self.found_profile is not None:
+    def _store(self, place: int, block: Block) -> None:
+        """Store a new block, before it the roles that were found in it, after it a copy of the cache if it is time."""
+        if self.plan.auto is not None and self.cache.profile is not None and self.found_profile is None:
+            self.found_profile, self.found_now = self.cache.profile, True
+            self.events += self.cache.earlier_events
+            events = [event.to_dict() for event in self.events]
+            self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
+        if self.folder is None or self._thread is None:
             return
-        self.found_profile, self.found_now = self.cache.profile, True
-        self.events += self.cache.earlier_events
-        events = [event.to_dict() for event in self.events]
-        self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
-
-    def _store_block(self, folder: RunFolder, place: int, block: Block) -> None:
-        """Store a new block, whose latents are known to be there."""
-        previous = self.keys[place - 1] if place else None
-        latents, unfinished = block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
-        stored = (place, self.keys[place], latents, block.event, unfinished, previous)
-        self._thread.put(partial(folder.save_block, *stored))
-
-    def _store_state(self, folder: RunFolder, place: int) -> None:
-        """Store a copy of the cache after a block, if it is time: the next block changes the cache meanwhile."""
+        keys, latents, unfinished = self.job.keys, block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
+        previous = keys[place - 1] if place else None
+        self._thread.put(
+            partial(self.folder.save_block, place, keys[place], latents, block.event, unfinished, previous)
+        )
         if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
             return
         self._thread.settle()  # one copy at a time
         if (state := self.cache.state()) is not None:
-            tensors, plain = state
+            tensors, plain = state  # the next block changes the cache meanwhile
             copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
-            self._thread.put(partial(_save_state, folder, place, self.keys[place], (copies, plain)))
+            self._thread.put(partial(_save_state, self.folder, place, keys[place], (copies, plain)))
         self._state_stored = time.monotonic()
 
     # ------------------------------------------------------------------------------------------------ reports
@@ -309,14 +288,13 @@ class Run:
 
     @property
     def seconds_per_block(self) -> float | None:
-        """Median time per block made so far, without decoding and writing.
+        """Median time per block made so far, without decoding and writing; None if it is not known.
 
-        If all blocks are stored, that of the render that made the last one; None if it is not known.
+        If all blocks are stored, that of the render that made the last one.
         """
         if self._block_seconds:
             return statistics.median(self._block_seconds)
-        note = None if self.folder is None else self.folder.load_note(SECONDS, self.keys[-1:])
-        return None if note is None else note["seconds"]
+        return None if self.ended is None else self.ended["seconds"]
 
     @property
     def stored_steps(self) -> int:
@@ -327,7 +305,8 @@ class Run:
         return finished + sum(window - behind for behind in range(1, begun + 1))
 
 
-def _carry_out(tasks: Iterator[Task]) -> None:
+def carry_out(tasks: Iterator[Task]) -> None:
+    """The work of the thread that stores."""
     for task in tasks:
         task()
 

@@ -180,19 +180,22 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
         latents = read_weights(Path(path))[1].get("latents")
     except HeadForcingError as error:
         raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
-    if not isinstance(latents, Tensor):
-        raise HeadForcingError(f"{path} is not a latents file written by this program: it holds no latents")
-    if latents.ndim != 4 or latents.shape[1] not in (WAN21.channels, WAN22.channels) or latents.numel() == 0:
-        raise HeadForcingError(f"{path}: expected latents [frames, 16 or 48, h, w], got {list(latents.shape)}")
-    if latents.dtype not in WRITABLE:
-        raise HeadForcingError(f"{path}: expected latents in float32, float16 or bfloat16, got {latents.dtype}")
-    if plan_size is not None:
-        (width, height), stride = plan_size, latent_format(latents.shape[1]).stride
-        if tuple(latents.shape[-2:]) != (height // stride, width // stride):
-            raise HeadForcingError(
-                f"{path}: latents are for {latents.shape[-1] * stride}x{latents.shape[-2] * stride} frames, "
-                f"the render is {width}x{height}"
-            )
-    if not torch.isfinite(latents).all():
-        raise HeadForcingError(f"{path}: the latents hold NaN or infinity; write them again")
+    if not (
+        isinstance(latents, Tensor)
+        and latents.ndim == 4
+        and latents.numel()
+        and latents.shape[1] in (WAN21.channels, WAN22.channels)
+        and latents.dtype in WRITABLE
+        and torch.isfinite(latents).all()
+    ):
+        raise HeadForcingError(
+            f"{path} is not a latents file written by this program: it holds no latents [frames, 16 or 48, h, w] in "
+            "float32, float16 or bfloat16 without NaN and infinity"
+        )
+    (rows, columns), stride = latents.shape[-2:], latent_format(latents.shape[1]).stride
+    if plan_size is not None and plan_size != (columns * stride, rows * stride):
+        width, height = plan_size
+        raise HeadForcingError(
+            f"{path}: latents are for {columns * stride}x{rows * stride} frames, the render is {width}x{height}"
+        )
     return latents.clone()

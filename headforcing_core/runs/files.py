@@ -12,7 +12,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,8 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import explained, reason, sync_folder
 from ..hashing import SHORT, file_hash
-from .contents import find_fault
 
 FORMAT_VERSION = 3
-READABLE_VERSIONS = (2, 3)  # 2 names weights otherwise: its blocks can be loaded, but no render finds them
 
 _HEX = f"[0-9a-f]{{{SHORT}}}"
 _NOTE = rf"(run|(video|found|opening|seconds|label)-{_HEX})-{_HEX}\.json"
@@ -44,6 +42,18 @@ OPENING = "opening"  # memory events of the start blocks
 SECONDS = "seconds"  # of a finished video: the seconds that a block took, and what else a report says
 LABEL = "label"  # of a video: the words of people on it, and its file
 THUMBNAIL = "thumbnail"  # small picture of a block
+
+_FIELDS = {  # of each kind of file
+    "run": {"setup", "about"},
+    "video": {"setup", "keys", "about", "take", "begun"},
+    FOUND: {"profile", "events"},
+    OPENING: {"events"},
+    SECONDS: {"seconds", "events", "guards", "recalls", "occupied"},
+    LABEL: {"title", "starred", "file"},
+    "block": {"key", "after", "event"},
+    "state": {"key", "after", "plain"},
+    "start": {"key"},
+}
 
 
 class DamagedFile(HeadForcingError):
@@ -89,31 +99,21 @@ def _written(path: Path) -> tuple[int, str]:
 def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
     """The fields of a JSON note.
 
-    Raises DamagedFile if the content has changed or is not what such a file holds, HeadForcingError for another format
-    version. With `any_version` the content is not looked at.
+    Raises DamagedFile if the content has changed or is of another file, HeadForcingError for another format version,
+    but not with `any_version`.
     """
-    _check_hash(path)
-    note = _object(path, path.read_bytes())
-    if not any_version:
-        _check_content(path, note)
-    return note
+    return _fields(path, read_bytes(path), any_version)
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Tensors by name, and the JSON fields stored with them.
-
-    Raises DamagedFile if the content has changed or is not what such a file holds, HeadForcingError for another format
-    version.
-    """
+    """Tensors by name, and the JSON fields stored with them; raises as `read_note`."""
     _check_hash(path)
     try:
         with safe_open(path, "pt") as file:
-            fields = _object(path, (file.metadata() or {}).get(_ENTRY, ""))
-            tensors = {name: file.get_tensor(name) for name in file.keys()}
+            fields = _fields(path, (file.metadata() or {}).get(_ENTRY, ""))
+            return {name: file.get_tensor(name) for name in file.keys()}, fields
     except SafetensorError as error:
         raise DamagedFile(f"{path.name} is not a file of a run") from error
-    _check_content(path, fields, tensors)
-    return tensors, fields
 
 
 def read_bytes(path: Path) -> bytes:
@@ -167,28 +167,23 @@ def _free(folder: Path) -> str:
     return f" ({free:.1f} GB free): make room and queue the same render again, everything finished so far is kept there"
 
 
-def _object(path: Path, text: str | bytes) -> dict[str, Any]:
-    try:
-        fields = json.loads(text)
-    except (ValueError, RecursionError):
-        fields = None
-    if not isinstance(fields, dict):
-        raise DamagedFile(f"{path.name} is not a file of a run")
-    return fields
-
-
 def _check_hash(path: Path) -> None:
     if file_hash(path) != named_hash(path):
         raise DamagedFile(f"{path.name} is damaged")
 
 
-def _check_content(path: Path, fields: dict[str, Any], tensors: Mapping[str, Tensor] | None = None) -> None:
-    version = fields.get("format_version")
-    if version not in READABLE_VERSIONS:
+def _fields(path: Path, text: str | bytes, any_version: bool = False) -> dict[str, Any]:
+    try:
+        fields = json.loads(text)
+        version = fields["format_version"]
+        known = any_version or version != FORMAT_VERSION or _FIELDS[path.name.split("-")[0]] <= fields.keys()
+    except (ValueError, RecursionError, TypeError, KeyError):
+        known = False
+    if not known:
+        raise DamagedFile(f"{path.name} is not a file of a run")
+    if version != FORMAT_VERSION and not any_version:
         raise HeadForcingError(
             f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"
         )
-    wrong = find_fault(path.name.split("-")[0], fields, tensors)
-    if wrong is not None:
-        raise DamagedFile(f"{path.name} is damaged: its {wrong!r} is missing or wrong")
+    return fields

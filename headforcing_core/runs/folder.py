@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -48,11 +48,7 @@ Content = TypeVar("Content")
 
 def count_blocks(folder: Path | None, keys: Sequence[str]) -> int:
     """Number of leading `keys` with a block file in a run folder, if there is one; the files are not read."""
-    return 0 if folder is None else count_stored(files_of(folder, "block"), keys)
-
-
-def count_stored(stored: Container[str], keys: Sequence[str]) -> int:
-    """Number of leading `keys` that are among `stored`, the keys in the names of block files."""
+    stored = {} if folder is None else files_of(folder, "block")
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in stored), len(keys))
 
 
@@ -76,17 +72,11 @@ def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
             for video, path in files_of(run, "video").items():
                 with suppress(HeadForcingError, OSError):
                     note = read_note(path)
-                    take = noted_take(note, path)
                     if (run, video) == (folder, key[:SHORT]):
-                        return take
+                        return Take(note["take"], note["begun"])
                     if note["about"]["prompts"][:1] == about["prompts"][:1]:
-                        highest = max(highest, take.number)
-    return Take(highest + 1, float(int(time.time())))
-
-
-def noted_take(note: Mapping[str, Any], path: Path) -> Take:
-    """The take of a video note; format 2 counts one of each story."""
-    return Take(note.get("take") or 1, note.get("begun") or path.stat().st_mtime)
+                        highest = max(highest, note["take"])
+    return Take(highest + 1, time.time())
 
 
 @dataclass(frozen=True)

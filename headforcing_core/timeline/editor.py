@@ -1,7 +1,7 @@
 """Answers to a visual editor of the timeline: a text as segments, and changed segments as a text.
 
-Unlike `format_timeline`, which writes a finished timeline, `write_timeline` keeps what is not in one: which prompts
-have a tag of their own, and which words all of them share.
+What is written keeps what is not in a finished timeline: which prompts have a tag of their own, and which words all of
+them share.
 """
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
         timeline = parse_timeline(text, seconds or None, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
-    return {"text": text, "shared": read_shared(text), "default": _fields(default)} | _describe(text, timeline)
+    return {
+        "text": text,
+        "shared": read_shared(text),
+        "default": _fields(default),
+        "segments": _describe(text, timeline),
+        "blocks": timeline.blocks,
+        "seconds": timeline.seconds,
+        "block_seconds": clock.block_seconds,
+        "first_block_seconds": clock.start_seconds(1),
+    }
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
@@ -62,29 +71,22 @@ def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
     return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
-def _describe(text: str, timeline: Timeline) -> dict[str, Any]:
-    clock, segments = timeline.clock, []
-    for prompt, segment in zip(place_prompts(text, timeline), timeline.segments, strict=True):
-        segments.append(
-            {
-                "text": prompt.text,
-                "start_block": segment.start_block,
-                "end_block": segment.end_block,
-                "start": clock.start_seconds(segment.start_block),
-                "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
-                "switch": None if prompt.switch is None else _fields(prompt.switch),
-                "seed": None if prompt.seed is None else str(prompt.seed),
-                "tag": tag_of(prompt.switch, prompt.seed),
-                "asked": prompt.asked,
-            }
-        )
-    return {
-        "segments": segments,
-        "blocks": timeline.blocks,
-        "seconds": timeline.seconds,
-        "block_seconds": clock.block_seconds,
-        "first_block_seconds": clock.start_seconds(1),
-    }
+def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
+    clock = timeline.clock
+    return [
+        {
+            "text": prompt.text,
+            "start_block": segment.start_block,
+            "end_block": segment.end_block,
+            "start": clock.start_seconds(segment.start_block),
+            "end": min(clock.start_seconds(segment.end_block), timeline.seconds),
+            "switch": None if prompt.switch is None else _fields(prompt.switch),
+            "seed": None if prompt.seed is None else str(prompt.seed),
+            "tag": tag_of(prompt.switch, prompt.seed),
+            "asked": prompt.asked,
+        }
+        for prompt, segment in zip(place_prompts(text, timeline), timeline.segments, strict=True)
+    ]
 
 
 def _fields(switch: Switch) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
         elif not has_seed(beside[0]):
             tag, (switch, _) = beside, _parse_tag(beside[1])
     elif seed is None and switch != RESET and beside is not None and _SEED_ALONE.fullmatch(beside[1]):
-        tag, (_, seed) = beside, _parse_tag(beside[1])  # not after [reset], where all is text: see `write_tag`
+        tag, (_, seed) = beside, _parse_tag(beside[1])  # not after [reset], where all is text: see `editor`
     return switch, seed, text[tag.end() :]
 
 
@@ -143,12 +143,6 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     return switch, seeds[0] if seeds else None
 
 
-def write_tag(switch: Switch, text: str, seed: int | None = None) -> str:
-    """The inverse of `read_tag`: the text with its tag; a plain reset is left out where it can be."""
-    needed = switch != RESET or _TAG.match(text) or _correct_tag(text)
-    return put_tag(switch if needed else None, seed, text)
-
-
 def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
     """The text with a tag of this switch and seed; without one where both are None."""
     tag = tag_of(switch, seed)
@@ -163,12 +157,7 @@ def tag_of(switch: Switch | None, seed: int | None) -> str | None:
 
 
 def _refuse_almost_tag(text: str) -> None:
-    if meant := _correct_tag(text):
-        raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean {meant}?")
-
-
-def _correct_tag(text: str) -> str | None:
-    """The tag that was meant where all words in front of a text are nearly those of one; None for anything else."""
+    """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the prompt."""
     bracket = _BRACKET.match(text)
     words: list[str] = []
     misspelt = False
@@ -179,12 +168,13 @@ def _correct_tag(text: str) -> str | None:
             continue
         near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), 1, _SAME_WORD)
         if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
-            return None
+            return
         number = re.search(r"\d+$", given)
         words.append(f"{near[0]} {number[0]}" if number and near[0] in _NUMBERS else near[0])
         misspelt |= near[0] != given or given == "seed"  # a whole tag with a seed is read before
-    words = [f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words]
-    return f"[{', '.join(words)}]" if misspelt else None
+    if misspelt:
+        meant = ", ".join(f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words)
+        raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?")
 
 
 @dataclass(frozen=True)

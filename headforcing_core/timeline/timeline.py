@@ -28,15 +28,15 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import SEPARATORS, Prompt, TimelineError, check_no_time, fold, read_prompts, read_shared
+from .grammar import Prompt, TimelineError, check_no_time, fold, read_prompts, read_shared
 from .likeness import telling_texts
 from .references import named_in, spoken
-from .switch import RESET, Switch, has_seed, write_tag
+from .switch import RESET, Switch, has_seed
 
 SECONDS_PER_PROMPT = 10.0
 MAX_TEXT_BYTES = 1 << 20
@@ -116,10 +116,18 @@ class Timeline:
         return bool(self.shot_prefix) and segment.switch.re_anchor and not segment.blended_blocks
 
     def prompt_index(self, block: int) -> int:
-        """Index of the segment of a 0-based block; TimelineError outside the video."""
-        if not 0 <= block < self.blocks:
-            raise TimelineError(f"the timeline has blocks 0 to {self.blocks - 1}, block {block} was asked for")
+        """Index of the segment of a 0-based block."""
         return bisect.bisect_right(self.segments, block, key=lambda segment: segment.start_block) - 1
+
+    def on(self, clock: BlockClock) -> Timeline:
+        """The same prompts at the nearest blocks of another clock; raises TimelineError where two fall on one."""
+        if clock == self.clock:
+            return self
+        prompts = [Prompt("", start=start, token=_short(start)) for start, _ in self.requested]
+        blocks = [*_snap(prompts, self.requested, clock), clock.blocks_for(self.seconds)]
+        placed = zip(self.segments, pairwise(blocks), strict=True)
+        segments = tuple(replace(segment, start_block=first, end_block=end) for segment, (first, end) in placed)
+        return replace(self, segments=segments, clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
         """Plain-text table of the requested and the actual start of each prompt.
@@ -221,16 +229,6 @@ def _read_shared(text: str, widget: str) -> str:
     return _join(shared, own) if own else shared
 
 
-def format_timeline(timeline: Timeline) -> str:
-    """A timeline as text, one `[m:ss.mmm-m:ss.mmm] prompt` per line; parsing it with the same clock restores it."""
-    lines = []
-    for segment, (start, end) in zip(timeline.segments, timeline.requested, strict=True):
-        text = write_tag(segment.switch, segment.text, segment.seed)
-        guard = "- " if text.startswith(tuple(SEPARATORS)) else ""  # the parser removes one separator
-        lines.append(f"[{format_time(start)}-{format_time(end)}] {guard}{text}")
-    return "\n".join(lines)
-
-
 def _join(shared: str, text: str) -> str:
     if not shared:
         return text
@@ -259,7 +257,7 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
     return list(zip(starts, [*ends, total], strict=True))
 
 
-def _snap(prompts: list[Prompt], spans: list[tuple[float, float]], clock: BlockClock) -> list[int]:
+def _snap(prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock: BlockClock) -> list[int]:
     """First block of every prompt: the nearest one to its start, 0 for the first prompt."""
     blocks, total = clock.blocks_for(spans[-1][1]), spans[-1][1]
     starts = [0]

@@ -1,4 +1,4 @@
-"""What a node shows while it runs: a player with the file that grows, a progress bar, previews and a status line."""
+"""The display of a node while it runs: a player with the file that grows, a progress bar, previews and a status line."""
 
 from __future__ import annotations
 

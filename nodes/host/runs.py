@@ -18,11 +18,10 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
 from ...headforcing_core.runs.takes import (
-    Entry,
-    find_take,
-    list_takes,
     pictured_blocks,
+    read_label,
     remove_take,
+    take_bytes,
     thumbnail,
     write_label,
 )
@@ -41,13 +40,14 @@ def run_names() -> list[str]:
 
 def take_names() -> list[str]:
     """Names of all stored runs as a person reads them, the newest first."""
-    return [take_name(take) for take in list_takes(folders.runs_folder())[0]]
+    return list(map(take_name, stored_videos(folders.runs_folder())))
 
 
-def take_name(take: Entry) -> str:
+def take_name(take: StoredVideo) -> str:
     """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
-    title = f"take {take.video.take.number}{take.label.title and f' {take.label.title}'}"
-    parts = [take.date, title, take.length, take.size, take.story, f"({take.video.name})"]
+    named = read_label(take.folder, take.keys[-1]).title
+    parts = [take.date, f"take {take.take.number} {named}".rstrip(), take.length, take.size, take.story]
+    parts.append(f"({take.name})")
     return " · ".join(part for part in parts if part)
 
 
@@ -85,8 +85,8 @@ def _picture(query: Mapping[str, str]) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
     number, picture = query.get("number", ""), None
     with suppress(HeadForcingError):
-        take = find_take(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
-        picture = None if take is None else thumbnail(take, int(number), partial(_draw, _format(take.video)))
+        take = find_video(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
+        picture = None if take is None else thumbnail(take, int(number), partial(_draw, _format(take)))
     if picture is None:
         raise RefusedError("there is no such picture", 404)
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
@@ -129,26 +129,28 @@ def _asked(body: Any) -> StoredVideo:
 
 
 def _list(_: Any = None) -> dict[str, Any]:
-    return {"takes": [_described(take) for take in list_takes(folders.runs_folder())[0]]}
+    takes = stored_videos(folders.runs_folder())
+    return {"takes": [_described(take, takes) for take in takes]}
 
 
-def _described(take: Entry) -> dict[str, Any]:
+def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
-    about = take.video.about
+    about, label = take.about, read_label(take.folder, take.keys[-1])
+    every, own = take_bytes(take, takes)
     return {
         "value": take_name(take),
-        "name": take.video.name,
-        "take": take.video.take.number,
+        "name": take.name,
+        "take": take.take.number,
         "date": take.date,
         "length": take.length,
         "size": take.size,
         "story": take.story,
         "pictures": len(pictured_blocks(take)),
-        "title": take.label.title,
-        "starred": take.label.starred,
-        "file": _file(take.label.file),
-        "bytes": take.bytes,
-        "own_bytes": take.own_bytes,
+        "title": label.title,
+        "starred": label.starred,
+        "file": _file(label.file),
+        "bytes": every,
+        "own_bytes": own,
         "finished": take.finished,
         "lead": next(iter(about.get("starts_seconds", [])), 0),
         "workflow": about.get("workflow", ""),

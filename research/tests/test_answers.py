@@ -109,7 +109,7 @@ def test_every_ablation_differs_from_head_forcing_in_what_its_table_is_about():
     baseline, allocated, remembering, last = (entry.policy for entry in COMPONENTS)
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
     assert [policy.rope for policy in (baseline, allocated, remembering, last)] == ["absolute"] * 3 + ["contiguous"]
-    assert not baseline.needs_profile and allocated.needs_profile and last == ours
+    assert not baseline.heads_by and allocated.heads_by and last == ours
     assert allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
     for name in ("admission", "compression", "rope"):
         _, _, *others, last = QUESTIONS[name].rows

@@ -9,7 +9,6 @@ from itertools import islice
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.memory import candidate_frame
 from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.render import begin_render
@@ -43,8 +42,8 @@ def test_the_stories_are_those_of_the_pre_registration():
 def test_every_one_of_eight_rooms_can_be_remembered_and_not_all_of_them():
     """Each has two candidates before it is left, and there are more than entries before the first one comes back."""
     policy, firsts = preset("head_forcing"), visits(STORIES["eight_rooms"](83_000))[:8]
-    options = CLOCK.frames_per_block, policy.memory.recent_frames, policy.episodic.update_interval
-    found = [[frame for block in visit if (frame := candidate_frame(block, *options)) is not None] for visit in firsts]
+    options, candidate = (CLOCK.frames_per_block, policy.memory.recent_frames), policy.episodic.candidate_frame
+    found = [[frame for block in visit if (frame := candidate(block, *options)) is not None] for visit in firsts]
     for visit, frames in zip(firsts, found, strict=True):
         assert sum(frame // CLOCK.frames_per_block in visit for frame in frames) >= 2
     assert sum(map(len, found)) > policy.memory.episodic_frames

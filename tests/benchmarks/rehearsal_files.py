@@ -6,7 +6,7 @@ import io
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,10 +51,24 @@ def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapp
             file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
+def released_umt5(matrices: torch.dtype, others: torch.dtype) -> dict[str, Tensor]:
+    """The weights of umT5-xxl's encoder under transformers' names, on the meta device."""
+    dim, wide, heads, layers, vocabulary, buckets = 4096, 10240, 64, 24, 256384, 32
+    shapes: dict[str, Sequence[int]] = {"shared.weight": (vocabulary, dim), "encoder.final_layer_norm.weight": (dim,)}
+    for layer in range(layers):
+        block = f"encoder.block.{layer}.layer."
+        shapes |= {f"{block}0.SelfAttention.{name}.weight": (dim, dim) for name in "qkvo"}
+        shapes |= {f"{block}1.DenseReluDense.{name}.weight": (wide, dim) for name in ("wi_0", "wi_1")}
+        shapes[f"{block}1.DenseReluDense.wo.weight"] = (dim, wide)
+        shapes[f"{block}0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
+        shapes |= {f"{block}{part}.layer_norm.weight": (dim,) for part in range(2)}
+    kinds = {name: others if len(shape) == 1 or name.endswith(("shared.weight", "bias.weight")) else matrices
+             for name, shape in shapes.items()}  # fmt: skip
+    return {name: torch.empty(shape, dtype=kinds[name], device="meta") for name, shape in shapes.items()}
+
+
 def write_umt5(path: Path, scaled: bool) -> None:
     """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and the rest in fp16."""
-    from headforcing.headforcing_core.render.cards import released_umt5
-
     rest = torch.float16 if scaled else torch.bfloat16
     weights = released_umt5(torch.float8_e4m3fn if scaled else torch.bfloat16, rest)
     kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}

@@ -15,7 +15,7 @@ import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.cache.state import cache_state, unpack
+from headforcing.headforcing_core.cache.state import unpack
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model import attention
@@ -294,7 +294,7 @@ def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, c
 def test_a_stored_state_has_the_used_slots_of_every_group():
     cache = new_cache(sdpa, 12)
     run([cache], 11)
-    groups = unpack(cache_state(cache), torch.device("cpu"))["groups"]
+    groups = unpack(cache.state(), torch.device("cpu"))["groups"]
     assert [len(group["sources"]) for group in groups] == [8, 4, 1]
     for group, (heads, frames) in zip(groups, ((1, 8), (1, 4), (2, 1)), strict=True):
         assert group["k"][0].shape == group["v"][0].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)

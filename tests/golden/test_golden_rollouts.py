@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.method import RolloutInputs, VideoFacts
+from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs, VideoFacts
+from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.rolling_forcing import (
@@ -26,14 +27,12 @@ from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
-from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.rollout.rows import Script
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors.torch import load_file
 from scripts import script_of
-from switching_reference import SwitchingReferenceCache
 
 TOLERANCE, FRAMES_PER_BLOCK = 1e-4, 3
 ROLLING_RUNS = ["steps5_45", "steps5_15", "steps4_36"]
@@ -236,7 +235,7 @@ def test_videos_that_no_rolling_window_fits_are_refused():
             RollingForcing().for_video(VideoFacts(schedule, blocks))
 
 
-@pytest.mark.parametrize("cache_class", [HeadCache, SwitchingReferenceCache])
+@pytest.mark.parametrize("cache_class", [HeadCache, ReferenceCache])
 @pytest.mark.parametrize("name", CAUSVID_RUNS, ids=[f"causvid-{name}" for name in CAUSVID_RUNS])
 def test_overlapping_rollouts_give_the_recorded_latents(overlapped, name, cache_class):
     run, tensors = overlapped.run(name), overlapped.tensors

@@ -1,12 +1,10 @@
-"""`headforcing decode RUN`: the video of a stored run, without the model; and runs of an earlier version."""
+"""`headforcing decode RUN`: the video of a stored run, without the model."""
 
 import json
 from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.hashing import SHORT
-from headforcing.headforcing_core.runs import files
 from headforcing.headforcing_core.runs.stored import stored_videos
 
 BALL = ["--prompts", "a red ball in the teal room", *"--device cpu --scale 2 --sigmas 1 --json".split()]
@@ -56,19 +54,3 @@ def test_what_is_no_run_is_refused_in_one_sentence(place: str, made: Path, tmp_p
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "is no run folder, and no video in one; `runs list` names them" in said
     assert not list(tmp_path.iterdir())
-
-
-def test_a_render_says_that_an_earlier_version_made_its_run_folder(tmp_path: Path, monkeypatch, capsys, caplog) -> None:
-    demo = ["demo", *BALL, "--seconds", "1", "--out", str(tmp_path), "--runs", str(tmp_path / "runs")]
-    with monkeypatch.context() as earlier:
-        earlier.setattr(files, "FORMAT_VERSION", 2)
-        assert main(demo) == 0
-    (folder,) = (tmp_path / "runs").iterdir()
-    folder.rename(folder.with_name("0" * SHORT))  # where the weights were named otherwise
-    caplog.clear()
-    assert main(demo) == 0
-    assert "all blocks are made again: " + "0" * SHORT in caplog.text and "is of an earlier version" in caplog.text
-    caplog.clear()
-    assert main(demo) == 0, "which this version has made"
-    assert main([*demo, "--seed", "5"]) == 0, "another video"
-    assert "earlier" not in caplog.text

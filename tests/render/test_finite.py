@@ -12,6 +12,7 @@ from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.render import Render as Making
 from headforcing.headforcing_core.rollout.loop import Block, WanVideoModel
+from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from headforcing.headforcing_core.weights.finite import first_not_finite, is_finite
 from safetensors.torch import save_file
@@ -33,15 +34,16 @@ def test_one_bad_value_is_found_in_any_type(bad, dtype):
     assert not is_finite(eight)
 
 
-def test_inputs_are_refused_by_number():
-    good = torch.zeros(2, 3)
-    RenderJob(None, {"a": good, "b": good}, start_latents=torch.zeros(3, 16, 2, 2)).check_finite()
-    with pytest.raises(HeadForcingError, match="text embedding of prompt 2 holds NaN"):
-        RenderJob(None, {"a": good, "b": good.log() - good.log()}).check_finite()
-    latents = torch.zeros(6, 16, 2, 2)
-    latents[4, 0, 0, 0] = float("inf")
-    with pytest.raises(HeadForcingError, match="first in latent frame 4 of 6"):
-        RenderJob(None, {"a": good}, start_latents=latents).check_finite()
+def test_inputs_are_refused_by_name():
+    good, bad = torch.zeros(2, 3), torch.tensor([[0.0, float("inf")]])
+    picture = Picture(bad, "a key")
+    RenderJob(None, {"a": good, "b": good}, start_latents=good, pictures={"hall": Picture(good, "")}).check_finite()
+    for name, given in {
+        "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}}, "the start latents": {"start_latents": bad},
+        "the picture @hall": {"pictures": {"hall": picture}},
+    }.items():  # fmt: skip
+        with pytest.raises(HeadForcingError, match=f"{name}: NaN or infinity"):
+            RenderJob(None, **{"embeds": {"a": good}, **given}).check_finite()
 
 
 class BreaksAt(WanVideoModel):

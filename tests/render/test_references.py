@@ -97,8 +97,8 @@ def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(b
 
 
 @pytest.mark.parametrize(("options", "why"), [
-    ({"policy": method_policy("longlive")}, "prompt 2 names @hall, and this method holds no pictures"),
-    ({"text": "@a @b @c @d", "names": "abcd"}, "prompt 1 names 4 pictures, .* a scene holds up to 3"),
+    ({"policy": method_policy("longlive")}, "prompt 2 names @hall, and with this method a scene holds no pictures"),
+    ({"text": "@a @b @c @d", "names": "abcd"}, "prompt 1 names @a, @b, @c, @d, .* a scene holds 3 pictures"),
     ({"profile": AutoProfile()}, "no prompt switch or picture may change the cache, got a picture in block 3"),
 ])  # fmt: skip
 def test_what_cannot_hold_pictures_says_so_before_anything_is_made(backbone, tmp_path, options, why):

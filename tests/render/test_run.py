@@ -311,7 +311,7 @@ def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
     render = Render(backbone, tmp_path)
     render.go(stop_after=2)
     with begin_render(render.job, render.model(), Place("meta")) as again:
-        again.run.resume(None, lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
         assert again.run.cache.device.type == "meta"
         assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
 

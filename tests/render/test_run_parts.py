@@ -9,7 +9,6 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.runs.takes import list_takes
 from toy_renders import STORY, Render, rendered
 
 
@@ -66,7 +65,7 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
         latents, stored = part()
         assert torch.equal(latents, expected[:21]) and stored == reused
         assert any(made) == (reused == 0)
-    assert [entry.length for entry in list_takes(tmp_path)[0]] == [
+    assert [entry.length for entry in stored_videos(tmp_path)] == [
         "0:06 of 0:10" if start is not None else "0:05 of 0:09"
     ]
     assert torch.equal(whole.go(), expected) and whole.reused == 7
@@ -96,4 +95,3 @@ def test_the_command_line_lists_and_prunes_runs(backbone, tmp_path, capsys):
     assert len(told["removed"]) == 1 and told["freed_bytes"] > 10_000 and not told["stayed"]
     assert main(["runs", "list", str(tmp_path)]) == 0
     assert "no runs" in capsys.readouterr().out
-    assert main(["runs", "list", str(tmp_path / "missing")]) == 2

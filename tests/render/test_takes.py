@@ -9,12 +9,15 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.runs.stored import find_video, folder_bytes, prune, stored_videos
+from headforcing.headforcing_core.runs.stored import find_video, stored_videos
 from headforcing.headforcing_core.runs.takes import (
     Label,
-    list_takes,
+    disk_bytes,
     pictured_blocks,
+    prune,
+    read_label,
     remove_take,
+    take_bytes,
     thumbnail,
     write_label,
 )
@@ -184,7 +187,7 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
 
     six(backbone, tmp_path).go()
     rolled.go(stop_after=8)
-    second, first = list_takes(tmp_path)[0]
+    second, first = stored_videos(tmp_path)
     assert (pictured_blocks(first), pictured_blocks(second)) == ([0, 3, 6, 9, 12], [0, 3, 6])
     pictures = [thumbnail(first, number, draw) for number in range(5)]
     assert pictures == [b"a picture of %d" % number for number in (1, 2, 3, 4, 5)] and set(drawn) == {(16, 8, 8)}
@@ -192,12 +195,12 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
     assert thumbnail(second, 2, draw) == b"a picture of 6"
     assert [thumbnail(second, number, draw) for number in (-1, 3)] == [None, None] and len(drawn) == 6
 
-    kept = next(first.video.folder.glob(f"thumbnail-{first.video.keys[0][:16]}-*.jpg"))
+    kept = next(first.folder.glob(f"thumbnail-{first.keys[0][:16]}-*.jpg"))
     kept.write_bytes(b"something else")
     assert thumbnail(first, 0, draw) == b"a picture of 7" == thumbnail(second, 0, draw)
-    next(first.video.folder.glob(f"block-00003-{first.video.keys[3][:16]}-*")).write_bytes(b"")
+    next(first.folder.glob(f"block-00003-{first.keys[3][:16]}-*")).write_bytes(b"")
     assert thumbnail(first, 1, draw) == pictures[1]
-    assert prune(tmp_path, 0).removed == [first.video.folder], "thumbnails go with their folder"
+    assert prune(tmp_path, 0).removed == [first.folder], "thumbnails go with their folder"
 
 
 def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
@@ -207,28 +210,30 @@ def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_p
     folder, key = tmp_path / first.setup[:16], first.keys[-1]
     write_label(folder, key, title="the red one", starred=True)
     write_label(folder, key, file="video/red_00001_.mp4")
-    rolled, plain = list_takes(tmp_path)[0]
-    assert plain.label == Label("the red one", True, "video/red_00001_.mp4") and rolled.label == Label()
+    rolled, plain = takes = stored_videos(tmp_path)
+    written = Label("the red one", True, "video/red_00001_.mp4")
+    assert read_label(folder, key) == written and read_label(folder, second.keys[-1]) == Label()
     shared = first_block(first.plan, 3)
-    assert plain.bytes > plain.own_bytes > 0 and 0 < rolled.own_bytes < rolled.bytes
+    sizes = [take_bytes(take, takes) for take in takes]
+    assert all(every > own > 0 for every, own in sizes)
 
     held = lock(folder / "lock")
     with pytest.raises(HeadForcingError, match="being rendered"):
-        remove_take(rolled.video)
+        remove_take(rolled)
     unlock(held)
-    assert remove_take(rolled.video) == rolled.own_bytes
-    (left,) = list_takes(tmp_path)[0]
-    assert (left.video.name, left.finished, left.label) == (plain.video.name, first.plan.new_blocks, plain.label)
+    assert remove_take(rolled) == sizes[0][1]
+    (left,) = stored_videos(tmp_path)
+    assert (left.name, left.finished, read_label(folder, key)) == (plain.name, first.plan.new_blocks, written)
     assert torch.equal(first.go(), expected) and first.reused == first.plan.new_blocks
     second.go(stop_after=shared)
     assert second.reused == shared, "the blocks that both had"
 
-    half, note = next(entry for entry in list_takes(tmp_path)[0] if entry.video.name == rolled.video.name), b"{}"
+    half, note = next(entry for entry in stored_videos(tmp_path) if entry.name == rolled.name), b"{}"
     next(folder.glob(f"video-{key[:16]}-*")).write_bytes(note)
     with pytest.raises(HeadForcingError, match="until then no take"):
-        remove_take(half.video)
+        remove_take(half)
     next(folder.glob(f"video-{key[:16]}-*")).unlink()
-    remove_take(half.video)
+    remove_take(half)
     assert not folder.exists(), "the last one takes its folder with it"
 
 
@@ -238,6 +243,6 @@ def test_a_run_that_was_looked_at_is_as_old_as_before(backbone, tmp_path):
         render.go(stop_after=1)
         for path in files(render):
             os.utime(path, (1_000_000 + age, 1_000_000 + age))
-    _, entry = list_takes(tmp_path)[0]
+    _, entry = stored_videos(tmp_path)
     assert thumbnail(entry, 0, lambda latents: b"a picture") == b"a picture"
-    assert prune(tmp_path, folder_bytes(tmp_path / new.setup[:16])).removed == [tmp_path / old.setup[:16]]
+    assert prune(tmp_path, disk_bytes(tmp_path / new.setup[:16])).removed == [tmp_path / old.setup[:16]]

@@ -1,4 +1,4 @@
-"""What is noted about a video: versions, times that fit the file, and the backend's name."""
+"""What is noted about a video: times that fit the file, and the backend's name."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from headforcing.headforcing_core.render.render import attention_name
 from headforcing.headforcing_core.report.video_tags import read_tags
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.versions import VERSION, versions
+from headforcing.headforcing_core.versions import VERSION
 
 
 @pytest.fixture
@@ -32,10 +32,9 @@ def test_the_version_is_that_of_the_package(repo_root: Path):
     assert re.search(rf'^version = "{re.escape(VERSION)}"$', (repo_root / "pyproject.toml").read_text(), re.MULTILINE)
 
 
-def test_what_is_noted_is_plain_json_with_times_switches_and_versions(about):
+def test_what_is_noted_is_plain_json_with_times_and_switches(about):
     assert json.loads(json.dumps(about)) == about
     assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
-    assert about["versions"] == versions()
 
 
 @pytest.mark.parametrize("fps", [None, 8.0])

@@ -68,43 +68,42 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
 
 
 def test_the_parts_of_a_minute_at_full_size():
-    needs = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, kept=True, state=True, writes_video=True)
-    assert needs.cache == plan().shape.bytes(torch.bfloat16)
+    """Sampling and decoding take turns, so the larger counts; nothing is counted that is not done."""
+    render = plan()
+    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER, kept=True, state=True, writes_video=True)
+    assert needs.cache == needs.state == render.shape.bytes(torch.bfloat16)
     assert needs.prompt == 2 * 30 * 512 * 1536 * 2
-    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4
-    assert needs.state == needs.cache and 0 < needs.video < 50e6
+    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and 0 < needs.video < 50e6
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
     parts = ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB", "VAE features 2.00 GB")
     assert all(part in memory for part in parts)
-    less = needs_of(plan(), torch.bfloat16, WEIGHTS)  # nothing is counted that is not done
-    assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
-    assert "disk" not in less.describe() and "decoding" not in less.describe()
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
 
-
-def test_memory_is_the_same_for_a_minute_and_an_hour_but_disk_is_not():
-    minute, hour = (
-        needs_of(plan(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for seconds in (60, 3600)
-    )
-    assert minute.memory == hour.memory and hour.disk > 50 * minute.disk
-
-
-def test_sampling_and_decoding_take_turns():
-    """The larger of the two counts; parked features take part in decoding only."""
-    kept, parked, none = (
-        needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=decoder)
-        for decoder in (DECODER, DecoderMemory(DECODER.weights, 0, DECODER.peak), DecoderMemory())
-    )
-    assert kept.memory == parked.memory == none.memory + DECODER.weights + DECODER.peak - none.activations
-    long_pass = replace(kept, activations=30 * kept.activations)
+    less = needs_of(render, torch.bfloat16, WEIGHTS)
+    assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
+    assert not any(word in less.describe() for word in ("disk", "decoding", "CUDA graph"))
+    parked = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DecoderMemory(DECODER.weights, 0, DECODER.peak))
+    assert needs.memory == parked.memory == less.memory + DECODER.weights + DECODER.peak - less.activations
+    long_pass = replace(needs, activations=30 * needs.activations)
     assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
-    graph = needs_of(plan(), torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
-    assert graph.memory - kept.memory == graph.graph == kept.activations, "reserved while decoding, too"
-    assert "CUDA graph" in graph.describe() and "CUDA graph" not in kept.describe()
-    encoder = needs_of(plan(), torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
+    graph = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
+    assert graph.memory - needs.memory == graph.graph == needs.activations, "reserved while decoding, too"
+    encoder = needs_of(render, torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
     assert encoder.memory == 20_000_000_000 > encoder.rendering
-    assert "the text encoder 20.00 GB" in encoder.describe()
+    assert "the text encoder 20.00 GB" in encoder.describe() and "CUDA graph" in graph.describe()
+
+
+def test_length_and_number_of_videos_cost_disk_and_no_memory():
+    def of(seconds=60.0, **options):
+        return needs_of(plan(seconds=seconds), torch.bfloat16, WEIGHTS, kept=True, writes_video=True, **options)
+
+    minute, hour, four, resumed = of(), of(3600.0), of(videos=4), of(videos=4, finished_blocks=81 * 3)
+    assert minute.memory == hour.memory == four.memory and hour.disk > 50 * minute.disk
+    assert four.disk == 4 * minute.disk and resumed.run_folder == minute.run_folder
+    assert in_turn([minute, hour]).disk == minute.disk + hour.disk
+    long_pass = replace(minute, activations=10**12)
+    assert in_turn([minute, long_pass]).memory == long_pass.memory
 
 
 def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:
@@ -120,15 +119,15 @@ def offered(*arguments) -> list[str]:
 def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedies():
     render = plan()
     needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    assert needs.wanted(COMFYUI) == needs.besides_weights and needs.wanted(COMMAND_LINE) == needs.rendering
-    text = refused(needs, needs.besides_weights - 1, render)
-    assert f"832x480 needs {format_bytes(needs.besides_weights)} besides the weights" in text
-    assert "besides" not in refused(needs, needs.besides_weights, render, COMMAND_LINE), "which streams no weights"
+    besides = needs.rendering - WEIGHTS
+    assert needs.wanted(COMFYUI) == besides and needs.wanted(COMMAND_LINE) == needs.rendering
+    assert f"832x480 needs {format_bytes(besides)} besides the weights" in refused(needs, besides - 1, render)
+    assert "besides" not in refused(needs, besides, render, COMMAND_LINE), "which streams no weights"
     check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
     with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
         check_decoder(DECODER, "832x480", 6_000_000_000)
-    afterwards, fewer, smaller = offered(needs, needs.besides_weights - 1, render)
-    without = needs_of(render, torch.bfloat16, WEIGHTS).besides_weights
+    afterwards, fewer, smaller = offered(needs, besides - 1, render)
+    without = needs_of(render, torch.bfloat16, WEIGHTS).wanted(COMFYUI)
     assert afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
     assert fewer.startswith("episodic_frames 2 (") and smaller.startswith("episodic_frames 2, recent_frames 0 (")
 
@@ -139,13 +138,12 @@ def needs_with(text: str, decoder: DecoderMemory) -> Needs:
         decoder = DecoderMemory()
     if "--park-features" in text:
         decoder = DecoderMemory(decoder.weights, 0, decoder.peak)
-    size, method, seconds = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)", r"([\d.]+) s "))
+    size, method = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)"))
     width, height = map(int, size.groups()) if size else (832, 480)
     policy = method_policy(method[1] if method else "head_forcing")
     if "episodic_frames" in text:
         policy = policy.with_memory(2, 0 if "recent_frames 0" in text else 3, 0.95, 3)
-    timeline = parse_timeline("a minute", float(seconds[1]) if seconds else 60.0)
-    noise = schedule("self_forcing")
+    noise, timeline = schedule("self_forcing"), parse_timeline("a minute", 60.0)
     made = RenderPlan.make(WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
     area = width * height / (832 * 480)
     scaled = DecoderMemory(decoder.weights, int(area * decoder.held), int(area * decoder.peak))
@@ -158,7 +156,7 @@ def test_every_remedy_fits_and_takes_what_it_says(host, room):
     """Held against plans that are made anew with the changes."""
     render = plan()
     needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    if room > (needs.besides_weights if host is COMFYUI else needs.rendering):
+    if room > needs.wanted(host):
         return
     if host is COMMAND_LINE and room < WEIGHTS:
         assert "No setting of this video fits" in refused(needs, room, render, host)
@@ -167,27 +165,19 @@ def test_every_remedy_fits_and_takes_what_it_says(host, room):
     assert 1 <= len(found) <= 3
     for text in found:
         changed = needs_with(text, DECODER)
-        takes = changed.besides_weights if host is COMFYUI else changed.rendering
+        takes = changed.wanted(host)
         assert takes <= room and text.endswith(f"({format_bytes(takes)})"), text
 
 
 @pytest.mark.parametrize(("method", "room"), [("self_forcing", 5e9), ("longlive", 2.6e9), ("self_forcing_sink", 4e9)])
-def test_other_methods_smaller_and_shorter_videos_fit(method, room):
+def test_a_smaller_video_and_other_methods_fit_where_the_cache_is_large(method, room):
     render = plan(method=method)
-    needs = needs_of(render, torch.bfloat16, WEIGHTS)
-    found = offered(needs, room, render)
-    assert any(text.startswith("method ") for text in found)
-    assert len(found) >= 2
-    if method == "self_forcing":
-        seconds = float(found[0].split()[0])
-        shorter = plan(method=method, seconds=seconds)
-        fitting = needs_of(shorter, torch.bfloat16, WEIGHTS)
-        assert fitting.wanted(COMFYUI) <= int(room)
-        longer = plan(method=method, seconds=seconds + 0.75)
-        refused(needs_of(longer, torch.bfloat16, WEIGHTS), room, longer)
+    size, *methods = offered(needs_of(render, torch.bfloat16, WEIGHTS), room, render)
+    assert re.match(r"\d+x\d+ \(", size) and methods and all(text.startswith("method ") for text in methods)
 
 
 def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, monkeypatch):
+    """The folders of both kinds of files may be on one disk."""
     needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
     free = needs.run_folder + needs.video
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
@@ -269,24 +259,3 @@ def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
     needs = needs_of(render, torch.bfloat16, 0)
     assert needs.cache > render.shape.bytes(torch.bfloat16)
     assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)
-
-
-def test_several_renders_in_turn_take_the_disk_of_all_and_the_memory_of_one(tmp_path, monkeypatch):
-    sizes = (60.0, 30.0)
-    renders = [needs_of(plan(seconds=s), torch.bfloat16, WEIGHTS, kept=True, writes_video=True) for s in sizes]
-    both = in_turn(renders)
-    assert both.disk == renders[0].disk + renders[1].disk and both.memory == max(needs.memory for needs in renders)
-    monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=both.disk - 1))
-    for needs in renders:
-        check_disk(needs, tmp_path, tmp_path)
-    with pytest.raises(HeadForcingError, match="not enough disk"):
-        check_disk(both, tmp_path, tmp_path)
-
-
-def test_disk_is_counted_for_all_videos_and_not_for_blocks_that_are_there():
-    one, four, resumed = (
-        needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, writes_video=True, videos=videos, finished_blocks=finished)
-        for videos, finished in ((1, 0), (4, 0), (4, 81 * 3))
-    )
-    assert four.disk == 4 * one.disk and four.memory == one.memory
-    assert resumed.run_folder == one.run_folder

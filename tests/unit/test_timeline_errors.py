@@ -9,7 +9,7 @@ import re
 import time
 
 import pytest
-from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineError, format_timeline, parse_timeline
+from headforcing.headforcing_core.timeline.timeline import BlockClock, TimelineError, parse_timeline
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import switches
@@ -27,7 +27,7 @@ def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
         parse_timeline(f"0:00 a\n0:10 {tag} b", 20)
     assert str(error.value) == f"line 2: {tag} is not a tag; did you mean {MISSPELT[tag]}?"
     kept = parse_timeline(f"a | [reset] {tag} b")
-    assert kept.segments[1].text == f"{tag} b" and parse_timeline(format_timeline(kept)) == kept
+    assert kept.segments[1].text == f"{tag} b"
 
 
 NO_SEEDS = {
@@ -153,12 +153,13 @@ SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 
 
 def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
-    """Whether the text parses; anything but a timeline that restores itself or a TimelineError fails the test."""
+    """Whether the text parses; anything but a whole timeline or a TimelineError fails the test."""
     try:
         timeline = parse_timeline(text, seconds, clock)
     except TimelineError:
         return False
-    assert parse_timeline(format_timeline(timeline), clock=clock) == timeline
+    starts = [segment.start_block for segment in timeline.segments]
+    assert starts == sorted(set(starts)) and all(segment.text for segment in timeline.segments)
     return True
 
 

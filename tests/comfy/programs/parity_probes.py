@@ -332,7 +332,7 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
     expected, _ = hosted(model, plan)
 
     def kernel(self, *arguments, **options):
-        if self.name in ("norm_modulate", "residual_norm_modulate", "write_block"):  # those of every pass
+        if self.name in ("norm_modulate", "write_block"):  # those of every pass
             called.add((self.name, self.name == "write_block" and arguments[3] is None))
         return self.reference(*arguments, **options)
 
@@ -341,7 +341,7 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
         assert apart(hosted(model, plan)[0], expected) < 1e-4
         return set(called)
 
-    fused = {("norm_modulate", False), ("residual_norm_modulate", False)}
+    fused = {("norm_modulate", False)}
     with patch.object(operation, "usable", lambda *_: True), patch.object(operation, "kernel", kernel):
         assert kernels_used() == fused | {("write_block", False)}
         for part in castable:
