@@ -83,22 +83,6 @@ def add_metric_arguments(sub: Container) -> None:
     add_known(sub, "metric-models metrics aesthetic-head metric-device")
 
 
-def add_source_arguments(sub: argparse.ArgumentParser, out: PathType, required: bool = True, demo: bool = True) -> None:
-    """The model, the timeline and the folder `out` of a comparison; without `demo` the embedded model is no choice."""
-    hidden = None if demo else argparse.SUPPRESS  # the option is read and refused with a sentence
-    source = sub.add_mutually_exclusive_group(required=required)
-    add(source, "--demo", bool, text=hidden or "the embedded toy model")
-    add(source, "--weights", text="checkpoint, .safetensors or .pt; needs --prompts and --vae")
-    default = "; default with --demo: its story" if demo else ""
-    add(sub, "--prompts", TEXT, text=f"a timeline or one prompt, or @FILE{default}")
-    add(sub, "--seconds", float, 0.0, "seconds; default: the timeline's length")
-    add(sub, "--out", out, Path("output/compare"), "folder (output/compare)")
-    add(sub, "--scale", scale, 6, hidden or "with --demo: every pixel becomes a square of this side (6)")
-    add_file_arguments(sub)
-    add_render_arguments(sub)
-    add_farm_arguments(sub)
-
-
 def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: str, required: bool) -> Container:
     """Add what only commands that render one video have: story and length, start and pictures, method, several GPUs;
     returns the group of starts, of which only one can be given."""
@@ -242,7 +226,16 @@ def _report(sub: argparse.ArgumentParser) -> None:
 def _compare(sub: argparse.ArgumentParser) -> None:
     published = f"{names.ALL}: every published one that the weights allow ({' '.join(names.COMPARED_METHODS)})"
     add(sub, "--methods", text=f"names, as of --method; {published}", nargs="+")
-    add_source_arguments(sub, folder_written(*COMPARED_FILES))
+    source = sub.add_mutually_exclusive_group(required=True)
+    add(source, "--demo", bool, text="the embedded toy model")
+    add(source, "--weights", text="checkpoint, .safetensors or .pt; needs --prompts and --vae")
+    add(sub, "--prompts", TEXT, text="a timeline or one prompt, or @FILE; default with --demo: its story")
+    add(sub, "--seconds", float, 0.0, "seconds; default: the timeline's length")
+    add(sub, "--out", folder_written(*COMPARED_FILES), Path("output/compare"), "folder (output/compare)")
+    add(sub, "--scale", scale, 6, "with --demo: every pixel becomes a square of this side (6)")
+    add_file_arguments(sub)
+    add_render_arguments(sub)
+    add_farm_arguments(sub)
 
 
 def _runs(parser: argparse.ArgumentParser) -> None:

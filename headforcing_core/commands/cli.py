@@ -17,7 +17,7 @@ from ..files import reason
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
-RESEARCH = ("check-claim", "evaluate", "rooms")
+RESEARCH = ("check-claim", "rooms")
 """The commands of the folder `research` of a checkout."""
 
 

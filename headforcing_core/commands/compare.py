@@ -49,12 +49,17 @@ def compare(args: argparse.Namespace) -> Result:
         labels = assets.COMPARED if args.demo and args.methods is None else {}
         names = ",".join(args.methods or labels or COMPARED_METHODS)
         entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
-        entries, left_out = fitting(args, entries) if names_all(names) else (entries, {})
-        rows, about = run_entries(args, entries, [args.seed])
-        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata=grid_tags(rows, about))
+        source, farm = compared_source(args), farm_of(args)
+        videos, left_out = plan_videos(source, entries, args, farm, skip=names_all(names))
+        rows = _render_all(source, videos, args, farm)
+        about = _about(args, source, videos[0].plan)
+        shown = [row.entry.label for row in rows]
+        shared = {name: value for name, value in about.items() if name != "seeds"}
+        tags = {"head_forcing": json.dumps({"methods": shown, "seed": args.seed, **shared})}
+        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata=tags)
         prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
-        videos = [(row.entry.label, row.video) for row in rows]
-        picture = side_by_side(args.out / "picture.png", videos, prompts, about["seconds"])
+        tiles = list(zip(shown, (row.video for row in rows), strict=True))
+        picture = side_by_side(args.out / "picture.png", tiles, prompts, about["seconds"])
         notes, size = method_notes(rows), {"width": made.width, "height": made.height}
         found = {
             "about": about,
@@ -68,11 +73,27 @@ def compare(args: argparse.Namespace) -> Result:
         return write_result(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
 
 
-def grid_tags(rows: Sequence[Compared], about: Mapping[str, Any]) -> dict[str, str]:
-    """The metadata tag of a grid's file, in the format of other videos' tags."""
-    labels = [row.entry.label for row in rows if row.seed == rows[0].seed]
-    shared = {name: value for name, value in about.items() if name != "seeds"}
-    return {"head_forcing": json.dumps({"methods": labels, "seed": rows[0].seed, **shared})}
+def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
+    """Metadata that all videos of a comparison share; `plan` is the plan of one of them."""
+    clock = plan.timeline.clock
+    return {
+        "seeds": [args.seed],
+        "prompts": [segment.text for segment in plan.timeline.segments],
+        "starts_seconds": [frame / clock.fps for frame in plan.start_video_frames],
+        "seconds": plan.video_frames / clock.fps,
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "size": f"{plan.width}x{plan.height}",
+        "weights": source.info.path.name,
+        "fingerprint": source.info.fingerprint,
+        "lora": None if args.lora is None else args.lora.name,
+        "model_family": source.options.model_family,
+        "profile": str(args.profile or "bundled"),
+        "inexact": source.machine.inexact,
+        "dtype": str(source.machine.dtype).removeprefix("torch."),
+        "device": str(source.machine.device),
+        "versions": versions(),
+    }
 
 
 def write_result(
@@ -137,66 +158,45 @@ class ComparedJob:
     video: ComparedVideo | None
 
 
-def fitting(args: argparse.Namespace, entries: Sequence[Entry]) -> tuple[list[Entry], dict[str, str]]:
-    """The entries that can be rendered with these weights and arguments, in order, and why the others cannot."""
-    source, elsewhere = compared_source(args), farm_of(args).remote
-    fit, left_out = [], {}
+def plan_videos(
+    source: Source, entries: Sequence[Entry], args: argparse.Namespace, farm: Farm, skip: bool = False
+) -> tuple[list[ComparedVideo], dict[str, str]]:
+    """The videos of all entries, each checked, and the disk space they need together, before anything is loaded.
+
+    With `skip` those that cannot be rendered are left out; also returns why.
+    """
+    videos, needs, left_out = [], [], {}
     for entry in entries:
         try:
             video = ComparedVideo.of(source, entry, args.seed, args.out)
-            video.source.check_needs(video.plan, video.path, elsewhere=elsewhere)
+            needs.append(video.source.check_needs(video.plan, video.path, elsewhere=farm.remote))
+            videos.append(video)
         except HeadForcingError as error:
+            if not skip:
+                raise
             left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
-        else:
-            fit.append(entry)
-    if not fit:
+    if not videos:
         raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-    return fit, left_out
-
-
-def run_entries(
-    args: argparse.Namespace, entries: Sequence[Entry], seeds: Sequence[int]
-) -> tuple[list[Compared], dict[str, Any]]:
-    """Render every entry with every seed, one after another; returns the videos and what they have in common.
-
-    All, and the disk space they need together, are checked before anything is loaded.
-    """
-    source, farm = compared_source(args), farm_of(args)
-    videos = {v.path.stem: v for v in (ComparedVideo.of(source, e, s, args.out) for e in entries for s in seeds)}
-    needs = [video.source.check_needs(video.plan, video.path, elsewhere=farm.remote) for video in videos.values()]
     check_disk(in_turn(needs), source.machine.runs, args.out)
+    return videos, left_out
+
+
+def _render_all(
+    source: Source, videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
+) -> list[Compared]:
+    """Render and measure all videos."""
     embeds = source.encode()
-    renders = {name: (video.source.job(video.plan, embeds), video.source) for name, video in videos.items()}
+    renders = {video.path.stem: (video.source.job(video.plan, embeds), video.source) for video in videos}
     check_roles(renders, farm)
-    encodes, rows = any(video.plan.restart_frames for video in videos.values()), {}
+    encodes, rows = any(video.plan.restart_frames for video in videos), {}
     with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
         shared = [farm.share(embed) for embed in embeds]
-        jobs = {name: video.job(args, shared, farm, encodes) for name, video in videos.items()}
+        jobs = {video.path.stem: video.job(args, shared, farm, encodes) for video in videos}
         for name, row in run_compared(jobs, {name: job.setup for name, (job, _) in renders.items()}, farm):
             rows[name] = row
             bar.set_postfix_str(name, refresh=False)
             bar.update()
-    plan = next(iter(videos.values())).plan
-    clock, machine = plan.timeline.clock, source.machine
-    about = {
-        "seeds": list(seeds),
-        "prompts": [segment.text for segment in plan.timeline.segments],
-        "starts_seconds": [frame / clock.fps for frame in plan.start_video_frames],
-        "seconds": plan.video_frames / clock.fps,
-        "fps": clock.fps,
-        "frames_per_block": clock.frames_per_block,
-        "size": f"{plan.width}x{plan.height}",
-        "weights": source.info.path.name,
-        "fingerprint": source.info.fingerprint,
-        "lora": None if args.lora is None else args.lora.name,
-        "model_family": source.options.model_family,
-        "profile": str(args.profile or "bundled"),
-        "inexact": machine.inexact,
-        "dtype": str(machine.dtype).removeprefix("torch."),
-        "device": str(machine.device),
-        "versions": versions(),
-    }
-    return [rows[name] for name in videos], about
+    return [rows[name] for name in jobs]
 
 
 def run_compared(

@@ -48,11 +48,6 @@ def has_model(source: Source, decodes: bool = True, encodes: bool = False) -> bo
     return _models.has(_key(source, decodes, encodes))
 
 
-def let_go() -> None:
-    """Drop the model of the last job and free its memory."""
-    _models.has(None)
-
-
 def _key(source: Source, decodes: bool, encodes: bool) -> Any:
     machine = source.machine
     devices = str(machine.device), str(machine.vae_device)

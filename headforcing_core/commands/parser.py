@@ -194,8 +194,9 @@ LATENTS = PathType(reads=lambda path, args: [path, *path.glob("*")] if path.is_d
 """A file of latents, or a run folder."""
 FOLLOWED = PathType(reads=lambda path, args: [path], writes=_story)
 DEMO_FILES = ("demo.mp4", "demo.part.mp4", "demo.png")
-RENDERED_FILES = ("*-seed*.mp4", "*-seed*.part.mp4")
-COMPARED_FILES = ("grid.mp4", "picture.png", "comparison.md", "comparison.json", *RENDERED_FILES)
+COMPARED_FILES = (
+    "grid.mp4", "picture.png", "comparison.md", "comparison.json", "*-seed*.mp4", "*-seed*.part.mp4",
+)  # fmt: skip
 
 
 def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tuple[list[Named], list[Named]]:

@@ -242,5 +242,5 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
 
 
 def _last_written(folder: Path) -> float:
-    """When a render last wrote to a run folder; a look at it makes thumbnails."""
+    """The time at which a render last wrote to a run folder; a look at it makes thumbnails."""
     return max((s.st_mtime for path, s in _stats(folder).items() if THUMBNAIL not in path.name), default=0.0)

@@ -18,7 +18,7 @@ from ...headforcing_core.model.wan import WanConfig
 from ...headforcing_core.render.family import with_family
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.weights.identity import identity
-from ...headforcing_core.weights.other_models import other_wan, reject_experts
+from ...headforcing_core.weights.layouts import other_wan, reject_experts
 
 KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
 # fields of a WanConfig that ComfyUI's network and its configuration call the same

@@ -1,4 +1,4 @@
-"""The display of a node while it runs: a player with the file that grows, a progress bar, previews and a status line."""
+"""A node while it runs: a player with the file that grows, a progress bar, previews and a status line."""
 
 from __future__ import annotations
 

@@ -100,6 +100,9 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     assert browser.wait_done() == "success"
     assert "reused 5 blocks" in browser.last_report(), "the blocks of the other take are there"
     assert (browser.server.output_dir / "shelf" / f"of_{seed}_00002_.mp4").is_file()
+    browser.write("PromptTimeline", prompts=first.replace("0:01.5", "0:01.5 [seed 9]"))
+    browser.queue()
+    assert browser.wait_done() == "success"
     check_list(browser)
     assert browser.page_errors == [] and browser.alerts == []
 

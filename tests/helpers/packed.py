@@ -6,6 +6,12 @@ from pathlib import Path
 
 REPO = Path(__file__).resolve().parents[2]
 
+OPTIONAL = set(
+    "triton flash_attn flash_attn_interface sageattention xformers matplotlib transformers torchvision diffusers "
+    "sentencepiece ftfy ray".split()
+)
+"""Packages that are imported only when they are used."""
+
 
 def packed_files() -> list[str]:
     """The files that `comfy node pack` packs: what git tracks but for what .comfyignore names in git's patterns."""

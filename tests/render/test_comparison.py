@@ -12,7 +12,6 @@ import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
-from headforcing.headforcing_core.commands.compare import fitting
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.distributed.farm import Farm, Shared
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -186,8 +185,10 @@ def test_all_are_the_published_methods_each_once_and_the_demo_allows_those_witho
     assert {METHOD_ROWS[name].policy for name in names} == {row.policy for row in METHOD_ROWS.values()}
     assert len(names) == len({METHOD_ROWS[name].policy for name in names})
     common = ["compare", "--demo", "--methods", "all", "--seconds", "8", "--device", "cpu", "--out", str(tmp_path)]
-    fit, left_out = fitting(_parser().parse_args([*common, "--prompts", BALL]), entries_of("all"))
-    assert [entry.method for entry in fit] == [name for name in names if name != "longlive2"]
+    args = _parser().parse_args([*common, "--prompts", BALL])
+    source = compare_command.compared_source(args)
+    fit, left_out = compare_command.plan_videos(source, entries_of("all"), args, Farm(), skip=True)
+    assert [video.entry.method for video in fit] == [name for name in names if name != "longlive2"]
     assert list(left_out) == ["longlive2"] and "shots" in left_out["longlive2"]
 
 

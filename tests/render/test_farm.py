@@ -1,7 +1,6 @@
 """Videos made at the same time have the bits of those made one after the other, whatever happens to workers."""
 
 import contextlib
-import importlib.util
 import json
 import os
 import random
@@ -43,27 +42,21 @@ LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 
 
 @pytest.fixture(scope="module")
 def head():
-    """A cluster of this machine alone: its port, and the one for Ray's client."""
-    with pytest.MonkeyPatch.context() as patch, socket.socket() as first, socket.socket() as second:
+    """The address of a cluster of this machine alone."""
+    with pytest.MonkeyPatch.context() as patch, socket.socket() as free:
         patch.setenv("RAY_worker_niceness", "0")
         patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
-        patch.setenv("GRPC_ENABLE_FORK_SUPPORT", "0")  # with it the server of Ray's client may die as it starts
-        for free in (first, second):
-            free.bind(("127.0.0.1", 0))
-        ports = [free.getsockname()[1] for free in (first, second)]
-        first.close(), second.close()
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+        free.close()
         folder = tempfile.mkdtemp(prefix="ray")  # Ray's sockets need a short path
         options = ["--num-cpus", "2", "--include-dashboard", "false", "--object-store-memory", "100000000"]
-        options += ["--node-ip-address", "127.0.0.1", "--port", str(ports[0]), "--temp-dir", folder]
-        if importlib.util.find_spec("grpc") is None:
-            ports.pop()
-        else:
-            options += ["--ray-client-server-port", str(ports[1])]
+        options += ["--node-ip-address", "127.0.0.1", "--port", str(port), "--temp-dir", folder]
         start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", *options]
         process = subprocess.Popen(start, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
-            wait_for(lambda: all(map(answers, ports)), process)
-            yield ports
+            wait_for(lambda: answers(port), process)
+            yield f"127.0.0.1:{port}"
         finally:
             ray.shutdown()
             process.terminate()
@@ -87,7 +80,7 @@ def wait_for(condition, process: subprocess.Popen | None = None) -> None:
 def two_workers(head):
     """Ray is connected once for most tests here: `--farm local` uses one that the process has started."""
     if not ray.is_initialized():
-        ray.init(address=f"127.0.0.1:{head[0]}", log_to_driver=False)
+        ray.init(address=head, log_to_driver=False)
 
 
 @pytest.fixture(scope="module")
@@ -127,20 +120,14 @@ def worker_of(task: str, besides: list[int]) -> int | None:
 
 
 @linux
-@pytest.mark.parametrize("how", ["ray", "auto"])
-@pytest.mark.repeat("ray")
-def test_a_cluster_is_reached_from_outside_and_as_the_one_of_this_machine(how, head, tmp_path, monkeypatch):
-    """And a video that fails there says why, while the other is made."""
-    if how == "ray":
-        pytest.importorskip("grpc", reason='Ray\'s client needs it: pip install "ray[client]"')
+def test_the_cluster_of_this_machine_is_found_and_a_video_that_fails_there_says_why(head, tmp_path, monkeypatch):
     ray.shutdown()
-    monkeypatch.setenv("RAY_ADDRESS", f"127.0.0.1:{head[0]}")
-    address = "auto" if how == "auto" else f"ray://127.0.0.1:{head[1]}"
+    monkeypatch.setenv("RAY_ADDRESS", head)
     lines = [{**SHORT, "name": name, "prompts": STORIES[0]} for name in ("right", "wrong")]
     with claimed(tmp_path / "out" / "wrong.mp4"), monkeypatch.context() as patch:
         patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
-        found = run(tmp_path, lines, "--farm", address, code=1)
-    assert found["farm"].startswith(f"Ray, {address}: 2 at a time") and not ray.is_initialized()
+        found = run(tmp_path, lines, "--farm", "auto", code=1)
+    assert found["farm"].startswith("Ray, auto: 2 at a time") and not ray.is_initialized()
     assert rows(found)["right"]["state"] == "done" and "another process is writing" in rows(found)["wrong"]["why"]
 
 
@@ -255,24 +242,17 @@ def running_with(variable: str) -> list[str]:
     return [name for name in found if not re.match(r"ray::\w+Agent\0", name)]
 
 
-def same(folder: Path, *command: str, file: str) -> list:
-    """What a command writes into a file without a farm and with one."""
-    found = []
-    for farm in ([], ["--farm", "local"]):
-        out = folder / f"out{len(farm)}"
-        assert main([*(part.format(out=out) for part in command), *farm, "--json"]) == 0
-        found.append(json.loads((out / file).read_text("utf-8")))
-    return found
-
-
 @on_workers
 def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, capsys):
-    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--sigmas", "1", "--runs", "{out}/runs"]
-    methods = ["--methods", "head_forcing", "self_forcing_window_21"]
-    found = same(tmp_path, "compare", *options, *methods, "--out", "{out}", file="comparison.json")
-    for table in found:
-        for row in table["rows"]:
-            assert row.pop("seconds_per_block") > 0 and Path(row.pop("video")).is_file()
-    assert found[0]["rows"] == found[1]["rows"] and len(found[0]["rows"]) == 2
-    here, farmed = ({path.name for path in (tmp_path / out / "runs").iterdir()} for out in ("out0", "out2"))
-    assert here == farmed and len(here) == 2, "what a farm has made goes on without one, and the other way"
+    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--sigmas", "1", "--json"]
+    options += ["--methods", "head_forcing", "self_forcing_window_21"]
+    tables, runs = [], []
+    for farm in ([], ["--farm", "local"]):
+        out = tmp_path / f"out{len(farm)}"
+        assert main(["compare", *options, "--runs", str(out / "runs"), "--out", str(out), *farm]) == 0
+        tables.append(json.loads((out / "comparison.json").read_text("utf-8"))["rows"])
+        runs.append({path.name for path in (out / "runs").iterdir()})
+    for row in (row for table in tables for row in table):
+        assert row.pop("seconds_per_block") > 0 and Path(row.pop("video")).is_file()
+    assert tables[0] == tables[1] and len(tables[0]) == 2
+    assert runs[0] == runs[1] and len(runs[0]) == 2, "what a farm has made goes on without one, and the other way"

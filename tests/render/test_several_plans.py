@@ -16,41 +16,34 @@ from headforcing.headforcing_core.distributed.ranks import check_rank_memory, ch
 from headforcing.headforcing_core.errors import HeadForcingError
 from thread_peers import Meeting, ThreadPeers, together
 
-
-@pytest.mark.parametrize(("options", "message"), [
-    (("--shard-weights",), "give --gpus 2 or more"),
-    (("--gpu-speeds", "2,1"), "give --gpus 2 or more"),
-    (("--gpus", "2", "--gpu-speeds", "2,1,1"), "--gpu-speeds must be 2 numbers, one for each rank, got 3"),
-    (("--gpus", "2", "--rank-timeout", "1"), "--rank-timeout must be from 5 to 86400 seconds, got 1"),
-    (("--gpus", "2", "--device", "mps"), "--device must be cuda or cpu, got mps"),
-    (("--gpus", "2", "--device", "cuda"), "this machine has 0 GPUs, got --gpus 2"),
-    (("--gpus", "2", "--device", "cpu", "--cuda-graph"), "--cuda-graph is not possible on several GPUs"),
-    (("--gpus", "2", "--device", "cpu", "--follow", "story.txt"), "--follow is not possible on several GPUs"),
-    (("--gpus", "2", "--device", "cpu", "--shard-weights", "--compile"), "--compile with --shard-weights"),
-    (("--gpus", "2", "--device", "cpu", "--shard-weights", "--fp8-linears"), "--fp8-linears with --shard-weights"),
-    (("--gpus", "100000", "--device", "cpu"), "this machine has 8 processor cores, got --gpus 100000"),
-    (("--gpus", "7", "--device", "cpu"), "7 GPUs leave one without a head"),
-    (("--gpus", "2", "--device", "cpu", "--method", "rolling_forcing"), "has a cache of its own"),
-    (("--gpus", "2", "--device", "cpu", "--profile", "auto"), "head roles cannot be found on several GPUs"),
-    (("--gpus", "2", "--device", "cpu", "--prompts", "@missing.txt"), "missing.txt"),
-    (("--gpus", "2", "--device", "cpu", "--prompts", "0:02 a\n0:01 b"), "0:01"),
-    (("--gpus", "2", "--device", "cpu", "--sigmas", "2"), "sigmas"),
-])  # fmt: skip
-def test_what_cannot_be_done_is_refused_before_anything_starts(options, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
-    monkeypatch.setattr(os, "cpu_count", lambda: 8)
-    monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
-    found = [] if "--profile" not in options else ["--found-profiles", str(tmp_path)]
-    assert main(["demo", "--out", str(tmp_path), *found, *options]) == 2
-    said = capsys.readouterr().err
-    assert message in said and len(said.splitlines()) == 1
+WRONG = {  # options of a demo, and what is said of them
+    "--shard-weights": "give --gpus 2 or more", "--gpu-speeds 2,1": "give --gpus 2 or more",
+    "--gpus 2 --gpu-speeds 2,1,1": "--gpu-speeds must be 2 numbers, one for each rank, got 3",
+    "--gpus 2 --rank-timeout 1": "--rank-timeout must be from 5 to 86400 seconds, got 1",
+    "--gpus 2 --device mps": "--device must be cuda or cpu, got mps",
+    "--gpus 3 --device cuda": "this machine has 2 GPUs, got --gpus 3",
+    "--gpus 2 --device cuda": "which this PyTorch is built without, as on Windows; use --vae-device",
+    "--gpus 2 --cuda-graph": "--cuda-graph is not possible on several GPUs",
+    "--gpus 2 --follow story.txt": "--follow is not possible on several GPUs",
+    "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
+    "--gpus 2 --shard-weights --fp8-linears": "--fp8-linears with --shard-weights",
+    "--gpus 100000": "this machine has 8 processor cores, got --gpus 100000",
+    "--gpus 7": "7 GPUs leave one without a head", "--gpus 2 --method rolling_forcing": "has a cache of its own",
+    "--gpus 2 --profile auto --found-profiles {tmp}": "head roles cannot be found on several GPUs",
+    "--gpus 2 --prompts @missing.txt": "missing.txt", "--gpus 2 --sigmas 2": "sigmas",
+}  # fmt: skip
 
 
-def test_a_pytorch_without_nccl_is_refused(capsys, monkeypatch, tmp_path):
+@pytest.mark.parametrize("options", WRONG)
+def test_what_cannot_be_done_is_refused_before_anything_starts(options, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
-    assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cuda"]) == 2
-    assert "which this PyTorch is built without, as on Windows; use --vae-device" in capsys.readouterr().err
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
+    words = ["demo", "--device", "cpu", "--out", str(tmp_path), *options.format(tmp=tmp_path).split()]
+    assert main(words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert WRONG[options] in said
 
 
 def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypatch, tmp_path):
@@ -86,21 +79,22 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
 
 
 def test_speeds_closer_to_each_other_are_a_remedy_where_a_smaller_part_fits():
-    plan = Source.of(planned(None)).plan()
-    needs = Source.of(planned(None)).check_needs(plan, None)
-    unequal, parts = (1.0, 3.0), {}
-    for rank in (0, 1):
-        for speeds in (None, unequal):
-            peers = ThreadPeers(rank, 2, Meeting(2))
-            peers.speeds = speeds
-            parts[rank, speeds] = peers, check_rank_memory(needs, plan, peers, False, None).memory
-    slow, equal, fast = (parts[case][1] for case in ((0, unequal), (1, None), (1, unequal)))
+    source, unequal = Source.of(planned(None)), (1.0, 3.0)
+    plan = source.plan()
+    needs = source.check_needs(plan, None)
+
+    def part(rank, speeds, room=None):
+        peers = ThreadPeers(rank, 2, Meeting(2))
+        peers.speeds = speeds
+        return check_rank_memory(needs, plan, peers, False, room).memory
+
+    slow, equal, fast = part(0, unequal), part(1, None), part(1, unequal)
     assert slow < equal < fast
     closer = re.compile(r"choose --gpu-speeds closer to each other or more --gpus")
-    rooms = [((1, unequal), equal, True), ((1, unequal), equal - 1, False), ((0, unequal), slow - 1, False)]
-    for case, room, helps in [*rooms, ((1, None), equal - 1, False)]:
+    rooms = [(1, unequal, equal, True), (1, unequal, equal - 1, False), (0, unequal, slow - 1, False)]
+    for rank, speeds, room, helps in [*rooms, (1, None, equal - 1, False)]:
         with pytest.raises(HeadForcingError, match="not enough memory") as refused:
-            check_rank_memory(needs, plan, parts[case][0], False, room)
+            part(rank, speeds, room)
         assert bool(closer.search(str(refused.value))) == helps
 
 
@@ -117,11 +111,13 @@ def test_out_of_memory_names_the_rank(monkeypatch):
 
 def test_ranks_with_other_settings_are_refused():
     def rank(peers):
-        source = Source.of(planned(peers, ["--seed", str(peers.rank)]))
+        source = Source.of(planned(peers, ["--seed", str(peers.rank // 2)]))
         check_ranks(source.job(source.plan(), source.encode()), peers)
 
-    with pytest.raises(HeadForcingError, match="rank 1 of 2 has another plan than rank 0"):
-        together(2, rank)
+    with pytest.raises(
+        HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\); give every"
+    ):
+        together(3, rank)
 
 
 def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):

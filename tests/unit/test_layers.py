@@ -1,9 +1,14 @@
-"""The folders of the engine and which of them may import which: one table, no circles, nothing upward."""
+"""The sources: which folder may import which, what each may import besides, and how docstrings and lines are read."""
 
 import ast
+import re
+import sys
+from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+
+from packed import OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[2]
 MOST_FLOORS = 11
@@ -22,6 +27,9 @@ MAY_IMPORT = {
     "recorded": "files model timeline weights rollout cache head_profiles methods",
     "distributed": "files model cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
 }  # fmt: skip
+HOST_MODULES = set("comfy comfy_api comfy_extras comfy_execution folder_paths nodes server execution".split())
+OUR_NAMES = {"nodes", "kernels", "headforcing_core", "headforcing"}  # imported relatively: some are others' names, too
+REFUSED = re.compile(r"(What|Which|Those|That|As|How|Where|When)\b")  # "What the farm has" names nothing
 
 ENTRY = {f"headforcing_core/{name}.py" for name in ("__init__", "__main__")}  # the public face and the way in
 FILES = sorted(
@@ -29,6 +37,11 @@ FILES = sorted(
     for top in ("headforcing_core", "kernels", "nodes")
     for path in (ROOT / top).rglob("*.py")
 )
+
+
+@cache
+def tree(file: str) -> ast.Module:
+    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
 
 
 def place(file: str) -> str:
@@ -41,60 +54,80 @@ def place(file: str) -> str:
 
 @cache
 def imports(file: str) -> frozenset[str]:
-    """The files of the pack that a file imports, wherever it does so."""
+    """The files of the pack that a file imports, wherever it does so; `research` for that folder."""
     package = file.split("/")[:-1]
     found = set()
-    for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
+    for node in ast.walk(tree(file)):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             for name in node.names:
                 paths = ("/".join(parts) + ".py" for parts in ([*base, name.name], base, [*base, "__init__"]))
                 found |= {next((path for path in paths if path in FILES), file)}
+                found |= {"research"} & {*base[:1], name.name}
     return frozenset(found - {file})
 
 
-def test_no_file_imports_a_folder_that_its_own_may_not():
-    for file in set(FILES) - ENTRY:
-        here = place(file)
-        new = {target for target in imports(file) if place(target) not in (here, *MAY_IMPORT[here].split())}
-        assert not new, f"{file}: {here} may import {MAY_IMPORT[here] or 'nothing'}"
+def absolute_imports(*nodes: ast.AST) -> set[str]:
+    """Top-level names of everything imported absolutely, anywhere below some nodes."""
+    found = set()
+    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            found.add((node.module or "").split(".")[0])
+    return found
 
 
-def test_the_table_names_the_folders_that_exist_and_only_what_stands_above():
-    assert {place(file) for file in FILES} == set(MAY_IMPORT)
+def run_at_import(module: ast.Module) -> Iterator[ast.AST]:
+    """The imports that importing a module runs: none of function bodies, nothing under `if TYPE_CHECKING`."""
+    waiting: list[ast.AST] = list(module.body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            waiting += node.orelse
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            waiting += [child for child in ast.iter_child_nodes(node) if isinstance(child, ast.stmt)]
+
+
+def test_a_file_imports_what_its_folder_may_and_all_that_a_folder_may_is_in_use():
+    taken = {(place(file), place(target)) for file in set(FILES) - ENTRY for target in imports(file)}
+    taken = {(folder, below) for folder, below in taken if folder != below}
+    allowed = {(folder, below) for folder, row in MAY_IMPORT.items() for below in row.split()}
+    assert taken == allowed, (taken - allowed, allowed - taken)
     order = list(MAY_IMPORT)
-    assert all(
-        order.index(below) < order.index(folder) for folder, allowed in MAY_IMPORT.items() for below in allowed.split()
-    )
-
-
-def test_the_table_allows_no_direction_that_nobody_takes():
-    taken = {(place(file), place(target)) for file in FILES for target in imports(file)}
-    unused = {(folder, below) for folder, allowed in MAY_IMPORT.items() for below in allowed.split()} - taken
-    assert not unused
-
-
-@cache
-def floors_below(folder: str) -> int:
-    """Folders on the longest chain of imports from this one to a leaf, itself included."""
-    return 1 + max((floors_below(below) for below in MAY_IMPORT[folder].split()), default=0)
+    assert {place(file) for file in FILES} == set(order)
+    assert all(order.index(below) < order.index(folder) for folder, below in allowed), "only what stands above"
+    TopologicalSorter({file: imports(file) for file in FILES}).prepare()  # raises CycleError, which names the circle
 
 
 def test_few_floors_lie_between_the_command_line_and_the_leaves():
-    assert floors_below("commands") <= MOST_FLOORS
+    def floors(folder: str) -> int:
+        return 1 + max(map(floors, MAY_IMPORT[folder].split()), default=0)
+
+    assert floors("commands") <= MOST_FLOORS
     assert len([file for file in FILES if place(file) == "files"]) <= MOST_ROOT_FILES
 
 
-def test_no_file_imports_itself_through_others():
-    sorter = TopologicalSorter({file: imports(file) for file in FILES})
-    sorter.prepare()  # raises CycleError, which names the circle
+def test_only_nodes_import_the_host_and_optional_packages_are_imported_when_needed():
+    assert len(FILES) > 100 and len(sys.stdlib_module_names & absolute_imports(*map(tree, FILES))) > 20
+    for file in ("__init__.py", *FILES):
+        found = absolute_imports(tree(file))
+        assert place(file) == "nodes" or not found & HOST_MODULES, file
+        assert not found & OUR_NAMES and "research" not in imports(file), file
+        assert not absolute_imports(*run_at_import(tree(file))) & OPTIONAL, file
 
 
-def test_nothing_imports_research():
-    """The product does without what measures it."""
+def test_docstrings_begin_with_a_noun_or_a_verb_and_text_is_split_into_lines_at_newlines_only():
+    """`splitlines` splits at other characters, too, which prompts hold: it is for the first line of a message."""
+    research = [path.relative_to(ROOT).as_posix() for path in (ROOT / "research").rglob("*.py")]
+    begun = []
+    for file in (*FILES, *research):
+        for node in ast.walk(tree(file)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+                begun.append((file, (ast.get_docstring(node) or "-").splitlines()[0]))
+    assert len(begun) > 1000 and [row for row in begun if REFUSED.match(row[1])] == []
     for file in FILES:
-        depth = file.count("/") + 1  # dots that lead to the root of the pack
-        for node in ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))):
-            if isinstance(node, ast.ImportFrom) and node.level == depth:
-                names = (node.module or " ".join(name.name for name in node.names)).split(".")[0].split()
-                assert "research" not in names, file
+        found = re.findall(r"\.splitlines\(.*", (ROOT / file).read_text(encoding="utf-8"))
+        assert all(line.startswith((".splitlines()[0]", ".splitlines()[1]")) for line in found), file
