@@ -9,9 +9,11 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import RESEARCH, main
+from headforcing.headforcing_core.commands.cli import RESEARCH, _parser, main
+from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
+from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.versions import versions
@@ -125,6 +127,12 @@ def test_every_option_of_a_prompt_switch_the_memory_and_the_method_changes_the_v
              "--sigmas 1,0.5")  # fmt: skip
     made = [generate("--seconds", "6", "--sigmas", "1, 0.8", *words.split()) for words in asked]
     assert all(not torch.equal(a, b) for i, a in enumerate(made) for b in made[:i])
+
+
+def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
+    args = _parser().parse_args("demo --profile toy_world --rule function".split())
+    known = find_profile("toy_world")
+    assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
 
 
 def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
