@@ -148,7 +148,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
 
 def test_a_seed_that_no_generator_takes_is_refused() -> None:
     for seed in (str(2**64), "1.5", "", "٣", "1_0"):
-        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 2\\^64 - 1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 18446744073709551615"):
             parser.seed_number(seed)
     assert parser.seed_number(str(2**64 - 1)) == 2**64 - 1
 
