@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .dispatch import Operation
 from .language import interpreting, kernel, power_of_2, tiles, tl
-from .layout import LayoutError, check_buffers, check_table
+from .layout import check_layout
 
 BLOCK_Q, BLOCK_K, WARPS, STAGES = 128, 64, 8, 2  # fits every GPU since 2020 in half precision
 FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K = 64, 32
@@ -93,22 +93,12 @@ def _attend_kernel(
     tl.store(out + place, result, mask=known & (channel < HEAD_DIM)[None, :])
 
 
-def check_attention(
-    q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor
-) -> tuple[int, int, int]:
-    """Check the arguments of `attend`; returns head_dim and the numbers of queries and keys in a tile."""
-    head_dim = check_buffers(k, v)
-    if q.ndim != 3 or not q.is_contiguous() or q.shape[2] != head_dim or q.dtype != k.dtype:
-        raise LayoutError(f"q must be contiguous {k.dtype} [heads, tokens, {head_dim}], got {list(q.shape)} {q.dtype}")
-    for name, table in (("head_start", head_start), ("head_rows", head_rows), ("head_order", head_order)):
-        check_table(name, table, len(q))
-    sizes = (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
-    return head_dim, *sizes
-
-
 def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tensor, head_order: Tensor) -> Tensor:
-    head_dim, block_q, block_k = check_attention(q, k, v, head_start, head_rows, head_order)
-    heads, tokens, _ = q.shape
+    heads, tokens, head_dim = q.shape
+    for x in (q, k, v):
+        fits = x.is_contiguous() and x.dtype == q.dtype and x.shape[-1] == head_dim
+        check_layout(fits, f"queries, keys and values must be contiguous {q.dtype} [.., {head_dim}]", x)
+    block_q, block_k = (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     _attend_kernel[tiles(tokens, block_q), heads](
         q, k, v, out, head_start, head_rows, head_order, tokens, LOG2_E / head_dim**0.5,

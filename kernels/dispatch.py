@@ -23,9 +23,9 @@ log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Place = tuple[torch.device, torch.dtype]
 
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
-CHOICES = ("auto", "reference", "triton")
 _choice = "auto"
 _put_aside: dict[torch.device, dict[str, str]] = {}  # operations that run without their kernel, and why
 
@@ -34,8 +34,8 @@ _put_aside: dict[torch.device, dict[str, str]] = {}  # operations that run witho
 def using(choice: str) -> Iterator[None]:
     """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use `auto`."""
     global _choice
-    if choice not in CHOICES:
-        raise ValueError(f"kernels must be one of {', '.join(CHOICES)}, got {choice!r}")
+    if choice not in ("auto", "reference", "triton"):
+        raise ValueError(f"kernels must be one of auto, reference, triton, got {choice!r}")
     before, _choice = _choice, choice
     try:
         yield
@@ -74,8 +74,8 @@ class Operation(Generic[P, R]):
         self.reference, self.launch, self.example = reference, launch, example
         self.name = reference.__name__.removesuffix("_reference")
         self.__doc__ = reference.__doc__
-        self._usable: dict[tuple[torch.device, torch.dtype], bool] = {}
-        self.failures: dict[tuple[torch.device, torch.dtype], str] = {}
+        self._usable: dict[Place, bool] = {}
+        self.failures: dict[Place, str] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         place = _place(*args, **kwargs)
@@ -107,21 +107,22 @@ class Operation(Generic[P, R]):
             return False
         if _choice != "auto":
             return _choice == "triton"
-        if (device, dtype) not in self._usable:
-            self._usable[device, dtype] = device.type != "cpu" and self._agrees(device, dtype)
-        return self._usable[device, dtype]
+        place = device, dtype
+        if place not in self._usable:
+            self._usable[place] = device.type != "cpu"
+            if self._usable[place]:
+                self._test(place)
+        return self._usable[place]
 
-    def _agrees(self, device: torch.device, dtype: torch.dtype) -> bool:
+    def _test(self, place: Place) -> None:
+        """Put the kernel aside if it does not give the reference's result on the example."""
         try:
-            difference = self.difference(device, dtype)
-            if difference <= TOLERANCE[dtype]:
-                return True
-            self._disable((device, dtype), f"it is off by {difference:.2g} in a self-test")
+            if (difference := self.difference(*place)) > TOLERANCE[place[1]]:
+                self._disable(place, f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
         except Exception as error:  # no triton, no driver, a compiler error: the reference works without
-            self._disable((device, dtype), error)
-        return False
+            self._disable(place, error)
 
     def difference(self, device: torch.device, dtype: torch.dtype) -> float:
         """The largest difference between kernel and reference on the example, over all results and arguments.
@@ -132,20 +133,16 @@ class Operation(Generic[P, R]):
         expected, found = (_outcome(f, copy.deepcopy(example)) for f in (self.reference, self.kernel))
         return max(_distance(a, b) for a, b in zip(expected, found, strict=True))
 
-    def _disable(self, place: tuple[torch.device, torch.dtype], reason: Exception | str) -> None:
+    def _disable(self, place: Place, reason: Exception | str) -> None:
         self._usable[place] = False
         self.failures[place] = reason if isinstance(reason, str) else "".join(traceback.format_exception(reason))
-        line = _first_line(reason)
+        # the first sentence; messages of compilers fill pages
+        line = (str(reason).strip() or type(reason).__name__).splitlines()[0].split(". ")[0]
         _put_aside.setdefault(place[0], {})[self.name] = line
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, line)
 
 
-def _first_line(reason: Exception | str) -> str:
-    """The first sentence of an exception's message, or its class name; messages of compilers fill pages."""
-    return (str(reason).strip() or type(reason).__name__).splitlines()[0].split(". ")[0]
-
-
-def _place(*args: Any, **kwargs: Any) -> tuple[torch.device, torch.dtype]:
+def _place(*args: Any, **kwargs: Any) -> Place:
     first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
     return first.device, first.dtype
 

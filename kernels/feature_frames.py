@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from .dispatch import Operation
 from .language import kernel, power_of_2, tiles, tl
-from .layout import LayoutError
+from .layout import check_layout
 
 PAST_FRAMES = 2  # that a causal convolution over three frames reads besides the current one
 TILE = 2048  # numbers that a program has in registers at a time
@@ -87,17 +87,15 @@ def _launch(
     x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
 ) -> Tensor:
     t, height, width, dim = x.shape
-    shapes = {"past": (past, (PAST_FRAMES, height, width, dim)), "gamma": (gamma, (dim,))}
-    shapes |= {"bias": (gamma if bias is None else bias, (dim,))}
-    shapes |= {"residual": (x if residual is None else residual, x.shape)}
-    for name, (tensor, shape) in {"x": (x, x.shape), **shapes}.items():
-        if tensor.shape != shape or not tensor.is_contiguous():
-            raise LayoutError(f"{name} must be contiguous {list(shape)}, got {list(tensor.shape)}")
+    some_bias, some_residual = gamma if bias is None else bias, x if residual is None else residual
+    for tensor in (x, past, gamma, some_bias, some_residual):
+        check_layout(
+            tensor.is_contiguous() and tensor.shape[-1] == dim, f"frames must be contiguous [.., {dim}]", tensor
+        )
     frames = x.new_empty(PAST_FRAMES + t, height, width, dim)
     rows = max(1, TILE // power_of_2(dim))
     _frames_kernel[(tiles(height * width, rows),)](
-        x, past, gamma, gamma if bias is None else bias, x if residual is None else residual, frames,
-        height * width, dim, dim**0.5, _SMALLEST_LENGTH,
+        x, past, gamma, some_bias, some_residual, frames, height * width, dim, dim**0.5, _SMALLEST_LENGTH,
         FRAMES=t, BIAS=bias is not None, RESIDUAL=residual is not None, ROWS=rows, DIM=power_of_2(dim), num_warps=4,
     )  # fmt: skip
     return frames

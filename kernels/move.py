@@ -14,7 +14,6 @@ from torch import Tensor
 
 from .dispatch import Operation
 from .language import kernel, power_of_2, tiles, tl
-from .layout import LayoutError, check_buffers, check_rotations, check_table
 from .rotation import load_rotation, rotate_pairs, rotated
 
 ROWS = 32  # tokens of a tile
@@ -67,17 +66,12 @@ def _move_kernel(
 def _launch(
     k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
 ) -> None:
-    head_dim = check_buffers(k_from, v_from)
-    if check_buffers(k_to, v_to) != head_dim or k_to.dtype != k_from.dtype:
-        raise LayoutError("frames can only move between buffers of one head_dim and dtype")
-    check_table("moves", moves, None, None, 3)
-    pairs = check_rotations("rotations", rotations, head_dim)
-    chains, length, _ = moves.shape
+    head_dim, (chains, length, _) = k_from.shape[1], moves.shape
     if chains:
         # no pipelining: a load must not be taken before the store of the move before it
         _move_kernel[tiles(frame_tokens, ROWS), chains](
-            k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens,
-            HEAD_DIM=head_dim, PAIRS=pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4, num_stages=1,
+            k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens, HEAD_DIM=head_dim,
+            PAIRS=rotations.shape[2], ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4, num_stages=1,
         )  # fmt: skip
 
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from .dispatch import Operation
 from .language import kernel, power_of_2, tl
-from .layout import check_buffers, check_rotations, check_table
 from .rotation import load_rotation, rotate_pairs, rotated
 
 ROWS = 64  # tokens of a tile
@@ -47,15 +46,12 @@ def _pool_kernel(
 
 
 def _launch(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> Tensor:
-    head_dim = check_buffers(k, k)
-    check_table("frames", frames, None, 2)
-    pairs = check_rotations("rotations", rotations, head_dim)
+    head_dim = k.shape[1]
     out = torch.empty(len(frames), head_dim, dtype=torch.float32, device=k.device)
-    if len(frames):
-        _pool_kernel[(len(frames),)](
-            k, frames, rotations, out, frame_tokens,
-            HEAD_DIM=head_dim, PAIRS=pairs, ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
-        )  # fmt: skip
+    _pool_kernel[(len(frames),)](
+        k, frames, rotations, out, frame_tokens,
+        HEAD_DIM=head_dim, PAIRS=rotations.shape[2], ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
+    )  # fmt: skip
     return out
 
 

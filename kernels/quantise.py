@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from .dispatch import Operation
 from .language import interpreting, kernel, tl
-from .layout import LayoutError
+from .layout import check_layout
 
 DTYPE = torch.float8_e4m3fn
 LARGEST = torch.finfo(DTYPE).max
@@ -65,8 +65,7 @@ def _quantise_kernel(x, rounded, scale, dim, largest, smallest, GELU: tl.constex
 
 
 def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
-    if x.ndim != 2 or not x.is_contiguous():
-        raise LayoutError(f"rows must be contiguous [n, d], got {list(x.shape)}")
+    check_layout(x.ndim == 2 and x.is_contiguous(), "rows must be contiguous [n, d]", x)
     rounded = torch.empty_like(x, dtype=torch.float32 if interpreting() else DTYPE)
     scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
     if len(x):

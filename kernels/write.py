@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from .dispatch import Operation
 from .language import kernel, power_of_2, tiles, tl
-from .layout import LayoutError, check_buffers, check_rotations, check_table
+from .layout import check_layout
 from .rotation import rotate_pairs, rotated
 
 ROWS = 8  # tokens of a tile
@@ -132,28 +132,17 @@ def _launch(
     q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
     v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
 ) -> Tensor | None:  # fmt: skip
-    head_dim, heads = check_buffers(k_buffer, v_buffer), len(slot_row)
-    for name, table in (("slot_row", slot_row), ("q_row", q_row), ("first_rotation", first_rotation)):
-        check_table(name, table, heads)
-    time_pairs = check_rotations("temporal", temporal, head_dim)
-    if time_pairs + check_rotations("spatial", spatial, head_dim) != head_dim // 2:
-        raise LayoutError(f"temporal and spatial rotations must rotate all {head_dim // 2} pairs of a head's channels")
-    frame_tokens = len(spatial)
-    for name, x in (("q", k if q is None else q), ("k", k), ("v", v)):
-        if x.shape != (len(k), heads * head_dim) or x.stride(1) != 1 or len(x) % frame_tokens:
-            raise LayoutError(
-                f"{name} must be whole frames of {frame_tokens} tokens, [tokens, {heads * head_dim}], "
-                f"got {list(x.shape)}"
-            )
-    if k.dtype != k_buffer.dtype:
-        raise LayoutError(f"keys of {k.dtype} cannot be stored in a buffer of {k_buffer.dtype}")
+    heads, head_dim, frame_tokens = len(slot_row), k_buffer.shape[1], len(spatial)
     queries = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
+    for x in (some_q, k, v):
+        fits = x.shape == (len(k), heads * head_dim) and x.stride(1) == 1 and x.dtype == k_buffer.dtype
+        check_layout(fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x)
     q_weight, k_weight = weights or (k, k)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
         some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_rotation,
         temporal, spatial, some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
-        NORM=weights is not None, HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=time_pairs, ROWS=ROWS,
+        NORM=weights is not None, HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=temporal.shape[2], ROWS=ROWS,
         DIM=power_of_2(head_dim), num_warps=4,
     )  # fmt: skip
     return queries

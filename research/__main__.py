@@ -8,12 +8,11 @@ from collections.abc import Sequence
 from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
-from . import budgets, evaluate
 from .claims import check_claim
 from .rooms import accuracy, measure, references, returning
 from .training import gate, train
 
-COMMANDS = (train, gate, accuracy, measure, returning, references, budgets, evaluate, check_claim)
+COMMANDS = (train, gate, accuracy, measure, returning, references, check_claim)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from ..headforcing_core.cache.head_cache import HeadCache
-from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
+from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEvent
 from ..headforcing_core.cache.method import VideoFacts
 from ..headforcing_core.cache.options import NO_OPTION
 from ..headforcing_core.cache.policy import CachePolicy
@@ -121,8 +121,8 @@ class EvenMemoryCache(HeadCache):
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         for group, memory in self.others:
-            fast, interval = group.policy.recent_frames or 0, self.shape.policy.episodic.update_interval
-            frame = candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
+            fast = group.policy.recent_frames or 0
+            frame = self.shape.policy.episodic.candidate_frame(self.block, self.shape.frames_per_block, fast)
             if frame is not None and not memory.holds(frame):
                 memory.consider(self.block, frame, prompt, group.heads, group)
         return super().commit(prompt)

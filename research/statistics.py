@@ -86,38 +86,6 @@ def sign_flip_p(values: Values) -> float | None:
     return float((1 + np.sum(reached)) / (1 + DRAWS))  # the observed signs count, too
 
 
-def detectable(values: Values, tests: int = 1) -> float | None:
-    """The smallest mean that interval and sign-flip test would tell from 0, had it these values' spread around it.
-
-    A true difference of that size is found in about half of all repetitions.
-
-    Args:
-        tests: the test has to hold as the strictest of so many, as in Holm's correction.
-
-    None where no mean is told from 0, as with five values or fewer.
-    """
-    known = _known(values)
-    if len(known) < 2:
-        return None
-    spread = known - known.mean()
-    interval = mean_interval(list(spread))
-    low = 0.0 if interval is None else interval.high
-    high = low + float(np.abs(spread).max()) + 1e-6  # from which on all values have one sign
-
-    def told(mean: float) -> bool:
-        p = sign_flip_p(list(spread + mean))
-        return p is not None and tests * p <= LEVEL
-
-    if not told(high):
-        return None
-    if told(low):
-        return low
-    for _ in range(16):
-        middle = (low + high) / 2
-        low, high = (low, middle) if told(middle) else (middle, high)
-    return high
-
-
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values: those at most `LEVEL` hold together with that error rate, however they depend."""
     adjusted, largest = [0.0] * len(p_values), 0.0

@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,14 +28,15 @@ from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
-from ..headforcing_core.hashing import digest, file_hash
+from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.render.resources import Needs, check_disk, in_turn
 from ..headforcing_core.report.drift import report_video
 from ..headforcing_core.report.learned.base import Panel
-from ..headforcing_core.report.learned.registry import METRICS, stamps
+from ..headforcing_core.report.learned.models import Models
+from ..headforcing_core.report.learned.registry import METRICS
 from . import vbench
-from .questions import Row, renders_of
+from .rows import Row, renders_of
 from .statistics import Numbers
 
 Note = dict[str, Any]
@@ -122,16 +124,9 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
     panel = panel_of(args, "cpu" if args.farm else None)
     if panel is None:
         return None, {}
-    return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
-
-
-def check_left(rows: Sequence[str], left_out: Mapping[str, str]) -> None:
-    """Raise HeadForcingError if the last row, which all others are compared with, or all others are left out."""
-    *others, last = rows
-    if last in left_out:
-        raise HeadForcingError(f"{last} is left out, and all rows are compared with it: {left_out[last]}")
-    if all(row in left_out for row in others):
-        raise HeadForcingError(f"no row besides {last} is left; {others[0]}: {left_out[others[0]]}")
+    models, hash_of = Models(args.metric_models, aesthetic_head=args.aesthetic_head), cache(file_hash)
+    files = {metric.name: [hash_of(models.file(needed)) for needed in metric.needs] for metric in panel.metrics}
+    return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
 
 
 def _note_of(path: Path) -> Note | None:
@@ -159,8 +154,7 @@ def score_video(job: ScoreJob) -> Numbers:
     video = planned_video(job.compared)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
-        per_block, panel = video.plan.schedule.frames_per_block, panel_of(job.compared.args)
-        numbers = note["numbers"] | report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+        numbers = note["numbers"] | report_video(video.path, panel=panel_of(job.compared.args)).whole
         metrics = {**note["metrics"], **job.metrics}
     else:
         numbers, metrics = render_compared(job.compared).drift, job.metrics
@@ -177,7 +171,7 @@ class Scores:
 
     Args:
         metrics: the metrics with models that each video is scored with: by name the stamp of their files
-            (`report.learned.registry.stamps`). A video that was scored with other files is scored again.
+            (`load_metrics`). A video that was scored with other files is scored again.
 
     Raises HeadForcingError if a video in the folder was made from something else.
     """
@@ -267,14 +261,15 @@ class Scores:
         runs = each.video.source.machine.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
-    def add_vbench(self, folder: Path, story: str) -> str:
-        """Lay out a story's videos for VBench, take up what it has measured, and return the line that measures."""
-        rows, results = self.by_entry(story), vbench.read_results(folder)
-        files = {key: [(each.video.path, each.prompt) for each in made] for key, made in rows.items()}
-        for key, names in vbench.lay_out(folder, files).items():
-            for each, name in zip(rows[key], names, strict=True):
-                self.known[each.name] = self.known[each.name] | results.get((key, name), {})
-        return f"for VBench, then repeat this command:\n{vbench.command(folder)}"
+    def add_vbench(self, story: str) -> str:
+        """Take up what VBench has measured of a story's videos, and return the line that measures them."""
+        mine = [each for each in self.videos if each.story == story]
+        folder = mine[0].video.path.parent
+        results = vbench.read_results(folder)
+        for each in mine:
+            self.known[each.name] = self.known[each.name] | results.get(each.video.path.name, {})
+        line = vbench.command(folder, {each.video.path.name: each.prompt for each in mine})
+        return f"for VBench, then repeat this command:\n{line}"
 
     def by_entry(self, story: str) -> dict[str, list[ScoredVideo]]:
         """The videos of a story by the key of their entry, in the order of their numbers, each once."""

@@ -14,8 +14,8 @@ from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .scenes import Recall
+from .state import State
 
-State = tuple[dict[str, Tensor], dict[str, Any]]  # tensors by name, and plain JSON
 WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, channels, h, w]
 
 

@@ -17,25 +17,26 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from ...kernels.write import write_block
+from ..devices import settle
+from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from ..timeline.switch import RESET, Switch
-from .base import Cache, State, WriteClean
-from .guards import AroundAttention, JitteredRotary, SinkGate, jitter_report, jittered_bases
+from .base import Cache, WriteClean
+from .guards import AroundAttention, JitteredRotary, QueryScore, SinkGate, jitter_report, jittered_bases
 from .head_group import HeadGroup, block_tables, parts
-from .memory import EpisodicMemory, MemoryEvent, MemoryHeads, candidate_frame
-from .query_score import QueryScore
-from .scenes import Recall, Scenes, keep_pictures
+from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, MemoryHeads
+from .scenes import KeptFrame, KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .slot_kernels import SlotKernels
-from .state import cache_state, restore_cache
+from .state import State, pack, unpack
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
@@ -58,74 +59,51 @@ class HeadCache(Cache):
         *,
         everywhere: MemoryHeads | None = None,
     ):
-        self.shape = shape
-        self.attention = attention
-        self.device = torch.device(device)
+        self.shape, self.attention, self.device = shape, attention, torch.device(device)
         self.block = 0  # blocks closed so far
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
+        policy, heads_of = shape.policy, shape.groups
         sizes = (shape.head_dim, shape.rows, shape.columns, device)
         self.rope = RotaryEmbedding(*sizes)
-        reencode = shape.policy.rope == "contiguous"
-        guards = shape.policy.guards
-        self.gate = SinkGate(guards.sink_gate) if guards.sink_gate else None
+        self.gate = SinkGate(policy.guards.sink_gate) if policy.guards.sink_gate else None
         # the rotary base of every head; None where all have the same, as fused kernels need it
-        self.bases = jittered_bases(guards.rope_jitter, shape.layers, shape.heads) if guards.rope_jitter else None
+        jitter = policy.guards.rope_jitter
+        self.bases = jittered_bases(jitter, shape.layers, shape.heads) if jitter else None
         self.fused = self.bases is None
-        # by group and layer, the number of heads and that of their slots
-        self._sizes = [[(len(h), shape.slots[policy]) for h in heads] for policy, heads in shape.groups.items()]
-        self.flat = [self._buffer(dtype) for _ in range(2)]  # keys and values of all layers, `[rows, head_dim]`
-        self.k, self.v = (self._layers(buffer) for buffer in self.flat)
+        # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can change all of them;
+        # zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN
+        rows = shape.frame_slots * self.rope.frame_tokens
+        k_flat, v_flat = (torch.zeros(rows, shape.head_dim, dtype=dtype, device=device) for _ in range(2))
+        self.flat = k_flat, v_flat
+        slots = [[(len(h[layer]), shape.slots[p]) for p, h in heads_of.items()] for layer in range(shape.layers)]
+        (self.k, k_of), (self.v, v_of) = (_views(buffer, slots, self.rope.frame_tokens) for buffer in self.flat)
         self.groups = [
             HeadGroup(
-                policy,
+                role,
                 [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
                 k,
                 v,
                 [self.rope] * shape.layers
                 if self.bases is None
                 else [JitteredRotary(bases[h], *sizes) for bases, h in zip(self.bases, heads, strict=True)],
-                reencode,
-                SlotKernels.of(self.flat, k, self.rope) if self.fused else None,
+                policy.rope == "contiguous",
+                self.flat if self.fused else None,
                 everywhere=everywhere,
             )
-            for (policy, heads), k, v in zip(
-                shape.groups.items(), self._parts(self.k), self._parts(self.v), strict=True
-            )
+            for (role, heads), k, v in zip(heads_of.items(), k_of, v_of, strict=True)
         ]
-        order = [list(chain.from_iterable(heads)) for heads in zip(*shape.groups.values(), strict=True)]
+        order = [list(chain.from_iterable(heads)) for heads in zip(*heads_of.values(), strict=True)]
         # per layer, the heads in the order of its buffers, and the position of each head in that order
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
-        self.memory_group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        capacity, score = 0, None
-        if self.memory_group is not None:
-            capacity = self.memory_group.policy.episodic_frames
-            score = None if shape.policy.queries is None else QueryScore.of(shape, self.memory_group.heads)
-        self.memory = EpisodicMemory(capacity, shape.policy.episodic, score, everywhere=everywhere)
+        self.memory_group = group = next((g for g in self.groups if g.policy.episodic_frames), None)
+        score = None if group is None or policy.queries is None else QueryScore.of(shape, group.heads)
+        capacity = 0 if group is None else group.policy.episodic_frames
+        self.memory = EpisodicMemory(capacity, policy.episodic, score, everywhere=everywhere)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         sinks = [group.policy.sink_frames for group in self.sink_groups]
-        self.scenes = Scenes(self.memory.capacity, sinks) if shape.policy.kept_scenes else None
-
-    def _buffer(self, dtype: torch.dtype) -> Tensor:
-        """The slots of all heads of all layers, in one piece so that one launch can change all of them.
-
-        Zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN.
-        """
-        rows = self.shape.frame_slots * self.rope.frame_tokens
-        return torch.zeros(rows, self.shape.head_dim, dtype=dtype, device=self.device)
-
-    def _layers(self, buffer: Tensor) -> list[Tensor]:
-        """Per layer, the slots of all its heads, `[slots, s, head_dim]`, as views of a buffer."""
-        slots = [sum(map(math.prod, sizes)) for sizes in zip(*self._sizes, strict=True)]
-        return list(buffer.unflatten(0, (-1, self.rope.frame_tokens)).split(slots))
-
-    def _parts(self, buffers: list[Tensor]) -> Iterator[list[Tensor]]:
-        """Yield, group by group, its views `[heads, slots, s, head_dim]` of every layer's buffer."""
-        layers = zip(buffers, zip(*self._sizes, strict=True), strict=True)
-        parts = [buffer.split([math.prod(size) for size in sizes]) for buffer, sizes in layers]
-        for views, sizes in zip(zip(*parts, strict=True), self._sizes, strict=True):
-            yield [view.unflatten(0, size) for view, size in zip(views, sizes, strict=True)]
+        self.scenes = Scenes(capacity, sinks) if policy.kept_scenes else None
 
     @property
     def bytes(self) -> int:
@@ -136,6 +114,12 @@ class HeadCache(Cache):
     def occupied(self) -> int:
         """Frame-slots in use by all heads together."""
         return sum(group.frames * sum(group.sizes) for group in self.groups)
+
+    @property
+    def _frames_seen(self) -> int:
+        return self.block * self.shape.frames_per_block
+
+    # --- in a pass
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
@@ -162,7 +146,7 @@ class HeadCache(Cache):
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
-        around = self._around
+        around = [each for each in (self.meter, self.gate) if each is not None and each.active]  # the innermost first
         if not around and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
@@ -174,17 +158,6 @@ class HeadCache(Cache):
                     attention = each.around(layer, group, attention)
                 attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
-
-    @property
-    def _around(self) -> list[AroundAttention]:
-        """Functions around attention now, the innermost first."""
-        return [each for each in (self.meter, self.gate) if each is not None and each.active]
-
-    @property
-    def report(self) -> list[str]:
-        gate, score = ([each.report()] if each is not None else [] for each in (self.gate, self.memory.score))
-        jitter = [] if self.bases is None else [jitter_report(self.shape.policy.guards.rope_jitter, self.bases)]
-        return [*gate, *jitter, *score]
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
@@ -210,6 +183,8 @@ class HeadCache(Cache):
                 first += heads * slots * s
         return tuple(spans)
 
+    # --- between passes
+
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         """Close the block after its clean pass: update episodic memory, then drop frames that no role keeps.
 
@@ -218,15 +193,11 @@ class HeadCache(Cache):
         if self.scenes is not None:
             self.scenes.keep(self._frames_seen, self.shape.frames_per_block, self.memory_group, self.sink_groups)
         event = None
-        group = self.memory_group
-        if group is not None:
-            frame = candidate_frame(
-                self.block,
-                self.shape.frames_per_block,
-                group.policy.recent_frames or 0,
-                self.shape.policy.episodic.update_interval,
-            )
-            if frame is not None and group.has_recent(frame):  # not where it is an entry, or was dropped
+        if (group := self.memory_group) is not None:
+            fast = group.policy.recent_frames or 0
+            frame = self.shape.policy.episodic.candidate_frame(self.block, self.shape.frames_per_block, fast)
+            # not where it is an entry, or was dropped
+            if frame is not None and [frame] in group.sources[group.entries :]:
                 event = self.memory.consider(self.block, frame, prompt, group.heads, group)
         self.close()
         return event
@@ -236,54 +207,11 @@ class HeadCache(Cache):
         self.block += 1
         self._keep_history()
 
-    def begin_scene(self, switch: Switch) -> None:
-        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
-        if self.scenes is not None:
-            self.scenes.begin(switch, self._frames_seen)
+    def _keep_history(self) -> None:
+        for group in self.groups:
+            group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
 
-    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
-        assert self.scenes is not None
-
-        @contextmanager
-        def alone(latents: Tensor) -> Iterator[None]:
-            put_back = [group.set_aside(len(latents)) for group in self.groups]
-            block, self.block = self.block, 0
-            try:
-                self.begin_block()
-                write_clean(latents)
-                yield
-            finally:
-                self.block = block
-                for restore in put_back:
-                    restore()
-
-        keep_pictures(self.scenes, pictures, alone, self.memory_group, self.sink_groups)
-        if not self.block:  # no switch comes before the first block
-            self.bring_back(RESET)
-
-    def bring_back(self, switch: Switch) -> None:
-        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the sinks;
-        see `Scenes.brought_back`."""
-        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
-        if back is None:
-            return
-        scene, entries = back
-        if self.memory_group is not None and entries:
-            self.memory.replace(self.memory_group.put_entries(entries))
-        elif self.memory_group is not None and self.memory.pictures:
-            self.memory.drop_pictures(self.memory_group)
-        if self.origin != scene.start or scene.start < 0:
-            self.origin = scene.start
-            for group, frames in zip(self.sink_groups, scene.first, strict=True):
-                group.put_sinks(frames, group.policy.recent(self._frames_seen, self.oldest))
-
-    @property
-    def recalls(self) -> list[Recall]:
-        return [] if self.scenes is None else self.scenes.recalls
-
-    @property
-    def scene_starts(self) -> list[int] | None:
-        return None if self.scenes is None else self.scenes.starts
+    # --- prompt switches
 
     def switch_blocks(self, switch: Switch) -> int:
         return self.shape.recache_blocks if switch.kind == "recache" else 0
@@ -304,12 +232,6 @@ class HeadCache(Cache):
                 write_clean(latents)
                 self.close()
 
-    def state(self) -> State | None:
-        return cache_state(self)
-
-    def restore(self, state: State) -> None:
-        restore_cache(self, state)
-
     def flush(self) -> None:
         """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""
         if self.memory_group is not None:
@@ -328,10 +250,99 @@ class HeadCache(Cache):
         self.oldest = max(self.oldest, self._frames_seen)
         self._keep_history()
 
-    @property
-    def _frames_seen(self) -> int:
-        return self.block * self.shape.frames_per_block
+    # --- scenes and pictures
 
-    def _keep_history(self) -> None:
-        for group in self.groups:
-            group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
+    def begin_scene(self, switch: Switch) -> None:
+        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
+        if self.scenes is not None:
+            self.scenes.begin(switch, self._frames_seen)
+
+    def bring_back(self, switch: Switch) -> None:
+        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the sinks;
+        see `Scenes.brought_back`."""
+        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
+        if back is None:
+            return
+        scene, entries = back
+        if self.memory_group is not None and entries:
+            self.memory.replace(self.memory_group.put_entries(entries))
+        elif self.memory_group is not None and self.memory.pictures:
+            self.memory.drop_pictures(self.memory_group)
+        if self.origin != scene.start or scene.start < 0:
+            self.origin = scene.start
+            for group, frames in zip(self.sink_groups, scene.first, strict=True):
+                group.put_sinks(frames, group.policy.recent(self._frames_seen, self.oldest))
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        assert self.scenes is not None
+
+        @contextmanager
+        def alone(latents: Tensor) -> Iterator[None]:
+            put_back = [group.set_aside(len(latents)) for group in self.groups]
+            block, self.block = self.block, 0
+            try:
+                self.begin_block()
+                write_clean(latents)
+                yield
+            finally:
+                self.block = block
+                for restore in put_back:
+                    restore()
+
+        self.scenes.keep_pictures(pictures, alone, self.memory_group, self.sink_groups)
+        if not self.block:  # no switch comes before the first block
+            self.bring_back(RESET)
+
+    # --- stored, and in reports
+
+    def state(self) -> State | None:
+        """The state after `commit`; its tensors are views of the buffers, used slots only."""
+        scenes = None
+        if self.scenes is not None:
+            settle(self.device)
+            scenes = {name: vars(self.scenes)[name] for name in ("starts", "numbers", "home", "kept", "recalls")}
+        own = {name: vars(self)[name] for name in ("block", "origin", "oldest")}
+        memory = {"entries": self.memory.entries, "has_summary": self.memory.has_summary}
+        return pack(
+            {"own": own, "memory": memory, "groups": [group.saved() for group in self.groups], "scenes": scenes}
+        )
+
+    def restore(self, state: State) -> None:
+        try:
+            saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall)
+            for group, held in zip(self.groups, saved["groups"], strict=True):
+                group.load(**held)
+            for entry in saved["memory"]["entries"]:
+                entry.pooled = entry.pooled.to(self.device)
+            vars(self.memory).update(saved["memory"])
+            vars(self).update(saved["own"])
+            if self.scenes is not None:  # their frames stay in main memory
+                if saved["scenes"] is None:  # of a story without a recall
+                    raise ValueError("it has no frames of earlier scenes")
+                vars(self.scenes).update(saved["scenes"])
+                self.scenes.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in self.scenes.recalls]
+        except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
+            raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
+
+    @property
+    def recalls(self) -> list[Recall]:
+        return [] if self.scenes is None else self.scenes.recalls
+
+    @property
+    def scene_starts(self) -> list[int] | None:
+        return None if self.scenes is None else self.scenes.starts
+
+    @property
+    def report(self) -> list[str]:
+        gate, score = ([each.report()] if each is not None else [] for each in (self.gate, self.memory.score))
+        jitter = [] if self.bases is None else [jitter_report(self.shape.policy.guards.rope_jitter, self.bases)]
+        return [*gate, *jitter, *score]
+
+
+def _views(buffer: Tensor, slots: list[list[tuple[int, int]]], s: int) -> tuple[list[Tensor], list[list[Tensor]]]:
+    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and per group and layer `[heads, slots, s,
+    head_dim]`; `slots` has, by layer and group, the number of heads and that of their slots."""
+    layers = list(buffer.unflatten(0, (-1, s)).split([sum(map(math.prod, sizes)) for sizes in slots]))
+    split = [x.split([math.prod(size) for size in sizes]) for x, sizes in zip(layers, slots, strict=True)]
+    parts_of = [[x.unflatten(0, size) for x, size in zip(*of, strict=True)] for of in zip(split, slots, strict=True)]
+    return layers, [list(views) for views in zip(*parts_of, strict=True)]

@@ -1,4 +1,7 @@
-"""A group of heads with equal policies: which latent frames its slots hold, and how slots are moved and re-rotated."""
+"""A group of heads with equal policies: which latent frames its slots hold, and how slots are moved and re-rotated.
+
+Where the kernels work, one launch changes the slots of all layers; elsewhere every change is a loop over the layers.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,17 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from ...kernels.move import in_sequence
+from ...kernels.merge import merge_frames
+from ...kernels.move import in_sequence, move_frames
+from ...kernels.pool import pooled_keys
 from ..devices import download, kept_tables, upload
 from ..model.attention import Spans
 from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
-from .slot_kernels import SlotKernels
+
+_MOST_TABLES = 64  # kept; the same few moves come again after every block
 
 
 class HeadGroup:
@@ -25,8 +31,8 @@ class HeadGroup:
         k, v: per layer, their slots `[heads, slots, s, head_dim]`.
         ropes: per layer, the rotations of these heads.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
-        kernels: the same slots, for launches over all layers; without it, or where they do not work, every change is
-            a loop over the layers.
+        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
+            where heads have rotations of their own, which kernels do not know.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -38,14 +44,17 @@ class HeadGroup:
         v: Sequence[Tensor],
         ropes: Sequence[RotaryEmbedding],
         reencode: bool,
-        kernels: SlotKernels | None = None,
+        flat: tuple[Tensor, Tensor] | None = None,
         *,
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
         self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
-        self.ropes, self.reencode, self._kernels = ropes, reencode, kernels
+        self.ropes, self.reencode, self._flat = ropes, reencode, flat
         self._everywhere = everywhere or MemoryHeads()
+        # per layer, the row of each head's first slot
+        self._rows = [[(x.storage_offset() + h * x.stride(0)) // x.shape[-1] for h in range(len(x))] for x in k]
+        self._tables: dict[tuple[tuple[int, int, int], ...], Tensor] = {}  # of moves
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
@@ -56,19 +65,14 @@ class HeadGroup:
         """Slots in use, the current block included."""
         return len(self.sources)
 
-    @property
-    def kernels(self) -> SlotKernels | None:
-        """Kernels that change all layers in one launch, where they work."""
-        return self._kernels if self._kernels is not None and self._kernels.usable else None
-
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
         """Assign slots to the block's own frames, and re-rotate the history to its temporal indices for this block."""
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
         moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
-        if moved and self.kernels is not None:
-            self.kernels.move([(slot, slot, target[slot] - self.indices[slot]) for slot in moved])
+        if moved and (flat := self._buffers()):
+            self._move(flat, [(slot, slot, target[slot] - self.indices[slot]) for slot in moved])
         elif moved:
             first, end = moved[0], moved[-1] + 1
             differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
@@ -101,14 +105,19 @@ class HeadGroup:
         k, v = (x[layer][:, : self.frames].flatten(1, 2) for x in (self.k, self.v))
         return k, v
 
+    def without_time(self, layer: int, q: Tensor) -> Tensor:
+        """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""
+        indices = self.indices[self.current]
+        frames = q.float().unflatten(1, (len(indices), -1))
+        return self.ropes[layer].rotate_temporal(frames, [-index for index in indices]).flatten(1, 2)
+
     @property
     def kept_frames(self) -> int:
         """Slots, the first ones, that hold sinks or episodic entries: all history but the recent frames."""
-        recent = self.policy.recent_frames
-        history = self.sources[self.entries : self.current.start]
-        if recent is None:
+        if (recent := self.policy.recent_frames) is None:
             return self.entries
-        return self.entries + sum(frame < self.sources[self.current.start][0] - recent for (frame,) in history)
+        first = self.sources[self.current.start][0]
+        return self.entries + sum(f < first - recent for (f,) in self.sources[self.entries : self.current.start])
 
     def keep(self, frames: Sequence[int]) -> None:
         """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice.
@@ -120,18 +129,14 @@ class HeadGroup:
         kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
 
-    def has_recent(self, frame: int) -> bool:
-        """Whether a slot that is no episodic entry holds this frame."""
-        return [frame] in self.sources[self.entries :]
-
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""
         fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
         spare = self.frames  # the next slot, which a full context has not: only slots that change places need it
         moves = in_sequence(order, spare)
         has_room = spare < self.k[0].shape[1] or all(place != spare for _, place in moves)
-        if self.kernels is not None and has_room:
-            self.kernels.move([(source, place, 0) for source, place in moves])
+        if has_room and (flat := self._buffers()):
+            self._move(flat, [(source, place, 0) for source, place in moves])
         elif fixed < len(order):
             moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
@@ -139,26 +144,78 @@ class HeadGroup:
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
+    # --- launches over all layers
+
+    def _buffers(self) -> tuple[Tensor, Tensor] | None:
+        """Keys and values of all layers for launches of the kernels; None where one of these does not work."""
+        if self._flat is None:
+            return None
+        place = self._flat[0].device, self._flat[0].dtype
+        return self._flat if all(kernel.usable(*place) for kernel in (move_frames, merge_frames, pooled_keys)) else None
+
+    def _heads_rows(self) -> list[tuple[int, int]]:
+        """Layer and first row of every head."""
+        return [(layer, row) for layer, rows in enumerate(self._rows) for row in rows]
+
+    def _upload(self, rows: Sequence[object]) -> Tensor:
+        return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
+
+    def _move(self, flat: tuple[Tensor, Tensor], moves: Sequence[tuple[int, int, int]]) -> None:
+        """Carry out `(from slot, to slot, difference of temporal indices)` one after another in every head."""
+        if not moves or not any(self._rows):
+            return
+        rotations, zero = self.ropes[0].differences(max(abs(by) for _, _, by in moves))
+        s, steps = self.ropes[0].frame_tokens, tuple((a, b, zero + by) for a, b, by in moves)
+        if steps not in self._tables:  # kept, because they come again after every block
+            if len(self._tables) >= _MOST_TABLES:
+                self._tables.clear()
+            rows = [[(row + a * s, row + b * s, by) for a, b, by in steps] for _, row in self._heads_rows()]
+            self._tables[steps] = self._upload(rows)
+        move_frames(*flat, *flat, self._tables[steps], rotations, s)
+
+    def _pool(self, slot: int) -> Tensor:
+        """The mean key of a slot without its temporal rotation, `[memory_heads, head_dim]` float32."""
+        if (flat := self._buffers()) and any(self._rows):
+            rotations, zero = self.ropes[0].differences(abs(self.indices[slot]))
+            s, index = self.ropes[0].frame_tokens, self.indices[slot]
+            frames = self._upload([(row + slot * s, zero - index) for _, row in self._heads_rows()])
+            pooled = pooled_keys(flat[0], frames, rotations, s)
+        else:
+            keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
+            pooled = torch.cat([k.mean(dim=1) for k in keys])
+        return self._everywhere.pooled(pooled)
+
+    def _without_time(self, layer: int, keys: Tensor, slot: int) -> Tensor:
+        """Keys `[heads, 1, tokens, d]` with the temporal rotation of a slot removed, float32, to compare them."""
+        return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
+
     # --- memory.TokenStore
 
     def pooled_key(self, frame: int) -> Tensor:
         return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        difference = self.indices[i] - self.indices[j]
-        chosen: list[Tensor | None] = []
+        difference, flat = self.indices[i] - self.indices[j], self._buffers()
+        s = self.ropes[0].frame_tokens
+        chosen = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
             if not self._everywhere.in_layer(layer, len(k)):
-                chosen.append(None)
                 continue
             moved = self.ropes[layer].rotate_temporal(k[:, j, None], [difference])
             keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
-            chosen.append(kept := select(layer, self._without_time(layer, keys[:, None], i)[:, 0]))
-            if self.kernels is None:
+            kept = select(layer, self._without_time(layer, keys[:, None], i)[:, 0])
+            if flat:
+                chosen[layer] = kept
+            else:
                 k[:, i] = keys[:, kept]
                 v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
-        if self.kernels is not None:
-            self.kernels.merge(i, j, difference, chosen)
+        if flat and any(self._rows):
+            rotations, zero = self.ropes[0].differences(abs(difference))
+            merges = [
+                (row + i * s, row + j * s, row + i * s, zero, zero + difference, layer)
+                for layer, row in self._heads_rows()
+            ]
+            merge_frames(*flat, self._upload(merges), chosen, rotations)
         self.sources[i] = self.sources[i] + self.sources[j]
         return self._pool(i)
 
@@ -172,24 +229,10 @@ class HeadGroup:
         self._arrange([*range(self.entries), slot, *rest])
         self.entries += 1
 
-    def set_aside(self, slots: int) -> Callable[[], None]:
-        """Forget everything, and return what puts it back; the first slots may be written meanwhile."""
-        count = min(slots, self.frames)
-        copies = [[x[:, :count].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v)]
-        state = self.sources, self.indices, self.entries, self.current
-        self.sources, self.indices, self.entries, self.current = [], [], 0, slice(0, 0)
-
-        def put_back() -> None:
-            self.sources, self.indices, self.entries, self.current = state
-            for layers, held in zip((self.k, self.v), copies, strict=True):
-                for x, copy in zip(layers, held, strict=True):
-                    x[:, :count] = copy.to(x.device)
-
-        return put_back
-
-    # --- scenes.FrameStore
+    # --- scenes and pictures
 
     def keep_frame(self, frame: int) -> KeptFrame:
+        """A copy of a frame of the current block, see `scenes.FrameStore`."""
         slot = self.sources.index([frame], self.current.start)
         k, v = ([download(x[:, slot]) for x in layers] for layers in (self.k, self.v))
         return KeptFrame(frame, self.indices[slot], k, v)
@@ -218,23 +261,36 @@ class HeadGroup:
         self.indices += [kept.index for kept in frames]
         self._arrange([*range(first, self.frames), *range(first)])
 
-    def _pool(self, slot: int) -> Tensor:
-        if self.kernels is not None:
-            pooled = self.kernels.pooled(slot, self.indices[slot])
-        else:
-            keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
-            pooled = torch.cat([k.mean(dim=1) for k in keys])
-        return self._everywhere.pooled(pooled)
+    def set_aside(self, slots: int) -> Callable[[], None]:
+        """Forget everything, and return what puts it back; the first slots may be written meanwhile."""
+        count = min(slots, self.frames)
+        copies = [[x[:, :count].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v)]
+        state = self.sources, self.indices, self.entries, self.current
+        self.sources, self.indices, self.entries, self.current = [], [], 0, slice(0, 0)
 
-    def without_time(self, layer: int, q: Tensor) -> Tensor:
-        """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""
-        indices = self.indices[self.current]
-        frames = q.float().unflatten(1, (len(indices), -1))
-        return self.ropes[layer].rotate_temporal(frames, [-index for index in indices]).flatten(1, 2)
+        def put_back() -> None:
+            self.sources, self.indices, self.entries, self.current = state
+            for layers, held in zip((self.k, self.v), copies, strict=True):
+                for x, copy in zip(layers, held, strict=True):
+                    x[:, :count] = copy.to(x.device)
 
-    def _without_time(self, layer: int, keys: Tensor, slot: int) -> Tensor:
-        """Keys `[heads, 1, tokens, d]` with their temporal rotation removed, float32, to compare them."""
-        return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
+        return put_back
+
+    # --- stored between two blocks
+
+    def saved(self) -> dict[str, object]:
+        """The contents, as views of the buffers."""
+        k, v = ([x[:, : self.frames] for x in layers] for layers in (self.k, self.v))
+        return {"sources": self.sources, "indices": self.indices, "entries": self.entries, "k": k, "v": v}
+
+    def load(
+        self, sources: list[list[int]], indices: list[int], entries: int, k: list[Tensor], v: list[Tensor]
+    ) -> None:
+        """Take what `saved` gave in another group."""
+        self.sources, self.indices, self.entries = sources, indices, entries
+        for buffers, tensors in ((self.k, k), (self.v, v)):
+            for buffer, tensor in zip(buffers, tensors, strict=True):
+                buffer[:, : self.frames] = tensor.to(buffer)
 
 
 # ------------------------------------------------------------------------------------------ the groups of a layer

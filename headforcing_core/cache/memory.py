@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
-from .query_score import QueryScore
+from .guards import QueryScore
 from .roles import EpisodicPolicy
 
 
@@ -26,17 +26,6 @@ class MemoryEntry:
 
     sources: list[int]
     pooled: Tensor
-
-
-def candidate_frame(block: int, frames_per_block: int, fast_frames: int, update_interval: int) -> int | None:
-    """The frame to consider once `block` is committed: the first of the block that has just left fast memory.
-
-    None while no block has left, or when the number of the block that left is not a multiple of `update_interval`.
-    """
-    leaving = block - fast_frames // frames_per_block
-    if leaving < 0 or leaving % update_interval:
-        return None
-    return leaving * frames_per_block
 
 
 def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
@@ -51,46 +40,29 @@ def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
 
 def most_similar_pair(similarity: Tensor, first: int = 0) -> tuple[int, int]:
     """The two entries, from index `first` on, with the highest pairwise similarity; the earliest pair on a tie."""
-    n = len(similarity)
-    return max(
-        ((i, j) for i in range(first, n) for j in range(i + 1, n)),
-        key=lambda pair: float(similarity[pair]),
-    )
+    pairs = [(i, j) for i in range(first, len(similarity)) for j in range(i + 1, len(similarity))]
+    return max(pairs, key=lambda pair: float(similarity[pair]))
 
 
 def most_redundant_entry(similarity: Tensor, first: int = 1) -> int:
     """The entry, from index `first` on, with the highest mean similarity to its neighbours in stored order."""
-    n = len(similarity)
 
     def redundancy(j: int) -> float:
-        neighbours = [i for i in (j - 1, j + 1) if 0 <= i < n]
+        neighbours = [i for i in (j - 1, j + 1) if 0 <= i < len(similarity)]
         return sum(float(similarity[j, i]) for i in neighbours) / len(neighbours)
 
-    return max(range(first, n), key=redundancy)
+    return max(range(first, len(similarity)), key=redundancy)
 
 
 def token_scores(keys: Tensor, prompt_key: Tensor) -> Tensor:
-    """Cosine similarity of each head's tokens to the prompt, `[heads, tokens]` float32.
-
-    Args:
-        keys: `[heads, tokens, head_dim]`, memory heads of one layer.
-        prompt_key: `[heads, head_dim]`, see `PromptKV.mean_key`.
-    """
+    """Cosine similarity of each memory head's tokens to the prompt, `[heads, tokens]` float32, from keys
+    `[heads, tokens, head_dim]` and the heads' `PromptKV.mean_key`."""
     return F.cosine_similarity(keys.float(), prompt_key.float()[:, None], dim=-1)
 
 
-def select_tokens(scores: Tensor, count: int) -> Tensor:
-    """Indices, ascending, of the `count` tokens most similar to the prompt (paper, "Prompt-guided Compression").
-
-    `scores` are the `token_scores` of all memory heads of one layer.
-    """
-    return scores.mean(dim=0).topk(count).indices.sort().values
-
-
-def random_tokens(tokens: int, count: int, seed: int) -> Tensor:
-    """The ablation of `select_tokens`: `count` random indices below `tokens`, ascending, a pure function of `seed`."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randperm(tokens, generator=generator)[:count].sort().values
+def best_tokens(scores: Tensor, count: int) -> Tensor:
+    """Indices, ascending, of the tokens with the highest scores `[tokens]`."""
+    return scores.topk(count).indices.sort().values
 
 
 class MemoryHeads:
@@ -147,9 +119,8 @@ class EpisodicMemory:
         *,
         everywhere: MemoryHeads | None = None,
     ):
-        self.capacity, self.score = capacity, score
+        self.capacity, self.policy, self.score = capacity, policy, score
         self.everywhere = everywhere or MemoryHeads()
-        self.policy = policy
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
 
@@ -158,14 +129,15 @@ class EpisodicMemory:
         """The source frames of every entry."""
         return [entry.sources for entry in self.entries]
 
+    def holds(self, frame: int) -> bool:
+        """Whether a frame is an entry or part of one."""
+        return any(frame in sources for sources in self.sources)
+
     def consider(
         self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> MemoryEvent:
-        """Decide about one candidate after `block`, and apply the decision to `store`.
-
-        Args:
-            heads: per layer, which heads are memory heads.
-        """
+        """Decide about one candidate after `block`, and apply the decision to `store`; `heads` are the memory heads of
+        each layer."""
         pooled = store.pooled_key(frame)
         pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
         compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
@@ -176,14 +148,17 @@ class EpisodicMemory:
         merged = dropped = None
         if admitted:
             if len(self.entries) == self.capacity:
+                first = self._first_free
                 if self.policy.eviction == "fifo":
-                    dropped = self._drop_oldest(store)
+                    dropped = self.entries[first].sources
+                    self._arrange([k for k in range(self.capacity) if k != first], store)
                 else:
-                    i, j = self._choose_merge(similarity[:-1, :-1])
-                    merged = self._compress(i, j, block, frame, prompt, heads, store)
+                    merged = self._merge(similarity[:-1, :-1], block, frame, prompt, heads, store)
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
+
+    # --- between two prompts
 
     @property
     def pictures(self) -> int:
@@ -198,14 +173,12 @@ class EpisodicMemory:
         """Take the store's new entries, see `scenes.FrameStore.put_entries`; none of them is a summary."""
         self.entries, self.has_summary = entries, False
 
-    def holds(self, frame: int) -> bool:
-        """Whether a frame is an entry or part of one."""
-        return any(frame in sources for sources in self.sources)
-
     def forget(self, store: TokenStore) -> None:
         """Drop every entry, the summary too, but for pictures."""
         self._arrange(list(range(self.pictures)), store)
         self.has_summary = False
+
+    # --- changes
 
     @property
     def _first_free(self) -> int:
@@ -213,37 +186,40 @@ class EpisodicMemory:
         pinned."""
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
-    def _choose_merge(self, similarity: Tensor) -> tuple[int, int]:
-        if self.has_summary:
-            return self._first_free, most_redundant_entry(similarity, first=self._first_free + 1)
-        return most_similar_pair(similarity, first=self._first_free)
-
-    def _compress(
-        self, i: int, j: int, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
+    def _merge(
+        self,
+        similarity: Tensor,
+        block: int,
+        frame: int,
+        prompt: PromptKV,
+        heads: Sequence[Tensor],
+        store: TokenStore,
     ) -> list[list[int]]:
+        """Merge two entries to make room for `frame`; returns their source frames."""
+        first = self._first_free
+        if self.has_summary:
+            i, j = first, most_redundant_entry(similarity, first + 1)
+        else:
+            i, j = most_similar_pair(similarity, first)
         distances = () if self.score is None else self.score.begin_merge(frame, self.entries[i].sources[0])
 
         def select(layer: int, keys: Tensor) -> Tensor:
-            tokens = keys.shape[1]
+            count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
-                return random_tokens(tokens, tokens // 2, seed=block * 1000 + layer).to(keys.device)
+                drawn = torch.Generator().manual_seed(block * 1000 + layer)
+                return torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
             if self.score is not None:
-                return self.score(layer, keys, distances).topk(tokens // 2).indices.sort().values
+                return best_tokens(self.score(layer, keys, distances), count)
             scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
-            return select_tokens(self.everywhere.scores(layer, scores), tokens // 2)
+            return best_tokens(self.everywhere.scores(layer, scores).mean(dim=0), count)
 
         sources = [list(self.entries[i].sources), list(self.entries[j].sources)]
         self.entries[i] = MemoryEntry(sources[0] + sources[1], store.merge_entries(i, j, select))
         order = [k for k in range(len(self.entries)) if k not in (i, j)]
-        order.insert(self._first_free, i)
+        order.insert(first, i)
         self._arrange(order, store)
         self.has_summary = True
         return sources
-
-    def _drop_oldest(self, store: TokenStore) -> list[int]:
-        dropped = self.entries[self._first_free].sources
-        self._arrange([k for k in range(len(self.entries)) if k != self._first_free], store)
-        return dropped
 
     def _arrange(self, order: list[int], store: TokenStore) -> None:
         self.entries = [self.entries[k] for k in order]

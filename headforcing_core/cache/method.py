@@ -1,8 +1,7 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the rollout loop.
 
-The fields of a method's dataclass are its options (`options.py`). `cache.policy.CachePolicy` implements the interface
-for Head Forcing and its ablations, whose heads keep frames by role; the methods of other papers are in `methods/`,
-based on `methods.base.MethodPolicy`.
+`cache.policy.CachePolicy` implements it for Head Forcing and its ablations, whose heads keep frames by role; the
+methods of other papers are in `methods/`, based on `methods.base.MethodPolicy`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,13 @@ from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
 from ..rollout.noise import NoiseSource
-from ..rollout.overlap import Overlap
 from ..rollout.rows import Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .base import Cache
+from .guards import QueryStatistics
 from .options import options_of
-from .query_score import QueryStatistics
 from .roles import Roles
 from .shape import Shape
 
@@ -84,6 +82,61 @@ class VideoFacts:
 
 
 @dataclass(frozen=True)
+class Overlap:
+    """Overlapping rollouts that together make one video.
+
+    Attributes:
+        frames: latent frames of one rollout; the cache's `shape.total_frames`.
+        overlap: latent frames that a rollout after the first takes from the one before.
+    """
+
+    frames: int = 21
+    overlap: int = 3
+    frames_per_block: int = 3
+
+    def __post_init__(self) -> None:
+        if self.frames % self.frames_per_block:
+            raise HeadForcingError(f"frames must be whole blocks of {self.frames_per_block}, got {self.frames}")
+        if self.overlap % self.frames_per_block or not 0 < self.overlap < self.frames:
+            raise HeadForcingError(
+                f"overlap must be whole blocks of {self.frames_per_block} latent frames, at least one and less than "
+                f"the {self.frames} of a rollout, got {self.overlap}"
+            )
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of one rollout, its overlap included."""
+        return self.frames // self.frames_per_block
+
+    @property
+    def given_blocks(self) -> int:
+        """Blocks of the overlap."""
+        return self.overlap // self.frames_per_block
+
+    @property
+    def stride(self) -> int:
+        """Blocks from the first block of one rollout to the first block of the next."""
+        return self.blocks - self.given_blocks
+
+    @property
+    def finished_frames(self) -> int:
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21.
+
+        The authors drop that video frame and all after it: 72 of 81 remain, and the next rollout continues from there.
+        They drop them at the end of a video, too; here the last rollout is kept whole.
+        """
+        return self.frames - self.overlap + 1
+
+    def rollouts(self, blocks: int) -> int:
+        """Number of rollouts of a video of `blocks` blocks; the last one may be shorter than the others."""
+        return max(1, -(-(blocks - self.given_blocks) // self.stride))
+
+    def restart_frames(self, blocks: int) -> tuple[int, ...]:
+        """First latent frame of every rollout after the first, in a video of `blocks` blocks: 18, 36 ..."""
+        return tuple(number * self.stride * self.frames_per_block for number in range(1, self.rollouts(blocks)))
+
+
+@dataclass(frozen=True)
 class Passes:
     """Division of a video into passes of the model by a method's loop.
 
@@ -100,7 +153,7 @@ class Passes:
 
 @dataclass(frozen=True)
 class Method:
-    """The settings of a method, and everything that a render asks of it. The fields are the method's options.
+    """The settings of a method, and everything that a render asks of it. The fields are its options (`options.py`).
 
     Attributes:
         shape_class: computes the size of the cache.
@@ -173,8 +226,8 @@ class Method:
         return Passes()
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
-        """The timeline with a tag for every scene that the method brings back; raises HeadForcingError for one that it
-        cannot bring back. By default only a user's tags do."""
+        """The timeline with a tag for every scene that the method brings back, by default those of the user; raises
+        HeadForcingError for one that it cannot bring back."""
         return timeline
 
     def own_switch(self, switch: Switch) -> Switch | None:

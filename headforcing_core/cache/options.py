@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
@@ -14,7 +14,6 @@ from ..errors import HeadForcingError
 S = TypeVar("S")
 
 NO_OPTION = {"option": False}  # metadata of a field that `Method.for_video` sets
-_TRUTH = {"true": True, "false": False}
 
 
 class Option(NamedTuple):
@@ -60,37 +59,32 @@ def with_options(settings: S, text: str, method: str) -> S:
             has = f"its options are {', '.join(known)}" if known else "it has none"
             raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; {has}")
         values[name] = _read(name, value, known[name].types)
-    return _replace(settings, values) if values else settings
+    return _replace(settings, values)
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
     """The value that a text stands for; a whole number is not negative and has at most nine digits."""
-    if NoneType in types and text.lower() == "none":
+    low = text.lower()
+    if NoneType in types and low == "none":
         return None
-    if bool in types and text.lower() in _TRUTH:
-        return _TRUTH[text.lower()]
+    if bool in types and low in ("true", "false"):
+        return low == "true"
     if int in types and re.fullmatch("[0-9]{1,9}", text):
         return int(text)
-    if float in types and re.fullmatch(r"[-+.0-9e]{1,30}", text.lower()):
-        try:
-            if math.isfinite(number := float(text)):
+    if float in types and re.fullmatch(r"[-+.0-9e]{1,30}", low):
+        with suppress(ValueError):
+            if math.isfinite(number := float(low)):
                 return number
-        except ValueError:
-            pass
     if str in types:
         return text
     kinds = {bool: "true or false", int: "a whole number", float: "a number", NoneType: "none"}
     raise HeadForcingError(f"{name} must be {' or '.join(kinds[kind] for kind in types)}, got {text[:60]!r}")
 
 
-def _replace(settings: Any, values: Mapping[str, Any]) -> Any:
+def _replace(settings: Any, values: dict[str, Any]) -> Any:
     """The settings with these values; all at once, because each dataclass checks its fields together."""
-    own: dict[str, Any] = {}
-    parts: dict[str, dict[str, Any]] = {}
-    for name, value in values.items():
-        first, dot, rest = name.partition(".")
-        if dot:
-            parts.setdefault(first, {})[rest] = value
-        else:
-            own[first] = value
-    return replace(settings, **own, **{name: _replace(vars(settings)[name], inner) for name, inner in parts.items()})
+    own = {name: value for name, value in values.items() if "." not in name}
+    for part in dict.fromkeys(name.partition(".")[0] for name in values if "." in name):
+        inner = {name.removeprefix(f"{part}."): v for name, v in values.items() if name.startswith(f"{part}.")}
+        own[part] = _replace(vars(settings)[part], inner)
+    return replace(settings, **own) if own else settings

@@ -11,11 +11,10 @@ from ..rollout.rows import Script
 from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .guards import OFF, Guards
+from .guards import OFF, Guards, QueryStatistics
 from .head_cache import HeadCache
 from .method import Method, VideoFacts, refuse_recall
 from .options import NO_OPTION
-from .query_score import QueryStatistics
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     FREE_ENTRIES,
     EpisodicPolicy,
@@ -28,7 +27,6 @@ from .roles import (  # noqa: F401  all names of policies can be imported from h
 from .scenes import MAX_SCENES, check_recalls, recalled_scenes
 from .shape import CacheShape, Shape
 
-SCENE_MODES = ("off", "auto", "tagged")
 _PAPERS_BLOCK = 3  # latent frames
 
 
@@ -65,10 +63,9 @@ class CachePolicy(Method):
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))
-        check_choice("scenes", self.scenes, SCENE_MODES)
-        for other in (self.local, self.anchor):
-            if other.episodic_frames and other != self.memory:
-                raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
+        check_choice("scenes", self.scenes, ("off", "auto", "tagged"))
+        if any(role.episodic_frames and role != self.memory for role in (self.local, self.anchor)):
+            raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
 
     def of(self, role: str) -> RolePolicy:
         """The policy of a `HeadRole`."""
@@ -81,17 +78,11 @@ class CachePolicy(Method):
 
     @property
     def most_pictures(self) -> int:
-        """The most pictures that a scene can hold."""
         return max(max(role.sink_frames, role.episodic_frames - FREE_ENTRIES) for role in (self.anchor, self.memory))
 
     @property
-    def needs_profile(self) -> bool:
-        """Whether the policies of the roles differ."""
-        return len({self.local, self.anchor, self.memory}) > 1
-
-    @property
     def heads_by(self) -> str:
-        return "roles" if self.needs_profile else ""
+        return "roles" if len({self.local, self.anchor, self.memory}) > 1 else ""
 
     @property
     def resumes_from(self) -> tuple[str, ...]:
@@ -110,12 +101,10 @@ class CachePolicy(Method):
                 f"scenes {self.scenes}: this method keeps nothing of earlier scenes; choose scenes=off, or head_forcing"
             )
         fitted = self._in_blocks(video.schedule.frames_per_block)
-        if fitted != self:
-            return fitted.for_video(video)
         keeps = self.keeps_scenes and (video.recalls or video.pictures or self.scenes != "off")
         scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
-        frames = max(self.anchor.sink_frames, self.memory.sink_frames, self.memory.episodic_frames)
-        kept = replace(self, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
+        frames = max(fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames)
+        kept = replace(fitted, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
         if self.episodic.token_selection != "trigonometric":
             return kept
         if (queries := video.queries() or self.queries) is None:
@@ -137,10 +126,9 @@ class CachePolicy(Method):
             return self
         recent = self.memory.recent_frames
         memory = replace(self.memory, recent_frames=None if recent is None else whole(recent))
-        if not self.needs_profile:
+        if not self.heads_by:
             return replace(self, local=memory, anchor=memory, memory=memory)
-        anchor = replace(self.anchor, sink_frames=whole(self.anchor.sink_frames))
-        return replace(self, anchor=anchor, memory=memory)
+        return replace(self, anchor=replace(self.anchor, sink_frames=whole(self.anchor.sink_frames)), memory=memory)
 
     def with_scenes(self, timeline: Timeline) -> Timeline:
         story = with_returns(timeline, MAX_SCENES) if self.scenes == "auto" else timeline
@@ -171,13 +159,10 @@ class CachePolicy(Method):
         if not self.memory.episodic_frames:
             return self
         memory = self.memory
-        if self.needs_profile:
+        if self.heads_by:
             memory = replace(memory, recent_frames=recent_frames, episodic_frames=episodic_frames)
-        return replace(
-            self,
-            memory=memory,
-            episodic=replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval),
-        )
+        rules = replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval)
+        return replace(self, memory=memory, episodic=rules)
 
     def with_guards(self, guards: Guards, compression: str) -> CachePolicy:
         """The same policy with these guards and this criterion for the tokens of a merge (`names.COMPRESSIONS`)."""

@@ -1,8 +1,8 @@
-"""The specification: the paper's head-wise KV caches, one head at a time (sections 3.3 and 3.4; METHOD.md).
+"""The specification: the head-wise KV caches, one head at a time (paper, sections 3.3 and 3.4; METHOD.md).
 
 `ReferenceCache` keeps the keys of every frame of the video with their spatial rotation only, assembles each head's
 context anew in every pass and applies its temporal rotation then, as in the paper. It is slow and its memory grows with
-the video; tests compare `HeadCache` with it.
+the video; tests compare `HeadCache` with it. Prompt switches, scenes and pictures are not the paper's.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
-from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, candidate_frame
-from .query_score import QueryScore
+from .guards import QueryScore
+from .head_cache import FLUSHED_TO_FRAMES, HeadCache
+from .memory import EpisodicMemory, MemoryEntry, MemoryEvent
 from .roles import RolePolicy
-from .scenes import KeptFrame, Scenes, keep_pictures
+from .scenes import KeptFrame, Scenes
 from .shape import CacheShape
 
 FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
@@ -29,30 +30,35 @@ HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, key
 
 
 class ReferenceCache(Cache):
-    """Drop-in replacement for `HeadCache` in rollouts whose prompt switches do not change the caches."""
+    """Drop-in replacement for `HeadCache` in rollouts; not with guards, which change `rope_of` and `context`."""
+
+    switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch  # the order of a `HeadCache`
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape, self.policy = shape, shape.policy
         self.dtype, self.device = dtype, torch.device(device)
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
-        layers = len(shape.roles)
         self.block = 0
-        self.past: list[FrameList] = [[] for _ in range(layers)]  # clean frames, in order
-        self.current: list[FrameList] = [[] for _ in range(layers)]  # of the latest pass
-        self.entries: list[FrameList] = [[] for _ in range(layers)]  # episodic memory, all heads
+        self.past: list[FrameList] = [[] for _ in shape.roles]  # per layer, clean frames, in order
+        self.current: list[FrameList] = [[] for _ in shape.roles]  # of the latest pass
+        self.entries: list[FrameList] = [[] for _ in shape.roles]  # episodic memory, all heads
         self.memory_heads = [
             torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
             for layer in shape.roles
         ]
+        self.remembers = any(map(len, self.memory_heads))
         score = None if self.policy.queries is None else QueryScore.of(shape, self.memory_heads)
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
         self.origin = self.oldest = 0  # the first sink frame, and the oldest that may be a recent one
         self.sink_policies = [policy for policy in shape.policies if policy.sink_frames]
         sinks = [policy.sink_frames for policy in self.sink_policies]
-        entries = self.memory.capacity if any(map(len, self.memory_heads)) else 0
-        self.scenes = Scenes(entries, sinks) if self.policy.kept_scenes else None
+        self.scenes = Scenes(self.memory.capacity * self.remembers, sinks) if self.policy.kept_scenes else None
         self.sinks: dict[RolePolicy, dict[int, KeptFrame]] = {}  # that came back, of every policy with sinks
         self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
+
+    @property
+    def frames_seen(self) -> int:
+        return len(self.past[0])
 
     def begin_block(self) -> None:
         self.current = [[] for _ in self.current]
@@ -68,7 +74,7 @@ class ReferenceCache(Cache):
         return torch.stack(out, dim=1)
 
     def context(self, layer: int, head: int, q: Tensor) -> HeadContext:
-        """Attention of one head over its context, with `q [frames, s, d]`."""
+        """Queries, keys and values of one head, from its queries `[frames, s, d]`."""
         frames, numbers = self.seen(layer, head)
         indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
         k, v = torch.stack([k[head] for k, _ in frames]), torch.stack([v[head] for _, v in frames])
@@ -88,42 +94,29 @@ class ReferenceCache(Cache):
             frames += self.entries[layer]
             numbers += [sources[0] for sources in self.memory.sources]
         back = self.sinks.get(policy, {})
-        for number in self.held(policy):
-            frames.append(
-                (back[number].k[layer], back[number].v[layer]) if number in back else self.past[layer][number]
-            )
+        for number in policy.history(self.frames_seen, self.origin, self.oldest):
+            if number in back:
+                frames.append((back[number].k[layer], back[number].v[layer]))
+            elif number < 0 or (policy.episodic_frames and self._is_entry(number)):
+                continue  # a picture that has none here, or a frame that must not be held twice
+            else:
+                frames.append(self.past[layer][number])
             numbers.append(number)
-        for number, frame in enumerate(self.current[layer], start=len(self.past[layer])):
-            frames.append(frame)
-            numbers.append(number)
-        return frames, numbers
+        current = self.current[layer]
+        return frames + current, [*numbers, *range(len(self.past[layer]), len(self.past[layer]) + len(current))]
 
-    def history(self, policy: RolePolicy, frames_seen: int) -> list[int]:
-        """The past frames that heads of this policy see, without episodic memory, in order."""
-        back, held = self.sinks.get(policy, {}), policy.history(frames_seen, self.origin, self.oldest)
-        return [frame for frame in held if frame >= 0 or frame in back]  # the others would be pictures
-
-    def held(self, policy: RolePolicy) -> list[int]:
-        """The frames of `history` that episodic memory neither holds nor has got from a recall."""
-        history = self.history(policy, len(self.past[0]))
-        if not policy.episodic_frames:
-            return history
-        return [frame for frame in history if not self.memory.holds(frame) and frame not in self.recalled]
-
-    def candidate(self) -> int | None:
-        """The frame that episodic memory considers after the current block; None for none."""
-        fast, interval = self.policy.memory.recent_frames or 0, self.policy.episodic.update_interval
-        return candidate_frame(self.block, self.shape.frames_per_block, fast, interval)
+    def _is_entry(self, frame: int) -> bool:
+        """Whether episodic memory holds a frame, or has got it from a recall."""
+        return self.memory.holds(frame) or frame in self.recalled
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        block, frame = self.block, self.candidate()
+        block, fast = self.block, self.policy.memory.recent_frames or 0
+        frame = self.policy.episodic.candidate_frame(block, self.shape.frames_per_block, fast)
         if self.scenes is not None:
             memory = self if self.scenes.entries else None
-            self.scenes.keep(len(self.past[0]), self.shape.frames_per_block, memory, [self] * len(self.sink_policies))
+            self.scenes.keep(self.frames_seen, self.shape.frames_per_block, memory, [self] * len(self.sink_policies))
         self.close()
-        if frame is None or not any(map(len, self.memory_heads)):
-            return None
-        if self.memory.holds(frame) or frame in self.recalled:
+        if frame is None or frame < self.oldest or not self.remembers or self._is_entry(frame):
             return None
         return self.memory.consider(block, frame, prompt, self.memory_heads, self)
 
@@ -133,20 +126,54 @@ class ReferenceCache(Cache):
             past += current
         self.block += 1
 
-    # --- scenes
+    # --- prompt switches
+
+    def flush(self) -> None:
+        self.memory.forget(self)
+        self.oldest = max(self.oldest, self.frames_seen - FLUSHED_TO_FRAMES)
+
+    def re_anchor(self) -> None:
+        self.origin, self.sinks = self.frames_seen, {}
+
+    def rewind(self, blocks: int) -> None:
+        self.block -= blocks
+        first = self.block * self.shape.frames_per_block
+        self.past = [past[:first] for past in self.past]
+        self.oldest = max(self.oldest, first)
+        self.sinks = {policy: {n: kept for n, kept in back.items() if n < first} for policy, back in self.sinks.items()}
+        # frames that are written again are recent ones again, but for entries
+        self.recalled = {frame for frame in self.recalled if frame < first or self.memory.holds(frame)}
+
+    # --- scenes and pictures
 
     def begin_scene(self, switch: Switch) -> None:
-        """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
         if self.scenes is not None:
-            self.scenes.begin(switch, len(self.past[0]))
+            self.scenes.begin(switch, self.frames_seen)
+
+    def bring_back(self, switch: Switch) -> None:
+        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
+        if back is None:
+            return
+        scene, spread = back
+        if spread:
+            self.recalled |= {kept.frame for kept in spread}
+            self.entries = [[(kept.k[layer], kept.v[layer]) for kept in spread] for layer in range(len(self.past))]
+            pooled = [self._pool([layer[place] for layer in self.entries]) for place in range(len(spread))]
+            self.memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(spread, pooled, strict=True)])
+        elif self.memory.pictures:
+            self.memory.drop_pictures(self)
+        if self.origin != scene.start or scene.start < 0:
+            self.origin = scene.start
+            for policy, frames in zip(self.sink_policies, scene.first, strict=True):
+                recent = policy.recent(self.frames_seen, self.oldest)
+                self.sinks[policy] = {kept.frame: kept for kept in frames if kept.frame not in recent}
 
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
         assert self.scenes is not None
 
         @contextmanager
         def alone(latents: Tensor) -> Iterator[None]:
-            names = ("past", "entries", "sinks", "memory")
-            aside = {name: vars(self)[name] for name in names}
+            aside = {name: vars(self)[name] for name in ("past", "entries", "sinks", "memory")}
             self.past, self.entries = [[] for _ in self.past], [[] for _ in self.entries]
             self.sinks, self.memory = {}, EpisodicMemory(0, self.policy.episodic)
             self.begin_block()
@@ -155,35 +182,12 @@ class ReferenceCache(Cache):
             vars(self).update(aside)
 
         memory = self if self.scenes.entries else None
-        keep_pictures(self.scenes, pictures, alone, memory, [self] * len(self.sink_policies))
+        self.scenes.keep_pictures(pictures, alone, memory, [self] * len(self.sink_policies))
         if not self.block:
             self.bring_back(RESET)
 
-    def bring_back(self, switch: Switch) -> None:
-        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the
-        sinks."""
-        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
-        if back is None:
-            return
-        scene, spread = back
-        if spread:
-            self.recalled |= {kept.frame for kept in spread}
-            entries = [[(kept.k[layer], kept.v[layer]) for kept in spread] for layer in range(len(self.past))]
-            self.entries = entries
-            pooled = [
-                self._pool([entries[layer][place] for layer in range(len(entries))]) for place in range(len(entries[0]))
-            ]
-            self.memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(spread, pooled, strict=True)])
-        elif self.memory.pictures:
-            self.memory.drop_pictures(self)
-        if self.origin != scene.start or scene.start < 0:
-            self.origin = scene.start
-            for policy, frames in zip(self.sink_policies, scene.first, strict=True):
-                recent = policy.recent(len(self.past[0]), self.oldest)
-                self.sinks[policy] = {kept.frame: kept for kept in frames if kept.frame not in recent}
-
     def keep_frame(self, frame: int) -> KeptFrame:
-        held = [current[frame - len(self.past[0])] for current in self.current]
+        held = [current[frame - self.frames_seen] for current in self.current]
         return KeptFrame(frame, 0, [k for k, _ in held], [v for _, v in held])
 
     # --- memory.TokenStore

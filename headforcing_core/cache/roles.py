@@ -1,4 +1,4 @@
-"""Roles of attention heads, and the policy of each role: the frames that it keeps."""
+"""Roles of attention heads, the frames that a head of each role keeps, and the rules of episodic memory."""
 
 from __future__ import annotations
 
@@ -49,15 +49,12 @@ class RolePolicy:
             raise HeadForcingError("a role keeps either sink_frames or episodic_frames: a frame must not be held twice")
 
     def history(self, frames_seen: int, origin: int = 0, oldest: int = 0) -> list[int]:
-        """Frames kept, oldest first, after `frames_seen` frames: sinks, then recent frames. No frame appears twice.
-
-        `origin` is the first sink frame; recent frames are not older than `oldest`.
-        """
+        """Frames kept, oldest first, after `frames_seen` frames: sinks from `origin` on, then `recent` ones."""
         recent = self.recent(frames_seen, oldest)
         return [*range(origin, min(origin + self.sink_frames, recent.start)), *recent]
 
     def recent(self, frames_seen: int, oldest: int = 0) -> range:
-        """The recent frames among those of `history`."""
+        """The recent frames of `history`, none older than `oldest`."""
         count = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
         return range(min(max(frames_seen - count, oldest), frames_seen), frames_seen)
 
@@ -77,7 +74,7 @@ class EpisodicPolicy:
         admission: `novelty`, or `uniform`, which admits every candidate.
         eviction: `summary` merges redundant entries, `fifo` drops the oldest.
         token_selection: tokens of a merge kept by similarity to the `prompt`, by the `trigonometric` score of
-            TriAttention (`query_score.py`), or at `random`.
+            TriAttention (`guards.py`), or at `random`.
         center_keys: subtract the mean of all compared keys before measuring novelty.
         pin_first: the first entry is never merged or dropped.
     """
@@ -98,6 +95,12 @@ class EpisodicPolicy:
             raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
         if not -1.0 <= self.novelty_threshold <= 2.0:
             raise HeadForcingError(f"novelty_threshold must be between -1 and 2, got {self.novelty_threshold}")
+
+    def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
+        """The frame to consider once `block` is committed: the first of the block that has just left fast memory; None
+        while no block has left, or when its number is not a multiple of `update_interval`."""
+        leaving = block - fast_frames // frames_per_block
+        return None if leaving < 0 or leaving % self.update_interval else leaving * frames_per_block
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

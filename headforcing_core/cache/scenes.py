@@ -140,6 +140,33 @@ class Scenes:
         self.starts.append(self.starts[-1] if switch.continues else frames_seen)
         self.numbers.append(number)
 
+    def keep_pictures(
+        self,
+        pictures: Sequence[Tensor],
+        alone: Callable[[Tensor], AbstractContextManager[None]],
+        memory: FrameStore | None,
+        anchors: Sequence[FrameStore],
+    ) -> None:
+        """Keep what heads hold of pictures, for the next `brought_back` (METHOD.md, "Pictures that a scene keeps").
+
+        Anchor heads divide their sinks evenly among the pictures, memory heads take the first frame of each. Their
+        frames have negative numbers, before the video's first.
+
+        Args:
+            pictures: `[frames, channels, h, w]` each, at most a block.
+            alone: writes latents as a current block with nothing else in its context, while it is entered.
+        """
+        kept = self._new(-max(self.sinks, default=0))
+        for number, latents in enumerate(pictures):
+            with alone(latents):
+                for store, held, sinks in zip(anchors, kept.first, self.sinks, strict=True):
+                    share = max(1, sinks // len(pictures))
+                    for frame in range(min(share, len(latents), sinks - len(held))):
+                        held.append(replace(store.keep_frame(frame), frame=kept.start + len(held)))
+                if memory is not None and number < self.entries - FREE_ENTRIES:
+                    kept.spread.append(replace(memory.keep_frame(0), frame=number - len(pictures)))
+        self.pictures = kept
+
     def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
         """The frames that are the sinks from `block` on, and the entries of memory in place of all others.
 
@@ -151,47 +178,13 @@ class Scenes:
             return None
         scene, entries = self.kept[self.home], list[KeptFrame]()
         if switch.recall is not None:
-            scene = self._recalled(block)
+            scene = self.kept[self.numbers[-1]]
             entries = scene.spread
+            back = {kept.frame for frames in (scene.spread, *scene.first) for kept in frames}
+            self.recalls.append(Recall(block, self.numbers[-1], tuple(sorted(back))))
         if pictures is not None:
             scene, entries = pictures, [*pictures.spread, *entries][: self.entries]
         return scene, entries
-
-    def _recalled(self, block: int) -> KeptScene:
-        """The frames of the current scene, which comes back before `block`; noted in `recalls`."""
-        scene = self.kept[self.numbers[-1]]
-        back = {kept.frame for frames in (scene.spread, *scene.first) for kept in frames}
-        self.recalls.append(Recall(block, self.numbers[-1], tuple(sorted(back))))
-        return scene
-
-
-def keep_pictures(
-    scenes: Scenes,
-    pictures: Sequence[Tensor],
-    alone: Callable[[Tensor], AbstractContextManager[None]],
-    memory: FrameStore | None,
-    anchors: Sequence[FrameStore],
-) -> None:
-    """Keep what heads hold of pictures, as the next scene that `scenes` brings back (METHOD.md, "Pictures that a scene
-    keeps").
-
-    Anchor heads divide their sinks evenly among the pictures, memory heads take the first frame of each. Their frames
-    have negative numbers, before the video's first.
-
-    Args:
-        pictures: `[frames, channels, h, w]` each, at most a block.
-        alone: writes latents as a current block that nothing else is in the context of, for as long as it is entered.
-    """
-    kept = KeptScene(-max(scenes.sinks, default=0), [[] for _ in scenes.sinks])
-    for number, latents in enumerate(pictures):
-        with alone(latents):
-            for store, held, sinks in zip(anchors, kept.first, scenes.sinks, strict=True):
-                share = max(1, sinks // len(pictures))
-                for frame in range(min(share, len(latents), sinks - len(held))):
-                    held.append(replace(store.keep_frame(frame), frame=kept.start + len(held)))
-            if memory is not None and number < scenes.entries - FREE_ENTRIES:
-                kept.spread.append(replace(memory.keep_frame(0), frame=number - len(pictures)))
-    scenes.pictures = kept
 
 
 def spread_over(values: list[T], count: int) -> list[T]:
@@ -217,15 +210,9 @@ def check_recalls(timeline: Timeline) -> None:
 # ------------------------------------------------------------------------------------------------ likeness of prompts
 
 
-def prompt_feature(embedding: Tensor) -> Tensor:
-    """The mean of an embedding's rows that are not zero, normalised, `[text_dim]`; prompts are compared by it."""
-    rows = embedding.float()
-    mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
-    return mean / mean.norm().clamp_min(1e-12)
-
-
 def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
-    """The feature of every scene: of its prompt's embedding, or `by_words` of the words of its prompt.
+    """A feature of every scene, normalised: the mean of its prompt's embedding over the rows that are not zero, or
+    `by_words` of the words of its prompt.
 
     Of a prompt with a text in `Script.alike`, the embedding of that text is taken.
     """
@@ -233,11 +220,13 @@ def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
     prompts = [script.rows[end - 1].prompt for end in ends]  # a scene's last block has no blend
     if by_words and script.alike:
         return word_features([str(prompt) for prompt in prompts])
-    texts = (script.alike.get(str(prompt)) for prompt in prompts)
-    return [
-        prompt_feature(script.embedding(end - 1) if text is None else script.embeds[text])
-        for text, end in zip(texts, ends, strict=True)
-    ]
+    features = []
+    for prompt, end in zip(prompts, ends, strict=True):
+        text = script.alike.get(str(prompt))
+        rows = (script.embedding(end - 1) if text is None else script.embeds[text]).float()
+        mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
+        features.append(mean / mean.norm().clamp_min(1e-12))
+    return features
 
 
 def scene_starts(rows: Sequence[BlockRow]) -> list[int]:
@@ -254,20 +243,17 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
     return starts
 
 
-def most_alike(features: Sequence[Tensor]) -> int:
-    """Index of the feature that is nearest to the last one, by the dot product; the earliest on a tie."""
-    return int(torch.stack([feature @ features[-1] for feature in features[:-1]]).argmax())
-
-
 def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
-    """By block, the number of the scene, from 1, that its switch brings back: the one it names, or the most alike."""
+    """By block, the number of the scene, from 1, that its switch brings back: the one it names, or the most alike of
+    those that are kept, the earliest on a tie."""
     switches = {block: row.switch for block, row in enumerate(script.rows) if row.switch is not None}
     features = scene_features(script) if any(switch.recall == 0 for switch in switches.values()) else []
     numbers: dict[int, tuple[int, ...]] = {}
     for ended, (block, switch) in enumerate(switches.items(), 1):
         if switch.recall == 0:
             first = max(0, ended - MAX_SCENES)
-            numbers[block] = (first + most_alike(features[first : ended + 1]) + 1,)
+            likeness = torch.stack([feature @ features[ended] for feature in features[first:ended]])
+            numbers[block] = (first + int(likeness.argmax()) + 1,)
         elif switch.recall is not None:
             numbers[block] = (switch.recall,)
     return numbers

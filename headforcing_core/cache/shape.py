@@ -58,15 +58,15 @@ class Shape:
         return None
 
     def bytes(self, dtype: torch.dtype) -> int:
-        """Size of all keys and values in bytes."""
+        """Size of all keys and values."""
         return self.bytes_of(self.frame_slots, dtype)
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        """Peak size of the cache in bytes; `switches` tells whether the video has prompt switches that change it."""
+        """Peak size of the cache; `switches` tells whether the video has prompt switches that change it."""
         return self.bytes(dtype)
 
     def bytes_of(self, frame_slots: int, dtype: torch.dtype) -> int:
-        """Size of the keys and values of this many frame-slots in bytes."""
+        """Size of the keys and values of this many frame-slots."""
         return 2 * frame_slots * self.frame_tokens * self.head_dim * dtype.itemsize
 
     @classmethod
@@ -105,6 +105,10 @@ class CacheShape(Shape):
             )
 
     @cached_property
+    def _policy_of(self) -> dict[str, RolePolicy]:
+        return {role: self.policy.of(role) for role in {role for layer in self.roles for role in layer}}
+
+    @cached_property
     def policies(self) -> list[RolePolicy]:
         """The different policies of the heads, that with most frames first.
 
@@ -127,42 +131,44 @@ class CacheShape(Shape):
         }
 
     @cached_property
-    def _policy_of(self) -> dict[str, RolePolicy]:
-        return {role: self.policy.of(role) for role in {role for layer in self.roles for role in layer}}
-
-    @cached_property
     def slots(self) -> dict[RolePolicy, int]:
         """By policy, the frame-slots of one head with it, the current block included."""
         frames = self.total_frames + self.policy.picture_frames
         return {policy: policy.capacity(self.frames_per_block, frames) for policy in self.policies}
 
+    def _count(self, policy: RolePolicy) -> int:
+        return sum(map(len, self.groups[policy]))
+
+    @property
+    def frame_slots(self) -> int:
+        """Frame-slots of all heads together, the current block included: 3,096 at the paper's setting."""
+        return sum(slots * self._count(policy) for policy, slots in self.slots.items())
+
     @property
     def scene_slots(self) -> int:
         """Frame-slots of the frames that are kept of scenes, in main memory; at most, in all heads."""
-        kept = [self.policy.of(role) for layer in self.roles for role in layer] if self.policy.kept_scenes else []
-        entries = sum(policy.episodic_frames for policy in kept)
+        if not self.policy.kept_scenes:
+            return 0
+        entries = sum(policy.episodic_frames * self._count(policy) for policy in self.policies)
+        sinks = sum(policy.sink_frames * self._count(policy) for policy in self.policies)
         # of the current scene twice as many frames wait for its end
-        return self.policy.kept_scenes * (entries + sum(policy.sink_frames for policy in kept)) + entries
+        return self.policy.kept_scenes * (entries + sinks) + entries
 
     @property
     def layer_sizes(self) -> LayerSizes:
         """Sizes that a layer with the model's mean number of heads per role reads, contexts full."""
-        groups = []
-        for policy, heads in self.groups.items():
-            count = round(sum(map(len, heads)) / self.layers) or 1
-            groups.append((count, self.slots[policy] * self.frame_tokens))
+        groups = [
+            (round(self._count(policy) / self.layers) or 1, slots * self.frame_tokens)
+            for policy, slots in self.slots.items()
+        ]
         return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
 
     def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        if not self.policy.guards.sink_gate:
-            return self.bytes(dtype)
-        # where the gate leaves frames out, attention reads a copy of one group's context in one layer
-        copied = [
-            self.slots[policy] * max(map(len, heads))
-            for policy, heads in self.groups.items()
-            if policy.sink_frames or policy.episodic_frames
-        ]
-        return self.bytes(dtype) + self.bytes_of(max(copied, default=0), dtype)
+        copied = 0
+        if self.policy.guards.sink_gate:  # where it leaves frames out, attention reads a copy of a group in a layer
+            kept = [policy for policy in self.policies if policy.sink_frames or policy.episodic_frames]
+            copied = max((self.slots[policy] * max(map(len, self.groups[policy])) for policy in kept), default=0)
+        return self.bytes(dtype) + self.bytes_of(copied, dtype)
 
     @property
     def recache_blocks(self) -> int:
@@ -170,8 +176,3 @@ class CacheShape(Shape):
         recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
         frames = max(self.total_frames if count is None else count for count in recent)
         return -(-frames // self.frames_per_block) + 1
-
-    @property
-    def frame_slots(self) -> int:
-        """Frame-slots of all heads together, the current block included: 3,096 at the paper's setting."""
-        return sum(self.slots[policy] * sum(map(len, heads)) for policy, heads in self.groups.items())

@@ -19,13 +19,12 @@ import torch
 from torch import Tensor
 
 from ..cache.head_cache import HeadCache
-from ..cache.method import Passes, RolloutInputs, VideoFacts
+from ..cache.method import Overlap, Passes, RolloutInputs, VideoFacts
 from ..cache.policy import CachePolicy, RolePolicy
 from ..cache.shape import CacheShape
 from ..devices import upload
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, BlockCache, JointModel, rollout
-from ..rollout.overlap import Overlap
 from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 

@@ -7,7 +7,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor, nn
 
-from ...kernels.modulate import norm_modulate, residual_norm_modulate
+from ...kernels.modulate import norm_modulate
 
 
 def add_norm(
@@ -28,10 +28,8 @@ def add_norm(
         base = 1.0
         if scale is None or shift is None:
             scale, shift, base = norm.weight.to(x.dtype)[None], norm.bias.to(x.dtype)[None], 0.0
-        if added is None:
-            return x, norm_modulate(x[0].contiguous(), scale, shift, norm.eps, base)[None]
-        y, gate = added
-        x, y = residual_norm_modulate(x[0].contiguous(), y[0].contiguous(), gate, scale, shift, norm.eps, base)
+        y, gate = (None, None) if added is None else (added[0][0].contiguous(), added[1])
+        x, y = norm_modulate(x[0].contiguous(), y, gate, scale, shift, norm.eps, base)
         return x[None], y[None]
     if added is not None:
         y, gate = added

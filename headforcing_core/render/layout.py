@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from ..cache.guards import QueryStatistics
 from ..cache.method import Method, VideoFacts
 from ..cache.policy import CachePolicy
-from ..cache.query_score import QueryStatistics
 from ..cache.roles import HeadRole, Roles, arrange_roles
 from ..errors import HeadForcingError
 from ..head_profiles.auto import AutoProfile

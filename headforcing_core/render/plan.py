@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Passes
+from ..cache.method import Method, Overlap, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
@@ -19,7 +19,6 @@ from ..head_profiles.auto import AutoPolicy, AutoProfile, warm_up_frames, warm_u
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
-from ..rollout.overlap import Overlap
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
 from ..rollout.schedule import SCHEDULES, Schedule
 from ..timeline.clock import format_time, video_frames_of

@@ -109,7 +109,7 @@ def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator
 def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
     """Settings of memory heads that need less and less memory."""
     policy = plan.policy
-    if not (isinstance(policy, CachePolicy) and policy.needs_profile and policy.memory.episodic_frames):
+    if not (isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames):
         return
     few = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
     for text, memory in (

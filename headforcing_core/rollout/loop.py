@@ -160,8 +160,8 @@ class MemoryEvent:
     merged: list[list[int]] | None = None
     dropped: list[int] | None = None
 
-    def to_dict(self) -> dict:
-        """The JSON form used by `replay` and run reports; `dropped` is left out when it is None."""
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; `dropped` is left out when it is None."""
         return {key: value for key, value in asdict(self).items() if key != "dropped" or value is not None}
 
 
@@ -191,15 +191,10 @@ class BlockCache(KeyValueCache, Protocol):
 
     @property
     def block(self) -> int: ...
-
     def begin_block(self) -> None: ...
-
     def commit(self, prompt: PromptKV) -> MemoryEvent | None: ...
-
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: Callable[[Tensor], None]) -> None: ...
-
     def switch_blocks(self, switch: Switch) -> int: ...
-
     def apply_switch(self, switch: Switch, write_clean: Callable[[Tensor], None], latest: Sequence[Tensor]) -> None: ...
 
 
@@ -235,12 +230,7 @@ class JointModel(VideoModel, Protocol):
 
 
 class WanVideoModel:
-    """A Wan backbone as a `VideoModel`.
-
-    Args:
-        dtype: compute dtype of the backbone.
-        forward: `wan.forward_block` or an equivalent function (`cuda_graph.GraphedForward`).
-    """
+    """A Wan backbone as a `JointModel`; `forward` is `wan.forward_block` or does the same (`GraphedForward`)."""
 
     def __init__(
         self,
@@ -269,7 +259,6 @@ class WanVideoModel:
 
     @torch.no_grad()
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
-        """Like `denoise`, with one noise level per frame, `sigmas [frames]`."""
         x = latents.to(device=self.device, dtype=self.dtype)
         flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
         return _clean(latents, sigmas[:, None, None, None], flow)

@@ -36,8 +36,7 @@ class BlockRow:
         sigmas: noise levels of the denoising steps, highest first; empty for a start block, whose latents are given.
         seed: of the block's noise.
         switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
-        recall: for a switch that brings a scene back, and those after it, what the block depends on because of it
-            (`scenes.number_recalls`).
+        recall: what a block depends on because of a scene that came back (`scenes.number_recalls`).
         solver: as in `Schedule`.
         pictures: names of those that the caches hold from this block on, until the next scene; empty within a prompt.
     """
@@ -137,21 +136,20 @@ class Script:
             more: by block, the hash of something else that it depends on.
         """
         hashes: dict[str | Blend, str] = {}
-        keys, key = [], setup
+        keys = [setup]
         held: tuple[str, ...] = ()
         for block, row in enumerate(self.rows):
-            if row.sigmas:
-                if row.prompt not in hashes:
-                    hashes[row.prompt] = digest(self.embedding(block))
-                shown = [self.pictures[name].key for name in (*held, *row.pictures)]
-                key, held = digest(key, row.key(hashes[row.prompt], shown), more.get(block, "")), ()
-                keys.append(key)
-            else:  # a start block has no key, and is written behind the pictures
+            if not row.sigmas:  # a start block has no key, and is written behind the pictures
                 held = row.pictures or held
+                continue
+            if row.prompt not in hashes:
+                hashes[row.prompt] = digest(self.embedding(block))
+            shown = [self.pictures[name].key for name in (*held, *row.pictures)]
+            keys.append(digest(keys[-1], row.key(hashes[row.prompt], shown), more.get(block, "")))
+            held = ()
         for _ in range(ahead):
-            key = digest(key, "end")
-            keys.append(key)
-        return keys[ahead:]
+            keys.append(digest(keys[-1], "end"))
+        return keys[ahead + 1 :]
 
 
 def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> int:

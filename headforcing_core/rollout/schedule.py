@@ -57,10 +57,6 @@ class Schedule:
     def key(self) -> dict[str, Any]:
         """The identity of the schedule, for the keys of stored blocks."""
         own = asdict(self)
-        if self.solver == "renoise":
-            del own["solver"]
-        if not self.shot_prefix:
-            del own["shot_prefix"]
         del own["latents"]  # the model's
         return own
 
@@ -80,7 +76,9 @@ class Schedule:
         return self.first_block_sigmas if block == 0 and self.first_block_sigmas else self.sigmas
 
     @classmethod
-    def warped(cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3, first: list[int] | None = None):
+    def warped(
+        cls, steps: list[int], shift: float = 5.0, frames_per_block: int = 3, first: list[int] | None = None
+    ) -> Schedule:
         """Timesteps out of 1000, shifted by `sigma' = shift * sigma / (1 + (shift - 1) * sigma)`, rounded to float32.
 
         [1000, 750, 500, 250] at shift 5 is 1, 0.9375, 0.8333, 0.625: Self Forcing's `warp_denoising_step`.

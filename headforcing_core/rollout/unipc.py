@@ -55,10 +55,8 @@ def denoise(
 
 
 def _predict(model: Any, x: Tensor, sigma: float, cache: Any, held: int) -> Tensor:
-    """The clean latents that the model predicts from `x` at noise level `sigma`; its `held` first frames are clean.
-
-    The model is asked at the whole timestep below `1000 sigma`, and the flow it predicts counts at sigma itself.
-    """
+    """The clean latents that the model predicts from `x`, whose `held` first frames are clean: it is asked at the whole
+    timestep below `1000 sigma`, and the flow it predicts counts at sigma itself."""
     level = whole_timestep(sigma) / 1000
     if held:
         levels = torch.full((len(x),), level, dtype=torch.float64)

@@ -30,7 +30,7 @@ from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, en
 from ...headforcing_core.render.resources import pass_bytes
 from ...headforcing_core.rollout.loop import BlockCache, StepCallback
 from ...headforcing_core.rollout.schedule import Schedule
-from ...headforcing_core.weights.other_models import other_wan, reject_experts
+from ...headforcing_core.weights.layouts import other_wan, reject_experts
 from .loaded_model import fingerprint as fingerprint
 from .loaded_model import ignored, uncompiled
 from .native_model import SAME_NAMES

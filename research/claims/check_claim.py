@@ -21,7 +21,7 @@ from ...headforcing_core.commands.parser import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import Measured, measure, setup_of
 from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import check_regular, check_writable, claimed_folder
+from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
 from ...headforcing_core.head_profiles.profile import HeadProfile, classify
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -29,17 +29,15 @@ from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.names import BUDGETS
 from ...headforcing_core.render.family import with_family
 from ...headforcing_core.versions import versions
-from .. import vbench
-from ..questions import Row, Shuffles
-from ..videos import MAX_VIDEOS, Scores, check_left, load_metrics
-from .claims import ADDED_ROWS, OURS, QUICK_ROWS, RETURN_RULE, RULE, claim_rows, lines_of, measured_rows, named_rows
+from ..rows import Row, Shuffles
+from ..videos import MAX_VIDEOS, Scores, load_metrics
+from .claims import ADDED_ROWS, OURS, PAPERS_ROWS, RETURN_RULE, RULE, lines_of, measured_rows, named_rows
 from .page import page
 from .paper_numbers import COLUMNS, ONE_PROMPT, PRIMARY
 from .returns import add_returns
 from .stories import plan_claims, texts_of
 
 VIDEOS, SECONDS = 32, 60.0
-QUICK_VIDEOS, QUICK_SECONDS = 8, 30.0
 MAX_SHUFFLES = 100
 FILES = ("verdict.md", "verdict.json", "stand_in.json", "videos/**/*")
 Stories = Mapping[str, Sequence[str]]
@@ -52,14 +50,12 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
     out, told = folder_written(*FILES), "folder; the same command goes on there"
     sub.add_argument("--out", type=out, default=Path("output/check"), help=told)
-    sub.add_argument("--rows", help=f"names such as A,D,random; default: all, with --quick {','.join(QUICK_ROWS)}")
-    told = (
-        f"{QUICK_VIDEOS} prompts, {QUICK_SECONDS:g} s, {len(QUICK_ROWS)} rows, a short measurement of the head "
-        "profile: shows that all works, decides nothing, and says what differences it could have found"
+    told = "names such as A,D,random, also of other methods; default: all of the paper's ablations and on returns"
+    sub.add_argument("--rows", default=",".join([*PAPERS_ROWS, *ADDED_ROWS]), help=told)
+    sub.add_argument(
+        "--videos", type=int, default=VIDEOS, help=f"per row, each with its own prompt and noise ({VIDEOS})"
     )
-    sub.add_argument("--quick", action="store_true", help=told)
-    sub.add_argument("--videos", type=int, help=f"per row, each with its own prompt and noise ({VIDEOS})")
-    sub.add_argument("--seconds", type=float, default=0.0, help=f"of each video ({SECONDS:g})")
+    sub.add_argument("--seconds", type=float, default=SECONDS, help=f"of each video ({SECONDS:g})")
     told = "of the head roles in the row `random`, each on all videos"
     sub.add_argument("--shuffles", type=int, default=1, help=told)
     told = "@FILE, one prompt a line; default: 32 that no head profile is measured on"
@@ -67,8 +63,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     told = '@FILE, a line {"prompts": [six texts]} for each video: makes these, too, for the columns of six prompts'
     sub.add_argument("--stories", type=TEXT, help=told)
     sub.add_argument("--estimate", action="store_true", help="tell what is to be made, and stop")
-    told = "lay out the videos for VBench; its results there fill columns"
-    sub.add_argument("--vbench", type=vbench.FOLDER, metavar="FOLDER", help=told)
+    told = "print the line that measures the videos with VBench, and take up its results"
+    sub.add_argument("--vbench", action="store_true", help=told)
     add_metric_arguments(sub)
     add_file_arguments(sub)
     add_render_arguments(sub)
@@ -82,18 +78,15 @@ def check_claim(args: argparse.Namespace) -> Result:
     Raises HeadForcingError for arguments that cannot be used, before anything is loaded, and for a folder whose videos
     were made from something else.
     """
-    settle(args)
+    check_arguments(args)
     rows = named_rows(args.rows, args.shuffles)
     stories = texts_of(args, returns=bool(set(rows) & set(ADDED_ROWS)))
     with claimed_folder(args.out):
         return _check(args, rows, stories)
 
 
-def settle(args: argparse.Namespace) -> None:
-    """Put in the defaults, which depend on `--quick`, and refuse what is out of range."""
-    args.rows = args.rows if args.rows is not None else ",".join(QUICK_ROWS if args.quick else claim_rows(1))
-    args.videos = args.videos if args.videos is not None else QUICK_VIDEOS if args.quick else VIDEOS
-    args.seconds = args.seconds or (QUICK_SECONDS if args.quick else SECONDS)
+def check_arguments(args: argparse.Namespace) -> None:
+    """Raise HeadForcingError for arguments that are out of range or do not go together."""
     for name, least, most in (("videos", 2, MAX_VIDEOS), ("shuffles", 1, MAX_SHUFFLES)):
         if not least <= (given := getattr(args, name)) <= most:
             raise HeadForcingError(f"--{name} must be from {least} to {most}, got {given}")
@@ -102,8 +95,6 @@ def settle(args: argparse.Namespace) -> None:
     for path in (args.weights, args.vae, args.text_encoder, args.embeddings, args.lora):
         if path is not None:
             check_regular(path)
-    if args.vbench is not None:
-        check_writable(args.vbench / "prompts.json")
     if args.profile == "auto":
         raise HeadForcingError("--profile auto finds roles while sampling: leave --profile out, and they are measured")
 
@@ -120,8 +111,11 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     scores = Scores(planned, metrics)
     unfit, needs = scores.leave_out_unfit(farm)
     left_out |= unfit
-    check_left([*(name for name in rows if name != OURS), OURS], left_out)
-    prompts, seconds = BUDGETS[_preset(args)]
+    if OURS in left_out:
+        raise HeadForcingError(f"Head Forcing does not fit, and all rows are compared with it: {left_out[OURS]}")
+    if len(left_out) == len(rows) - 1:
+        raise HeadForcingError(f"no row besides Head Forcing fits; {': '.join(next(iter(left_out.items())))}")
+    prompts, seconds = BUDGETS["full"]
     work = {
         "profile_seconds_of_video": 0.0 if measured else prompts * seconds,
         "videos_to_make": len(scores.unmade),
@@ -142,14 +136,10 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
         fit = {name: row for name, row in rows.items() if name not in left_out}
         scores = Scores(plan_claims(args, fit, stories)[0], metrics)
     scores.complete(farm, args.json)
-    line = [] if args.vbench is None else [scores.add_vbench(args.vbench, ONE_PROMPT)]
+    line = [scores.add_vbench(ONE_PROMPT)] if args.vbench else []
     add_returns(args, scores)
     text, found = _verdict(args, scores, rows, stories, left_out, () if panel is None else panel.left_out)
     return write_result(args.out, "verdict", text, found, line)
-
-
-def _preset(args: argparse.Namespace) -> str:
-    return "quick" if args.quick else "full"
 
 
 def stand_in(folder: Path, num_layers: int, num_heads: int) -> Path:
@@ -170,7 +160,7 @@ def measured_profile(args: argparse.Namespace, fingerprint: str) -> Path | None:
     for name, wanted, there in (
         ("model", fingerprint, found.fingerprint),
         ("size", parse_size(args.size), (found.width, found.height)),
-        ("number of prompts, see --quick", BUDGETS[_preset(args)][0], len(found.prompts)),
+        ("number of prompts", BUDGETS["full"][0], len(found.prompts)),
     ):
         if wanted != there:
             raise HeadForcingError(f"{path} was measured with another {name}: choose another --out")
@@ -181,7 +171,7 @@ def measure_profile(args: argparse.Namespace) -> Path:
     """Measure the head profile, or go on with it."""
     path: Path = args.out / "profile.json"
     family = with_family(render_options(args), args.weights)[0].model_family
-    files, (count, seconds) = ModelFiles.of(args), BUDGETS[_preset(args)]
+    files, (count, seconds) = ModelFiles.of(args), BUDGETS["full"]
     setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, parse_size(args.size), family)
     model = Measured(files, setup, DTYPES[args.dtype], args.device)
     measure(path, model, family, farm_of(args), quiet=args.json)
@@ -238,10 +228,6 @@ def _about(
     if len([role for role, count in profile.counts().items() if count]) < 3:
         told.append(
             "This profile does not have the paper's three roles, so that no line speaks for or against the paper."
-        )
-    if args.quick:
-        told.append(
-            "--quick decides nothing: the smallest differences that it could have found stand under *found from*."
         )
     if args.seconds != SECONDS:
         told.append(f"The paper's figures are about videos of {SECONDS:g} s; these have {args.seconds:g} s.")

@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.methods.registry import method_names
 from ...headforcing_core.render.comparison import Entry
-from ..questions import COMPONENTS, HEAD_WISE, Shuffles
+from ..rows import Shuffles
 from ..statistics import (
     ENOUGH,
     ENOUGH_SHUFFLES,
@@ -18,7 +19,6 @@ from ..statistics import (
     Paired,
     Values,
     corrected,
-    detectable,
     differences,
 )
 from ..videos import Scores
@@ -27,7 +27,17 @@ from .paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN, RETURNS, PaperCol
 Stories = Mapping[str, Measured]
 """The videos of a row by story."""
 OURS = "D"
-QUICK_ROWS = ("A", "random", "scenes", OURS)
+PAPERS_ROWS = {
+    "A": Entry("(A) Baseline", "self_forcing_window_21"),
+    "B": Entry("(B) + HW", "no_episodic_memory", rope="absolute"),
+    "C": Entry("(C) + HM", "no_rope_reencoding"),
+    OURS: Entry("(D) Ours", "head_forcing"),
+    "random": Entry("Random Allocation", "head_forcing", roles="shuffled"),
+    "uniform": Entry("Uniform Memory", "uniform_memory"),
+    "local+memory": Entry("Local + Memory", "head_forcing", roles="anchor_to_memory"),
+    "anchor+memory": Entry("Anchor + Memory", "head_forcing", roles="local_to_memory"),
+}
+"""The rows of the paper's Tables 4 and 5, where Head Forcing is there once."""
 ADDED_ROWS = {
     "scenes": Entry("head_forcing_scenes (of this pack)", "head_forcing_scenes"),
     "echo": Entry("Echo-Forcing, with a recall", "echo_forcing"),
@@ -44,10 +54,7 @@ RULE = (
     f"{LEVEL:.2f}, with at least {ENOUGH} videos. In a primary endpoint p is taken after Holm's correction over "
     "all tests of the primary endpoints that are measured. Every other line stands alone, so that among such "
     "lines without a difference up to one in twenty has a verdict. With several shuffles all of them, or from "
-    f"{ENOUGH_SHUFFLES} on all but one, must lie on the side of the verdict, too. *Found from* is the smallest "
-    "mean difference that interval and test would have told from 0 with the spread of these videos, in a primary "
-    "endpoint at the strictest step of Holm's correction; a true difference of that size is found in about half "
-    "of all repetitions."
+    f"{ENOUGH_SHUFFLES} on all but one, must lie on the side of the verdict, too."
 )
 RETURN_RULE = (
     "A story that returns shows an opening, then A, B and A again, for a quarter of the video each. The return's "
@@ -58,37 +65,32 @@ RETURN_RULE = (
     "A returns."
 )
 LIMITS = (
-    "What this page cannot say: whether a difference would be seen by people; anything about other weights, "
-    "prompts, lengths or sizes; and, where a column is undecided, that there is no difference. Metrics are those "
-    "of docs/metrics.md, not VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are "
-    "therefore compared with the paper by their sign only. A still video flickers least: read that column beside the "
-    "dynamic degree. In the paper all rows of Table 5 have the same cache budget; here merged heads get the cache of a "
-    "memory head."
+    "What this page cannot say: whether people see a difference; anything about other weights, prompts, lengths or "
+    "sizes; and, where a column is undecided, that there is no difference. Metrics are those of docs/metrics.md, not "
+    "VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are compared by their sign "
+    "only. A still video flickers least. In the paper all rows of Table 5 have the same cache budget; here merged "
+    "heads get the cache of a memory head."
 )
 
 
-def claim_rows(shuffles: int) -> dict[str, Entry | Shuffles]:
-    """The rows of the paper's Tables 4 and 5 by name, where Head Forcing is there once, and `ADDED_ROWS`."""
-    names = ("A", "B", "C", OURS, "random", "uniform", "local+memory", "anchor+memory")
-    rows = dict(zip(names, (*COMPONENTS, *HEAD_WISE), strict=True))
-    return {**rows, "random": Shuffles(rows["random"], shuffles), **ADDED_ROWS}
-
-
 def named_rows(text: str, shuffles: int) -> dict[str, Entry | Shuffles]:
-    """The rows that a text names, separated by commas, in the order of `claim_rows`; Head Forcing always.
+    """The rows that a text names, separated by commas: the paper's and `ADDED_ROWS` in this order, then any methods.
 
-    Raises HeadForcingError for an unknown name, and if no row remains to compare with.
+    Head Forcing is always there. Raises HeadForcingError for an unknown name, and if no row remains to compare with.
     """
-    rows = claim_rows(shuffles)
-    known = {name.lower(): name for name in rows}
-    given = [part.strip() for part in text.split(",") if part.strip()]
+    known: dict[str, Entry | Shuffles] = {**PAPERS_ROWS, **ADDED_ROWS}
+    known["random"] = Shuffles(PAPERS_ROWS["random"], shuffles)
+    known |= {name: Entry(name, name) for name in method_names()}
+    by_word = {name.lower(): name for name in known}
+    given = [part.strip().lower() for part in text.split(",") if part.strip()]
     for part in given:
-        if part.lower() not in known:
-            raise HeadForcingError(f"--rows are names such as A,D,random, of {', '.join(rows)}; got {part[:40]!r}")
-    wanted = {known[part.lower()] for part in given} | {OURS}
+        if part not in by_word:
+            rows = ", ".join([*PAPERS_ROWS, *ADDED_ROWS])
+            raise HeadForcingError(f"--rows are names such as A,D,random, of {rows}, or of methods; got {part[:40]!r}")
+    wanted = {by_word[part] for part in given} | {OURS}
     if len(wanted) < 2:
         raise HeadForcingError(f"--rows must name a row besides {OURS}, which all others are compared with")
-    return {name: row for name, row in rows.items() if name in wanted}
+    return {name: row for name, row in known.items() if name in wanted}
 
 
 def measured_rows(scores: Scores) -> Mapping[str, Stories]:
@@ -111,19 +113,15 @@ class Line:
 
     Attributes:
         key: the metric that was measured; None without.
-        values: Head Forcing less the row, a difference for each video.
-        better: the test of `values`.
+        better: the test of Head Forcing less the row.
         half: the same less half of the paper's difference; None where the scales differ.
-        found_from: as `statistics.detectable`; None where no difference could have been found.
         why: why there are no numbers.
     """
 
     reported: Reported
     key: str | None = None
-    values: Values = ()
     better: Paired | None = None
     half: Paired | None = None
-    found_from: float | None = None
     why: str = ""
 
     @property
@@ -175,14 +173,14 @@ class Line:
             "difference_less_half_of_the_papers": _plain(self.half),
             "below": self.better and self.better.below,
             "half_below": self.half and self.half.below,
-            "found_from": self.found_from,
             "verdict": self.verdict,
             "remark": self.remark,
         }
 
 
 def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Line]:
-    """A line for each figure of the paper about the rows, and for each row that was made on stories that return.
+    """A line for each figure of the paper about the rows, for each row that was made on stories that return, and for
+    each column of a method that the paper's tables do not have.
 
     Tests are corrected over those of `PRIMARY`; every other one is as it is.
 
@@ -191,6 +189,8 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
         reasons: why a column has no numbers, by its key; a column that nobody asks for has none.
     """
     asked = [*REPORTED, *(RETURNS if any(RETURN in stories for stories in rows.values()) else ())]
+    others = [row for row in rows if row not in PAPERS_ROWS and row not in ADDED_ROWS]
+    asked += [Reported(row, key) for row in others for key, column in COLUMNS.items() if column.story != RETURN]
     lines = [
         _line(reported, rows[reported.row], rows[OURS], reasons.get(reported.column, ""))
         for reported in asked
@@ -201,8 +201,7 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     for line in lines:
         tests = [next(adjusted) if line.primary else replace(test, holm=test.p) for test in line.tests]
         better, half = (*tests, None, None)[:2]
-        found_from = detectable(line.values, len(family) if line.primary else 1)
-        judged.append(replace(line, better=better, half=half, found_from=found_from))
+        judged.append(replace(line, better=better, half=half))
     return judged
 
 
@@ -213,9 +212,9 @@ def _line(reported: Reported, row: Stories, ours: Stories, why: str) -> Line:
         values = _shifted(differences(mine.values(key), theirs.values(key)), scale)
         if (better := Paired.of(values, theirs.below(mine, key))) is not None:
             if key in paper.by_sign or papers is None:
-                return Line(reported, key, values, better)
+                return Line(reported, key, better)
             half = Paired.of(_shifted(values, less=papers / 2), theirs.below(mine, key, papers / 2 / scale))
-            return Line(reported, key, values, better, half)
+            return Line(reported, key, better, half)
     return Line(reported, why=why or paper.otherwise or "no video has this number")
 
 

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from ...headforcing_core.render.describe import markdown_table
-from ..questions import COLUMNS as METRIC_COLUMNS
-from ..statistics import Interval, Measured, differences, mean_interval
+from ..statistics import Interval, Measured, mean_interval
 from .claims import (
     AGREES,
     BETTER,
     DISAGREES,
     LIMITS,
     NOT_MEASURED,
-    OURS,
     RETURN_RULE,
     RULE,
     UNDECIDED,
@@ -21,7 +19,7 @@ from .claims import (
     Line,
     Stories,
 )
-from .paper_numbers import BESIDE, ONE_PROMPT, RETURN, SIX_PROMPTS
+from .paper_numbers import RETURN, SIX_PROMPTS
 
 _VERDICTS = (AGREES, DISAGREES, BETTER, WORSE, UNDECIDED)
 _RETURNED = {
@@ -31,7 +29,7 @@ _RETURNED = {
     "above": "above chance (95 % t interval)",
     "above_prompt": "above the same prompt",
 }
-_HEADS = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "found from", "verdict"]
+_HEADS = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "verdict"]
 
 
 def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str, str]) -> str:
@@ -45,10 +43,8 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
         cells = [[labels[line.reported.row], *_cells(line)] for line in primary]
         told += ["## Primary endpoints", "", markdown_table(["Head Forcing less", *_HEADS, "remark"], cells), ""]
     for row in dict.fromkeys(line.reported.row for line in measured):
-        others = [_cells(line) for line in measured if line.reported.row == row and not line.primary]
-        parts = [markdown_table([*_HEADS, "remark"], others) if others else "", _beside(rows[row], rows[OURS])]
-        for part in filter(None, [f"## Head Forcing less {labels[row]}" if any(parts) else "", *parts]):
-            told += [part, ""]
+        if others := [_cells(line) for line in measured if line.reported.row == row and not line.primary]:
+            told += [f"## Head Forcing less {labels[row]}", "", markdown_table([*_HEADS, "remark"], others), ""]
     told += _returns(rows, labels)
     if missing:
         told += ["## Not measured", "", _missing(missing, labels), ""]
@@ -58,11 +54,11 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
 def _cells(line: Line) -> list[str]:
     reported, test = line.reported, line.better
     paper = "–" if reported.difference is None else f"{reported.difference:+.2f} ({reported.table})"
-    found, least = ["–", "–", "–"], "–" if line.found_from is None else f"{line.found_from:.2f}"
+    found = ["–", "–", "–"]
     if test is not None:
         found = [_told(test.interval), _p(test.p), _p(test.holm or 0.0) if line.primary else "alone"]
     verdict = line.verdict if line.verdict in (UNDECIDED, NOT_MEASURED) else f"**{line.verdict}**"
-    return [_heading(line), paper, *found, least, verdict, line.remark.replace("|", "/")]
+    return [_heading(line), paper, *found, verdict, line.remark.replace("|", "/")]
 
 
 def _heading(line: Line) -> str:
@@ -91,18 +87,8 @@ def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str
     return ["## Scenes that return", "", RETURN_RULE, "", markdown_table(["row", *_RETURNED.values()], cells), ""]
 
 
-def _beside(row: Stories, ours: Stories) -> str:
-    """One sentence on metrics that the paper has no figure for."""
-    told = []
-    for key in BESIDE if ONE_PROMPT in row else ():
-        found = mean_interval(differences(ours[ONE_PROMPT].values(key), row[ONE_PROMPT].values(key)))
-        if found is not None:
-            told.append(f"{METRIC_COLUMNS[key].heading} {_told(found, 4)}")
-    return f"Without a figure in the paper, and without a verdict: {'; '.join(told)}." if told else ""
-
-
-def _told(found: Interval, digits: int = 2) -> str:
-    form = f"{{:+.{digits}f}}".format
+def _told(found: Interval) -> str:
+    form = "{:+.2f}".format
     return found.text(form) if found.count > 1 else f"{form(found.mean)} (one video)"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 ONE_PROMPT, SIX_PROMPTS, RETURN = "one_prompt", "six_prompts", "scenes_that_return"
-_VBENCH = "it is left to VBench's own program: give --vbench FOLDER, and repeat the command after it"
+_VBENCH = "it is left to VBench's own program: give --vbench, and repeat the command after it"
 _SUM = "it is a weighted sum of VBench-Long that no command here computes"
 
 
@@ -57,8 +57,6 @@ COLUMNS: dict[str, PaperColumn] = {
     "background": PaperColumn("Background Consistency", ONE_PROMPT, _BACKGROUND, "background", by_sign=_BACKGROUND),
     "return": PaperColumn("Return to a scene, above chance", RETURN, _ABOVE, "subject", by_sign=_ABOVE),
 }
-BESIDE = ("dynamic_degree", "mean_flow", "top_flow", "subject_consistency", "subject_consistency_across", "text_score")
-"""Metrics of one prompt's videos that the paper has no column for, or only in a mixture."""
 
 
 @dataclass(frozen=True)

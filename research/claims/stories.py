@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
+from ...headforcing_core.commands.values import read_text
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ..prompts import prompts_of, stories_of
-from ..questions import Row
+from ...headforcing_core.timeline.grammar import split_prompts
+from ..rows import Row
 from ..videos import ScoredVideo, plan_videos
 from .claims import ADDED_ROWS, OURS
 from .paper_numbers import ONE_PROMPT, RETURN, SIX_PROMPTS
@@ -17,6 +19,42 @@ from .paper_numbers import ONE_PROMPT, RETURN, SIX_PROMPTS
 STORY_TEXTS = 6
 FIRST_VISIT, BETWEEN, SECOND_VISIT = 1, 2, 3  # of a story that returns, numbers of its prompts from 0
 TAGGED = "echo"  # the row whose method brings a scene back where a tag says so
+RESERVED_PROMPTS = tuple(Path(__file__).with_name("prompts.txt").read_text("utf-8").splitlines())
+"""Prompts that no head profile is measured on."""
+
+
+def prompts_of(given: str | None, count: int) -> list[str]:
+    """A prompt for each video: the lines of a text or of @FILE, or `RESERVED_PROMPTS`."""
+    lines = RESERVED_PROMPTS if given is None else split_prompts(read_text(given))
+    if len(lines) < count:
+        raise HeadForcingError(f"--videos asks for {count} videos, but there are prompts for {len(lines)}")
+    return [f"\n{line}" if line.startswith("@") else line for line in lines[:count]]  # a line never names a file
+
+
+def stories_of(given: str, count: int) -> list[str]:
+    """A story for each video, a line of JSON with `STORY_TEXTS` texts: `{"prompts": ["...", "..."]}`.
+
+    Raises HeadForcingError for other lines, and if a head profile is measured on one of the texts.
+    """
+    lines = split_prompts(read_text(given))
+    if len(lines) < count:
+        raise HeadForcingError(f"--stories must have a line for each of {count} videos, but there are {len(lines)}")
+    for number, line in enumerate(lines[:count], 1):
+        try:
+            found = json.loads(line)["prompts"]
+        except (ValueError, KeyError, TypeError):
+            found = None
+        strings = isinstance(found, list) and all(isinstance(text, str) and text.strip() for text in found)
+        if not strings or len(found) != STORY_TEXTS:
+            raise HeadForcingError(
+                f'--stories must have {STORY_TEXTS} texts in each line, as {{"prompts": ["...", "..."]}}; '
+                f"line {number} is {line[:60]!r}"
+            )
+        if used := next((text for text in found if text.strip() in PROFILING_PROMPTS), None):
+            raise HeadForcingError(
+                f"the head profile is measured on {used[:60]!r}: give other texts in line {number} of --stories"
+            )
+    return list(lines[:count])
 
 
 def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[str]]:
@@ -27,12 +65,7 @@ def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[
     if returns:
         found[RETURN] = return_stories(found[ONE_PROMPT])
     if args.stories is not None:
-        found[SIX_PROMPTS] = stories_of(args.stories, args.videos, "--stories", STORY_TEXTS)
-        for number, line in enumerate(found[SIX_PROMPTS], 1):
-            if used := next((text for text in json.loads(line)["prompts"] if text.strip() in PROFILING_PROMPTS), None):
-                raise HeadForcingError(
-                    f"the head profile is measured on {used[:60]!r}: give other texts in line {number} of --stories"
-                )
+        found[SIX_PROMPTS] = stories_of(args.stories, args.videos)
     args.prompts = None  # of which each video has its own
     return found
 

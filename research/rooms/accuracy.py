@@ -55,7 +55,7 @@ def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
 def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[str, float | None]:
     """Whether each thing in a video frame was detected rightly; None where there was nothing to detect."""
     layout = next(layout for layout in clip.layouts if layout.room == look.room)
-    camera = int(clip.camera[frame])
+    camera, facing = int(clip.camera[frame]), clip.facing[frame]
     hung = [replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)]
     return {
         "one actor": seen.count == 1,
@@ -66,11 +66,8 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
         "pattern of the wall": seen.pattern == look.pattern,
         "tint, largest error of a channel": float(np.abs(np.array(seen.tint) - layout.tint).max()),
         "layout": layout_overlap(seen, hung),
-        "colour of the marking, facing the camera": seen.mark == clip.marking.colour
-        if clip.facing[frame] == 1
-        else None,
-        "marking, facing the camera": seen.marking == clip.marking if clip.facing[frame] == 1 else None,
-        "no marking, turned away": seen.mark is None if clip.facing[frame] == 0 else None,
+        "colour of the marking, facing the camera": seen.mark == clip.marking.colour if facing == 1 else None,
+        "no marking, turned away": seen.mark is None if facing == 0 else None,
     }
 
 

@@ -1,13 +1,13 @@
 """Detection of everything in video frames of the world of rooms, what prompts do not say included, without any model.
 
-`training/clips.py` states how often it is right on rendered frames, for which the truth is known.
+`accuracy.py` states how often it is right on rendered frames, for which the truth is known.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 import numpy as np
@@ -17,20 +17,16 @@ from torch.nn import functional as F
 
 from ...headforcing_core.demo.words import CHOICES
 from .drawing import (
-    EMBLEM_SIZE,
-    EMBLEMS,
     FLOOR,
     FRAME_SIZE,
     PICTURE_SIZE,
     PICTURES,
     Picture,
     distance_to,
-    distance_to_emblem,
     picture,
     wall_light,
 )
-from .masks import grow, label, regions
-from .scenes import BACKGROUNDS, CAMERAS, COLOURS, Marking
+from .scenes import BACKGROUNDS, CAMERAS, COLOURS
 
 SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
 MIN_ACTOR, MIN_EMBLEM = 40, 10  # pixels
@@ -38,45 +34,38 @@ LIKENESS = 0.72  # least correlation with a picture
 NEAR = 3  # pixels; a picture so near its place is in it
 TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
 MARK_CONTRAST = 0.35  # least distance of an emblem's colour from the actor's, both with a largest channel of 1
-MARK_LIKENESS = 0.45  # least intersection over union with an emblem
 MARK_INSET = 1  # pixels from the actor's edge, whose colour mixes with the wall's; more would cut emblems on a cross
 _BORDER = PICTURE_SIZE // 2
 
 
 @dataclass(frozen=True)
 class Sighting:
-    """Contents of one video frame. Without an actor colour, shape, place and marking are None.
+    """Contents of one video frame.
 
     Attributes:
-        count: number of actors.
-        overlaps: intersection over union of the actor with the outline of each shape, at its place and with its area.
+        background, pattern: of the wall.
         tint: factors of the colour channels of the named wall.
         pictures: whole pictures that nothing hides, at their places in the frame.
         hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
+        count: number of actors; of the largest one are area, colour, shape and place, None without one.
+        overlaps: intersection over union of the actor with the outline of each shape, at its place and with its area.
         mark: the second colour on the actor; None where there is none, for instance because it has turned away.
-        emblem: what has that colour; None where that cannot be told, though there may be a second colour.
         mark_area: pixels that have that colour.
     """
 
-    count: int
-    area: int
-    colour: str | None
-    shape: str | None
-    overlaps: dict[str, float]
-    place: tuple[float, float] | None
     background: str
     pattern: str
     tint: tuple[float, ...]
     pictures: tuple[Picture, ...]
     hidden: Tensor
-    mark: str | None
-    emblem: str | None
+    count: int = 0
+    area: int = 0
+    colour: str | None = None
+    shape: str | None = None
+    place: tuple[float, float] | None = None
+    overlaps: dict[str, float] = field(default_factory=dict)
+    mark: str | None = None
     mark_area: int = 0
-
-    @property
-    def marking(self) -> Marking | None:
-        """The marking, where both its parts can be told."""
-        return Marking(self.emblem, self.mark) if self.emblem and self.mark else None
 
 
 def sightings(video_frames: Tensor) -> list[Sighting]:
@@ -90,19 +79,22 @@ def sightings(video_frames: Tensor) -> list[Sighting]:
 
 def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Tensor) -> Sighting:
     pictures = _pictures(likeness)
-    background, pattern, tint = _wall(video_frame, hidden, pictures)
+    bare = Sighting(*_wall(video_frame, hidden, pictures), pictures, hidden)
     by_size = sorted(regions(actors, MIN_ACTOR), key=lambda region: -int(region[1].sum()))
     if not by_size:
-        return Sighting(0, 0, None, None, {}, None, background, pattern, tint, pictures, hidden, None, None)
+        return bare
     place, mask = by_size[0]
-    overlaps = _overlaps(mask, place)
-    shape = max(overlaps, key=overlaps.__getitem__)
-    colour = nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID)
-    area = int(mask.sum())
-    radius = math.sqrt(area / _unit_areas()[shape])
-    marking = _marking(video_frame, mask, place, radius)
-    return Sighting(
-        len(by_size), area, colour, shape, overlaps, place, background, pattern, tint, pictures, hidden, *marking
+    overlaps, (mark, mark_area) = _overlaps(mask, place), _marking(video_frame, mask)
+    return replace(
+        bare,
+        count=len(by_size),
+        area=int(mask.sum()),
+        colour=nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID),
+        shape=max(overlaps, key=overlaps.__getitem__),
+        place=place,
+        overlaps=overlaps,
+        mark=mark,
+        mark_area=mark_area,
     )
 
 
@@ -176,11 +168,7 @@ def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
 def _lights() -> tuple[Tensor, list[str]]:
     """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
     plain, checkerboard, striped = CHOICES["pattern"]
-    views = [
-        (plain, 0),
-        *((checkerboard, shift) for shift in range(0, 32, 2)),
-        *((striped, s) for s in range(0, 16, 2)),
-    ]
+    views = [(plain, 0), *((checkerboard, s) for s in range(0, 32, 2)), *((striped, s) for s in range(0, 16, 2))]
     lights = [wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
     return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
 
@@ -206,43 +194,15 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
     return name, names[best], tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True))
 
 
-def _marking(
-    video_frame: Tensor, mask: Tensor, place: tuple[float, float], radius: float
-) -> tuple[str | None, str | None, int]:
-    """Colour, emblem and pixels of what has another colour inside an actor's outline, compared with all emblems.
-
-    The emblem is None where that looks like none of them, at whatever turn.
-    """
+def _marking(video_frame: Tensor, mask: Tensor) -> tuple[str | None, int]:
+    """The second colour inside an actor's outline and on how many pixels; None and 0 where there is none."""
     inside = mask & ~grow(~mask[None], MARK_INSET)[0]
     contrast = (_vivid(video_frame) - _vivid(video_frame[mask].median(0).values)).norm(dim=-1) * inside
     other = contrast > max(MARK_CONTRAST, float(contrast.max()) / 2)
     if (pixels := int(other.sum())) < MIN_EMBLEM:
-        return None, None, 0
+        return None, 0
     strongest = contrast >= contrast[other].median()
-    colour = _vivid(video_frame[strongest].median(0).values)
-    dx = np.arange(FRAME_SIZE) + 0.5 - place[0]
-    dy = (np.arange(FRAME_SIZE) + 0.5 - place[1])[:, None]
-    reach = (np.abs(dx) < radius)[None] & (np.abs(dy) < radius) & inside.numpy()
-    there = other.numpy()[reach]
-    rows, columns = np.nonzero(reach)
-    emblems, views = _emblem_views(rows, columns, place, radius)
-    overlap = (views & there).sum(1) / (views | there).sum(1).clip(1)
-    best = int(overlap.argmax())
-    return nearest(colour.tolist(), _VIVID), emblems[best] if overlap[best] >= MARK_LIKENESS else None, pixels
-
-
-def _emblem_views(
-    rows: np.ndarray, columns: np.ndarray, place: tuple[float, float], radius: float
-) -> tuple[list[str], np.ndarray]:
-    """Every emblem at several tilts and turns on the pixels given, and its name: `[views, pixels]`."""
-    dx, dy = columns + 0.5 - place[0], rows + 0.5 - place[1]
-    tilt, turn = np.meshgrid((-0.17, 0.0, 0.17), np.radians(np.arange(-50, 51, 10)))
-    tilt, turn = tilt.ravel()[:, None], turn.ravel()[:, None]
-    size = EMBLEM_SIZE * radius
-    x = np.cos(tilt) * dx + np.sin(tilt) * dy - 0.6 * radius * np.sin(turn)
-    y = np.cos(tilt) * dy - np.sin(tilt) * dx
-    views = [distance_to_emblem(emblem, x / (np.cos(turn) * size), y / size) < 0 for emblem in EMBLEMS]
-    return [emblem for emblem in EMBLEMS for _ in range(len(tilt))], np.concatenate(views)
+    return nearest(_vivid(video_frame[strongest].median(0).values).tolist(), _VIVID), pixels
 
 
 def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
@@ -336,3 +296,29 @@ def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
         errors.append(error.sum((1, 2)) / both.sum((1, 2)).clamp_min(1))
     words = list(CAMERAS)
     return [words[int(i)] for i in torch.stack(errors).argmin(0)]
+
+
+def label(masks: Tensor) -> Tensor:
+    """Label the connected regions (8 neighbours) of `masks [n, h, w]` with distinct numbers from 1; 0 elsewhere."""
+    ids = torch.arange(1, masks[0].numel() + 1, dtype=torch.float32).view_as(masks[0]) * masks
+    while True:
+        spread = F.max_pool2d(ids[:, None], 3, 1, 1)[:, 0] * masks
+        if torch.equal(spread, ids):
+            return ids.long()
+        ids = spread
+
+
+def grow(masks: Tensor, pixels: int) -> Tensor:
+    """Dilate `masks [n, h, w]` by `pixels` in all directions."""
+    return F.max_pool2d(masks.float()[:, None], 2 * pixels + 1, 1, pixels)[:, 0] > 0
+
+
+def regions(labels: Tensor, smallest: int) -> list[tuple[tuple[float, float], Tensor]]:
+    """Centre `(x, y)` and mask of each labelled region with at least `smallest` pixels."""
+    large = []
+    for number in labels.unique().tolist():
+        mask = labels == number
+        if number and mask.sum() >= smallest:
+            y, x = (mask.nonzero().float().mean(0) + 0.5).tolist()
+            large.append(((x, y), mask))
+    return large

@@ -16,9 +16,9 @@ from ...headforcing_core.commands.parser import count, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.hashing import digest
 from ...headforcing_core.render.comparison import Entry
-from ..answers import Answer, answer
-from ..questions import Rendered
+from ..rows import Rendered
 from ..statistics import Numbers
+from .answers import Answer, answer
 from .judge import STORIES, RoomsJudge
 from .measurements import Known, complete, embedded_judge, measured_by, measured_files
 from .tables import ROOMS_TABLES, VIDEOS

@@ -21,13 +21,13 @@ from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profi
 from ...headforcing_core.timeline import returns as told_returns
 from .. import ablations, role_rules
 from ..statistics import Numbers
-from . import detector, drawing, judge, masks, scenes, stories
+from . import detector, drawing, judge, scenes, stories
 
 Known = dict[str, Numbers]
 """The numbers of every measured video, by its key."""
 Job = TypeVar("Job")
 MEASURED_BY = (
-    words, scenes, drawing, stories, rooms_autoencoder, masks, detector, judge, word_hash, role_rules, ablations,
+    words, scenes, drawing, stories, rooms_autoencoder, detector, judge, word_hash, role_rules, ablations,
     head_cache, policy, roles, cached_scenes, rules, told_returns,
 )  # fmt: skip
 """The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""

@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
 from ...headforcing_core.render.comparison import Entry
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
-from ..questions import Question, Rendered, Row, Shuffles, window
+from ..rows import Rendered, Row, Shuffles
+from .answers import Question
 
 VIDEOS = 64
 OURS = "Head Forcing"
@@ -65,6 +66,17 @@ class RoomsTable:
 
     def numbers(self, videos: int) -> range:
         return range(self.first, self.first + videos)
+
+
+def window(frames: int, sink: int = 0) -> Entry:
+    """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the current block of 3.
+
+    Temporal indices count from 0 in the context, as in Head Forcing. Without a sink this gives the same result as
+    indices in the video, because attention depends only on differences of indices.
+    """
+    policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
+    label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
+    return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
 def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = False, note: str = "") -> RoomsTable:

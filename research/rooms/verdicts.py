@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from ...headforcing_core.render.describe import markdown_table
-from ..answers import Answer
 from ..statistics import (
     ENOUGH,
     LEVEL,
@@ -30,6 +29,7 @@ from ..statistics import (
     sign_flip_p,
     values_of,
 )
+from .answers import Answer
 from .tables import ABLATED, ABSOLUTE, BY_FUNCTION, EVEN, FIFO, NO_MEMORY, OURS, RANDOM, SHUFFLED, UNIFORM
 
 Answers = Mapping[str, Answer]
@@ -112,12 +112,8 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
         f"better than {better} of {count} shuffles; minus uniform memory {told(against_even)}; "
         f"minus the mean shuffle {told(mean)}"
     )
-    numbers = {
-        "better": better,
-        "shuffles": count,
-        "minus_even": asdict(against_even),
-        "minus_mean_shuffle": asdict(mean),
-    }
+    numbers: dict[str, Any] = {"better": better, "shuffles": count}
+    numbers |= {"minus_even": asdict(against_even), "minus_mean_shuffle": asdict(mean)}
     return Verdict(name, claim, outcome, words, p, numbers=numbers)
 
 
@@ -257,25 +253,23 @@ def verdicts_of(answers: Answers) -> list[Verdict]:
 
 def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
     """One line for each hypothesis, none of which is sure; `nearest` are the effects of memory of the last frames."""
-    found: list[tuple[str, Values]] = [
-        ("H0, effect of memory at gaps of 1 to 3 frames", list(nearest)),
-        ("H1, layout at a gap of 45 frames alone", _gain(answers, "h1_45", NO_MEMORY, "layout")),
-        ("H1, layout at a gap of 90 frames alone", _gain(answers, "h1_90", NO_MEMORY, "layout")),
-        ("H1, layout at a gap of 180 frames", _gain(answers, "h1_180", NO_MEMORY, "layout")),
-    ]
-    function = both(_videos(answers, "h2_h5", BY_FUNCTION))
+    function, even = (both(_videos(answers, "h2_h5", row)) for row in (BY_FUNCTION, EVEN))
     shuffles = [differences(function, both(videos)) for videos in _shuffles(answers)] if function else []
-    if shuffles:
-        found.append(("H2, roles by function minus the mean shuffle", mean_of(shuffles)))
-        even = both(_videos(answers, "h2_h5", EVEN))
-        found += [("H2, roles by function minus uniform memory", differences(function, even))] if even else []
+    found: dict[str, Values] = {
+        "H0, effect of memory at gaps of 1 to 3 frames": list(nearest),
+        "H1, layout at a gap of 45 frames alone": _gain(answers, "h1_45", NO_MEMORY, "layout"),
+        "H1, layout at a gap of 90 frames alone": _gain(answers, "h1_90", NO_MEMORY, "layout"),
+        "H1, layout at a gap of 180 frames": _gain(answers, "h1_180", NO_MEMORY, "layout"),
+        "H2, roles by function minus the mean shuffle": mean_of(shuffles) if shuffles else [],
+        "H2, roles by function minus uniform memory": differences(function, even) if function and even else [],
+    }
     for role, row in ABLATED.items():
         loss = [None if value is None else -value for value in _gain(answers, "h3", row, "loss_0.9375")]
-        found.append((f"H3, loss with {role} heads ablated minus without", loss))
+        found[f"H3, loss with {role} heads ablated minus without"] = loss
     for row in (FIFO, RANDOM):
-        found.append((f"H4, layout, novelty admission minus {row}", _gain(answers, "h4", row, "layout")))
-    found.append(("H5, marking, re-encoded minus absolute", _gain(answers, "h2_h5", ABSOLUTE, "identity")))
-    lines = [f"- {name}: {told(interval)}" for name, values in found if (interval := mean_interval(values)) is not None]
+        found[f"H4, layout, novelty admission minus {row}"] = _gain(answers, "h4", row, "layout")
+    found["H5, marking, re-encoded minus absolute"] = _gain(answers, "h2_h5", ABSOLUTE, "identity")
+    lines = [f"- {name}: {told(it)}" for name, values in found.items() if (it := mean_interval(values)) is not None]
     if shuffles:
         means = [interval.mean for values in shuffles if (interval := mean_interval(values)) is not None]
         lines.append(f"- H2, roles by function: better than {sum(m > 0 for m in means)} of {len(means)} shuffles")

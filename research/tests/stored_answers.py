@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.research.answers import Answer, answer
-from headforcing.research.questions import Question, Rendered
+from headforcing.research.rooms.answers import Answer, Question, answer
+from headforcing.research.rows import Rendered
 from headforcing.research.statistics import Numbers
 
 

@@ -1,25 +1,30 @@
-"""Questions, and tables of answers: means and differences are those of the videos, and a table says no more."""
+"""Rows, and tables of answers: means and differences are those of the videos, and a table says no more."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.cards import paper_heads
 from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.research.__main__ import main
-from headforcing.research.answers import answer
-from headforcing.research.budgets import budgets
-from headforcing.research.questions import COLUMNS, COMPONENTS, QUESTIONS, Question, Rendered, Shuffles, window
-from headforcing.research.rooms.tables import ROOMS_TABLES
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.research.claims.claims import PAPERS_ROWS
+from headforcing.research.rooms.answers import COLUMNS, Question, answer
+from headforcing.research.rooms.tables import ROOMS_TABLES, window
+from headforcing.research.rows import Rendered, Shuffles
 from stored_answers import read_answer
 
 TRUTH, OTHER, OURS = Rendered("rendered", False), Entry("other", "self_forcing"), Entry("ours", "head_forcing")
-QUESTION = Question("Which?", "alone", (TRUTH, OTHER, OURS), ("shape", "motion", "layout"))
+QUESTION = Question("Which?", "alone", (TRUTH, OTHER, OURS), ("shape", "outline", "layout"))
 SHUFFLED = Entry("shuffled", "head_forcing", roles="shuffled")
 
 
@@ -29,7 +34,7 @@ def with_effect(effect: float, count: int = 12):
     def measured(row):
         draws = map(np.random.default_rng, range(count))
         values = [rng.uniform(0.3, 0.6) + (0.0 if row is OURS else effect + rng.normal(0, 0.01)) for rng in draws]
-        return [{"shape": value, "motion": value, "layout": None} for value in values]
+        return [{"shape": value, "outline": value, "layout": None} for value in values]
 
     return measured
 
@@ -37,7 +42,7 @@ def with_effect(effect: float, count: int = 12):
 def test_a_table_marks_what_differs_from_the_last_row_and_its_json_says_the_same():
     told = answer(QUESTION, with_effect(0.2))
     lines = told.table().splitlines()
-    assert lines[0] == "|  | kind of shape | motion |", "what nobody knows has no column"
+    assert lines[0] == "|  | kind of shape | overlap with the outline |", "what nobody knows has no column"
     assert "† (" in lines[3] and "†" not in lines[4] and "Means of 12 videos with 95 % t intervals" in lines[6]
     assert "†" not in "".join(answer(QUESTION, with_effect(0.0)).table().splitlines()[:5])
     stored = json.loads(json.dumps(told.to_dict()))
@@ -79,57 +84,39 @@ def test_shuffles_are_a_factor_of_their_own(lowest, below):
 
 
 def test_what_is_planned_is_told_without_an_interval():
-    question = replace(QUESTION, rows=(OTHER, OURS), columns=("frames_a_head", "motion"))
+    question = replace(QUESTION, rows=(OTHER, OURS), columns=("frames_a_head", "outline"))
     told = answer(question, lambda entry: 3 * [{"frames_a_head": 8.541666 if entry is OURS else 21.0}])
     table = ["|  | frames a head |", "| --- | --- |", "| other | 21 |", "| ours | 8.54 |"]
     assert told.table().splitlines()[:4] == table
 
 
-def test_questions_compare_head_forcing_with_plain_windows_and_have_known_columns():
-    for name, question in QUESTIONS.items():
-        entries = [row for row in question.rows if isinstance(row, Entry)]
-        assert entries[-1] is question.rows[-1] and entries[-1].policy == preset("head_forcing"), name
-        assert entries[-1].roles == "profile" and entries[-1].rope is None
-        assert len({(row.policy, row.roles) for row in entries}) == len(entries), name
-        assert {window(9).policy, window(9, sink=3).policy} < {row.policy for row in entries}, name
-        assert question.story in ("one_prompt", "six_prompts")
-    rows = {(row.label, row) for question in QUESTIONS.values() for row in question.rows}
-    assert len(rows) == len({label for label, _ in rows}), "a label names one row of all questions"
-    for question in [*QUESTIONS.values(), *(table.question for table in ROOMS_TABLES.values())]:
-        assert not [row for row in question.rows if isinstance(row, Entry) and row.roles == "shuffled"]
-        assert set(question.columns) <= set(COLUMNS), question.asks
+def test_tables_have_known_columns_the_truth_and_windows_of_so_many_frames():
     for name, table in ROOMS_TABLES.items():
-        assert [row.encoded for row in table.question.rows if isinstance(row, Rendered)] == [False, True], name
+        question = table.question
+        assert not [row for row in question.rows if isinstance(row, Entry) and row.roles == "shuffled"]
+        assert set(question.columns) <= set(COLUMNS), name
+        assert [row.encoded for row in question.rows if isinstance(row, Rendered)] == [False, True], name
     plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
     assert (plain.sink_frames, plain.recent_frames, sunk.sink_frames, sunk.recent_frames) == (0, 6, 3, 3)
 
 
-def test_every_ablation_differs_from_head_forcing_in_what_its_table_is_about():
+def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
     ours = preset("head_forcing")
-    baseline, allocated, remembering, last = (entry.policy for entry in COMPONENTS)
+    baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
     assert [policy.rope for policy in (baseline, allocated, remembering, last)] == ["absolute"] * 3 + ["contiguous"]
-    assert not baseline.needs_profile and allocated.needs_profile and last == ours
+    assert not baseline.heads_by and allocated.heads_by and last == ours
     assert allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
-    for name in ("admission", "compression", "rope"):
-        _, _, *others, last = QUESTIONS[name].rows
-        for policy in (entry.policy for entry in others):
-            assert policy != ours and policy.memory == ours.memory and (policy.rope != ours.rope) == (name == "rope")
-            assert (policy.episodic.admission != ours.episodic.admission) == (name == "admission")
-    roles = ["shuffled", "profile", "anchor_to_memory", "local_to_memory", "profile"]
-    assert [getattr(row, "entry", row).roles for row in QUESTIONS["roles"].rows[2:]] == roles
+    roles = ["profile"] * 4 + ["shuffled", "profile", "anchor_to_memory", "local_to_memory"]
+    assert [row.roles for row in PAPERS_ROWS.values()] == roles
 
 
-def test_budgets_are_those_of_the_caches_and_say_where_the_paper_has_others(repo_root, capsys):
-    assert main(["budget"]) == 0
-    shown, page = capsys.readouterr().out, (repo_root / "research" / "README.md").read_text("utf-8")
-    slots = {row.method: row.frame_slots for row in budgets()}
-    assert slots["head_forcing"] == 72 * 4 + 90 * 7 + 198 * 11 == 3096
-    assert (slots["self_forcing_window_21"], slots["longlive"]) == (360 * 21, 360 * 12)
-    assert slots["infinity_rope"] == 360 * method_policy("infinity_rope").window_frames
-    assert "| Deep Forcing | 23 | 8,280 | 267.4% | 5,760 |" in shown
-    for row in budgets():
-        stated = "not in it" if row.paper is None else f"{row.paper:,}"
-        assert f"| `{row.method}` | {row.frame_slots:,} | {stated} |" in page
-        differs = row.paper is not None and row.frame_slots != row.paper
-        assert (f"{row.label}: the paper counts {stated}" in shown) == differs
+def test_budgets_are_those_of_the_caches(repo_root):
+    page = (repo_root / "research" / "README.md").read_text("utf-8").partition("## Budgets")[2]
+    rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", page, re.MULTILINE)
+    assert len(rows) == 10 and ("head_forcing", f"{72 * 4 + 90 * 7 + 198 * 11:,}") in rows
+    config, minute = WanConfig(), parse_timeline("a minute", 60.0)
+    for method, told in rows:
+        made = schedule("self_forcing"), minute, 832, 480
+        plan = RenderPlan.make(config, method_policy(method), *made, profile=paper_heads(config))
+        assert f"{plan.shape.frame_slots:,}" == told, method

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-from pathlib import Path
 
 import pytest
 from headforcing.headforcing_core.commands import profiles
@@ -23,7 +22,7 @@ from headforcing.research.claims import check_claim
 from headforcing.research.claims import returns as claim_returns
 from headforcing.research.claims import stories as claim_stories
 from headforcing.research.claims.paper_numbers import RETURN
-from headforcing.research.prompts import RESERVED_PROMPTS
+from headforcing.research.claims.stories import RESERVED_PROMPTS
 from metric_models import tiny_models
 from tiny_files import real_files
 
@@ -37,11 +36,18 @@ def files(tmp_path_factory):
     return real_files(tmp_path_factory.mktemp("tiny"), texts)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """A small budget of the profile."""
+    """A small budget of the profile, and stories of two texts."""
     monkeypatch.setitem(BUDGETS, "full", (1, 2.25))
     monkeypatch.setattr(claim_stories, "STORY_TEXTS", len(STORY))
+
+
+@pytest.fixture
+def three_way(tmp_path):
+    """A head profile with the paper's three roles, so that none is measured."""
+    HeadProfile("three-way", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "three.json")
+    return tmp_path / "three.json"
 
 
 def run(options, *more):
@@ -59,7 +65,7 @@ def stamps(paths):
 
 @pytest.mark.slow
 def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_stopped(
-    files, quick, tmp_path, capsys, monkeypatch
+    files, tmp_path, capsys, monkeypatch
 ):
     pytest.importorskip("transformers")
     out, options = tmp_path / "check", {**files, "--out": tmp_path / "check", "--rows": "A,random,D"}
@@ -69,8 +75,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert run(options, "--estimate") == 0
     told = capsys.readouterr().err
     assert "12 videos of 0.9 s to make, 0 finished ones to score, and 2.25 s of video for the head profile" in told
-    assert "memory   about" in told
-    assert not (out / "profile.json").exists() and not list(out.rglob("*.mp4"))
+    assert "memory   about" in told and not (out / "profile.json").exists() and not list(out.rglob("*.mp4"))
 
     made, real = [], claim_videos.render_compared
 
@@ -87,57 +92,47 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     before = stamps(out.rglob("*.mp4"))
 
     assert run(options) == 0
-    assert len(made) == 4 + 9, "finished videos are not made again"
+    assert len(made) == 4 + 9 and stamps(before) == before, "finished videos are not made again"
     assert (out / "profile.json").read_bytes() == profile
-    assert stamps(before) == before
     assert not list((out / "runs").rglob("*.safetensors")), "finished blocks go when a video is scored"
     found = verdict_of(out)
-    assert {line["row"] for line in found["lines"]} == {"A", "random"}
-    text = next(line for line in found["lines"] if line["row"] == "A" and line["column"] == "text")
-    assert text["verdict"] == "not measured" and "give --metric-models FOLDER with that of `text`" in text["remark"]
-    flicker = next(line for line in found["lines"] if line["column"] == "flicker")
+    lines = {(line["row"], line["column"]): line for line in found["lines"]}
+    assert {row for row, _ in lines} == {"A", "random"} and lines["A", "text"]["verdict"] == "not measured"
+    assert "give --metric-models FOLDER with that of `text`" in lines["A", "text"]["remark"]
+    flicker = lines["A", "flicker"]
     assert flicker["verdict"] == "undecided" and "2 videos are fewer than 32" in flicker["remark"]
-    assert flicker["difference"]["count"] == 2
     ours, theirs = (found["rows"][row]["one_prompt"] for row in ("D", "A"))
     by_hand = sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
-    assert flicker["difference"]["mean"] == pytest.approx(by_hand)
+    assert flicker["difference"]["mean"] == pytest.approx(by_hand) and flicker["difference"]["count"] == 2
 
-    options |= {"--metric-models": tiny_models(tmp_path / "models"), "--vbench": tmp_path / "vbench"}
-    scores_that_come_later(options, out, capsys, monkeypatch)
-    assert len(made) == 13
-
-
-def scores_that_come_later(options: dict, out: Path, capsys, monkeypatch) -> None:
-    """Later models score the same videos, and what VBench has measured of them fills its columns."""
-    vbench = options["--vbench"]
+    # later models score the same videos
+    options["--metric-models"] = tiny_models(tmp_path / "models")
     assert run(options) == 0
     assert "0 videos of 0.9 s to make, 12 finished ones to score" in capsys.readouterr().err
-    names = sorted(path for path in (vbench / "videos").glob("*/*.mp4"))
-    assert len(names) == 6
-    measured = [{"video_path": str(path), "video_results": 0.5} for path in names]
-    (vbench / "results").mkdir()
-    results = vbench / "results" / "x_eval_results.json"
+    # and what VBench has measured of them fills its columns
+    measured = [{"video_path": path.name, "video_results": 0.5} for path in (out / "videos/one_prompt").glob("*.mp4")]
+    (out / "videos/one_prompt/vbench").mkdir()
+    results = out / "videos/one_prompt/vbench/x_eval_results.json"
     results.write_text(json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8")
     monkeypatch.setattr(claim_videos, "report_video", None)  # nothing is measured twice
-    assert run(options) == 0
-    assert "0 videos of 0.9 s to make, 0 finished ones to score" in capsys.readouterr().err
+    assert run(options, "--vbench") == 0
+    assert "uvx --python 3.10 vbench" in capsys.readouterr().out and len(made) == 13
     lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
     assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
-    assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in lines["A", "dynamic"]["remark"]
+    assert "raft_large_C_T_V1-22a6c225.pth was not found" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Head Forcing less (A) Baseline" in page and "+1.75 (Table 4)" in page and "**Agrees**" in page
 
 
 @pytest.mark.slow
 def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_forcing(
-    files, quick, tmp_path, monkeypatch
+    files, three_way, tmp_path, monkeypatch
 ):
-    """Nine plus three videos, features of which are measured once; the page names what could have been found."""
+    """Nine plus three videos, features of which are measured once."""
     pytest.importorskip("transformers")
-    given, out = tmp_path / "three.json", tmp_path / "check"
-    HeadProfile("three-way", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(given)
-    options = {**files, "--out": out, "--rows": "A,scenes,echo", "--profile": given, "--videos": 3, "--seconds": 3}
+    out = tmp_path / "check"
+    options = {**files, "--out": out, "--rows": "A,scenes,echo", "--profile": three_way, "--videos": 3, "--seconds": 3}
     options |= {"--size": "32x32", "--metric-models": tiny_models(tmp_path / "models")}
     assert run(options, "--metrics", "subject") == 0
     made = stamps((out / "videos" / RETURN).glob("*.mp4"))
@@ -157,15 +152,14 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Scenes that return" in page and "| Echo-Forcing, with a recall |" in page
 
-    # the same command takes features as they are stored, other files of the model measure them again
-    monkeypatch.setattr(claim_videos, "render_compared", failing)
+    # the same command takes features as they are stored, and measures them again where they are not
     with monkeypatch.context() as patch:
+        patch.setattr(claim_videos, "render_compared", failing)
         patch.setattr(claim_returns, "measured_visits", failing)
         assert run(options, "--metrics", "subject") == 0
-    assert verdict_of(out)["lines"] == found["lines"]
+    assert verdict_of(out)["lines"] == found["lines"] and stamps(made) == made
     next((out / "videos" / RETURN).glob("*.visits.json")).write_text("[]", encoding="utf-8")
     assert run(options, "--metrics", "subject") == 0
-    assert stamps(made) == made
 
 
 def refusing(monkeypatch, *labels):
@@ -184,46 +178,35 @@ def failing(job):
     raise HeadForcingError("out of memory")
 
 
-def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, quick, tmp_path, capsys, monkeypatch):
-    given = tmp_path / "two.json"
+def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, capsys, monkeypatch):
+    given, out = tmp_path / "two.json", tmp_path / "check"
     HeadProfile("two-way", 4, 4, (("local", "local", "memory", "memory"),) * 4).save(given)
-    options = {**files, "--out": tmp_path / "check", "--rows": "A,uniform,D", "--profile": given, "--seconds": 0.5}
+    options = {**files, "--out": out, "--rows": "A,uniform,D", "--profile": given, "--seconds": 0.5}
     with monkeypatch.context() as patch:
         refusing(patch, "self_forcing_window_21")
         assert run(options) == 0
-    told = "left out: A: not enough memory: 76.4 GB are needed"
-    assert told in capsys.readouterr().err
-    found = verdict_of(tmp_path / "check")
+    assert "left out: A: not enough memory: 76.4 GB are needed" in capsys.readouterr().err
+    found = verdict_of(out)
     assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {"uniform"}
-    assert not (tmp_path / "check" / "profile.json").exists(), "a profile that is given is not measured"
-    page = (tmp_path / "check" / "verdict.md").read_text("utf-8")
-    assert "- Left out, A: not enough memory" in page and "does not have the paper's three roles" in page
-    assert "these have 0.5 s" in page
+    assert not (out / "profile.json").exists(), "a profile that is given is not measured"
+    page = (out / "verdict.md").read_text("utf-8")
+    for told in ("- Left out, A: not enough memory", "does not have the paper's three roles", "these have 0.5 s"):
+        assert told in page
 
+    options["--rows"] = "uniform"
     with monkeypatch.context() as patch:  # what is made already needs no memory
         refusing(patch, "self_forcing_window_21", "uniform_memory", "head_forcing")
-        assert run(options | {"--rows": "uniform"}) == 0
-    # a damaged note or video is no note
-    note = next((tmp_path / "check" / "videos").rglob("uniform*.json"))
-    note.write_text('{"numbers": []}', encoding="utf-8")
-    capsys.readouterr()
+        assert run(options) == 0
+    next((out / "videos").rglob("uniform*.json")).write_text('{"numbers": []}', encoding="utf-8")  # no note
     with monkeypatch.context() as patch:
         patch.setattr(claim_videos, "render_compared", failing)
-        assert run(options | {"--rows": "uniform"}) == 2
-    told = capsys.readouterr().err
-    assert "1 videos of 0.5 s to make" in told
-    assert "out of memory (3 of 4 videos are finished, the same command goes on)" in told
-    assert run(options | {"--rows": "uniform"}) == 0
-    for labels, message in (
-        (["head_forcing"], "D is left out, and all rows are compared with it: not enough memory"),
-        (["self_forcing_window_21", "uniform_memory"], "no row besides D is left; A: not enough memory"),
-    ):
-        with monkeypatch.context() as patch:
-            refusing(patch, *labels)
-            assert run(options | {"--out": tmp_path / "other"}) == 2
-        assert message in capsys.readouterr().err
+        assert run(options) == 2
+    assert "out of memory (3 of 4 videos are finished, the same command goes on)" in capsys.readouterr().err
     assert run(options | {"--size": "64x64"}) == 2
     assert "was made with other width: choose another --out" in capsys.readouterr().err
+    refusing(monkeypatch, "head_forcing")
+    assert run(options | {"--out": tmp_path / "other"}) == 2
+    assert "Head Forcing does not fit, and all rows are compared with it: not enough memory" in capsys.readouterr().err
 
 
 REFUSED = {
@@ -240,7 +223,7 @@ REFUSED = {
     "--metric-models must name a folder": {"--metric-models": "nowhere"},
     "--metrics needs --metric-models FOLDER": {"--metrics": "flow"},
     "the head profile is measured on the prompt": {"--prompts": f"{PROFILING_PROMPTS[3]}\na fox"},
-    "--stories must have 6 texts in each line": {"--stories": "just text\nand more"},
+    "--stories must have 2 texts in each line": {"--stories": "just text\nand more"},
     "seconds must be above 0": {"--seconds": 1e9},
     "--farm must be local": {"--farm": "everywhere"},
 }
@@ -251,9 +234,6 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, caps
         assert run({**files, "--out": tmp_path / "check", "--rows": "A,D", **change}) == 2, message
         assert message in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.mp4"))
-
-
-def test_another_model_does_not_go_on_with_a_measured_profile(files, tmp_path, capsys):
     (tmp_path / "profile.json").write_text("{}", encoding="utf-8")
     sigmas = (1.0, 0.9375, 0.8333, 0.625)
     HeadShares(ProfileSetup("others", 4, 4, ("a fox",), 3, sigmas, 3, 96, 64)).save(tmp_path / "profile.safetensors")
@@ -271,13 +251,12 @@ class Elsewhere(Farm):
 
 
 @pytest.mark.slow
-def test_a_farm_makes_the_same_videos(files, quick, tmp_path, monkeypatch):
+def test_a_farm_makes_the_same_videos(files, tmp_path, monkeypatch):
     options = {**files, "--rows": "A,D", "--seconds": 0.5, "--out": tmp_path / "here"}
     assert run(options) == 0
     for module in (check_claim, profiles):
         monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())
-    options |= {"--out": tmp_path / "farm", "--farm": "local"}
-    assert run(options) == 0
+    assert run(options | {"--out": tmp_path / "farm", "--farm": "local"}) == 0
     here, farm = (verdict_of(tmp_path / name) for name in ("here", "farm"))
     assert here["rows"] == farm["rows"] and here["lines"] == farm["lines"]
     assert here["profile"]["counts"] == farm["profile"]["counts"]

@@ -16,15 +16,14 @@ from headforcing.headforcing_core.report.learned.registry import METRICS
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims import claims
-from headforcing.research.claims.claims import ADDED_ROWS, claim_rows, lines_of, named_rows
+from headforcing.research.claims.claims import ADDED_ROWS, PAPERS_ROWS, lines_of, named_rows
 from headforcing.research.claims.page import page
-from headforcing.research.claims.paper_numbers import BESIDE, COLUMNS, PRIMARY, REPORTED, RETURN
+from headforcing.research.claims.paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN
 from headforcing.research.claims.returns import similarities, spread
-from headforcing.research.claims.stories import return_stories, texts_of, with_recall
-from headforcing.research.prompts import RESERVED_PROMPTS
-from headforcing.research.questions import UNJUDGED, Shuffles
+from headforcing.research.claims.stories import RESERVED_PROMPTS, return_stories, texts_of, with_recall
+from headforcing.research.rows import Shuffles
 from headforcing.research.statistics import Measured, holm, sign_flip_p
-from headforcing.research.vbench import COLUMNS as OF_VBENCH
+from headforcing.research.vbench import DIMENSIONS
 from headforcing.research.videos import Scores
 
 
@@ -56,12 +55,8 @@ def test_a_verdict_needs_the_sign_and_half_of_the_size():
     assert found["flicker"] == "disagrees", "worse"
     assert found["aesthetic"] == "disagrees", "better, but the paper's difference is 4.19"
     assert found["imaging"] == found["quality"] == "not measured"
-
-
-def test_what_is_not_sure_is_undecided():
-    assert verdicts({"flicker": 0.16}, spread=1.0)["flicker"] == "undecided"
-    assert verdicts({"flicker": 0.16}, spread=0.01)["flicker"] == "agrees"
-    assert verdicts({"flicker": 0.16}, spread=0.01, videos=31)["flicker"] == "undecided", "with fewer than 32 videos"
+    for wide, videos, verdict in ((1.0, 32, "undecided"), (0.01, 32, "agrees"), (0.01, 31, "undecided")):
+        assert verdicts({"flicker": 0.16}, spread=wide, videos=videos)["flicker"] == verdict
 
 
 def test_what_is_on_another_scale_is_compared_by_its_sign_only():
@@ -88,16 +83,14 @@ def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
 
 
 def test_the_page_says_the_rule_and_why_something_is_missing():
-    measured = rows({"flicker": 0.16, "mean_flow": 100.0}, videos=8)
+    measured = rows({"flicker": 0.16}, videos=8)
     text = page(lines_of(measured, {"text": "give --stories @FILE"}), measured, {"A": "(A) Baseline"})
     assert claims.RULE in text and claims.LIMITS in text
     assert text.startswith("Measured lines: 1, of these agrees 0, disagrees 0, better 0, worse 0, undecided 1. Not")
     before, missing = text.split("## Not measured")
     assert "| Clip Score Average, six prompts | (A) Baseline | give --stories @FILE |" in missing
     assert "Clip Score" not in before and "Temporal Flickering" not in missing, "what is not measured stands apart"
-    (line,) = measured_lines(measured)
-    assert f"| {line.found_from:.2f} | undecided | 8 videos are fewer than 32" in text, "the smallest difference"
-    assert "flow, all pixels +1.0" in text
+    assert "| undecided | 8 videos are fewer than 32" in text
     assert "## Primary endpoints" in before and "not measured" in before, "a primary endpoint is never dropped silently"
 
 
@@ -126,41 +119,38 @@ def test_a_story_returns_to_its_second_prompt_alone_by_words_and_by_tag():
 
 
 def test_head_forcing_is_better_or_worse_where_the_paper_has_no_figure():
-    def row(above):
-        return {RETURN: Measured([{"return_above": above + 0.001 * i} for i in range(32)])}
-
-    lines = measured_lines({"D": row(0.2), "A": row(0.1), "scenes": row(0.5), "echo": row(0.2)})
+    above = {"D": 0.2, "A": 0.1, "scenes": 0.5, "echo": 0.2}
+    made = {row: [{"return_above": mean + 0.001 * i} for i in range(32)] for row, mean in above.items()}
+    lines = measured_lines({row: {RETURN: Measured(videos)} for row, videos in made.items()})
     told = {"A": "better", "scenes": "worse", "echo": "undecided"}
     assert {line.reported.row: line.verdict for line in lines} == told
     assert [line.reported.row for line in lines if line.primary] == ["A", "scenes"]
 
 
 def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_favour():
-    assert {reported.row for reported in REPORTED} == set(claim_rows(1)) - {"D", *ADDED_ROWS}
+    assert {reported.row for reported in REPORTED} == set(PAPERS_ROWS) - {"D"}
     assert {reported.column for reported in REPORTED} == set(COLUMNS) - {"return"}
-    assert {row for row, _ in PRIMARY} <= set(claim_rows(1)) and {column for _, column in PRIMARY} <= set(COLUMNS)
+    assert {row for row, _ in PRIMARY} <= {*PAPERS_ROWS, *ADDED_ROWS} and {column for _, column in PRIMARY} <= set(
+        COLUMNS
+    )
     assert all(reported.difference > 0 for reported in REPORTED)
-    notes = [reported.note for reported in REPORTED if reported.column == "smoothness"]
-    assert len(notes) == 7 and all("Table 2 has 98.67 for Head Forcing at 60 s" in note for note in notes)
-    known = {*MODELLED, *OF_VBENCH, *UNJUDGED, "return_above"}
-    assert {*BESIDE, *(key for column in COLUMNS.values() for key in column.keys)} <= known
+    known = {*MODELLED, *(f"vbench_{name}" for name in DIMENSIONS), "flicker", "return_above"}
+    assert {key for column in COLUMNS.values() for key in column.keys} <= known
     for column in COLUMNS.values():
         own = [key for key in column.keys if not key.startswith("vbench_")]
         metric = METRICS[column.needs] if column.needs else None
         assert metric is None or own == ["return_above"] or {each.key for each in metric.columns} >= set(own)
 
 
-def test_rows_are_chosen_by_name_and_head_forcing_is_always_there():
-    assert list(named_rows("random, a", 3)) == ["A", "D", "random"]
-    row = named_rows("random", 3)["random"]
-    assert isinstance(row, Shuffles) and len(row.entries) == 3
-    labels = [entry.label for entry in claim_rows(1).values()]
-    assert len(set(labels)) == 10
-    for text in ("D", ""):
-        with pytest.raises(HeadForcingError, match="must name a row besides D"):
-            named_rows(text, 1)
-    with pytest.raises(HeadForcingError, match="--rows are names such as A,D,random, of A, B, C, D"):
-        named_rows("A,E", 1)
+def test_rows_are_chosen_by_name_head_forcing_is_always_there_and_other_methods_can_be():
+    found = named_rows("random, a, longlive", 3)
+    assert list(found) == ["A", "D", "random", "longlive"]
+    assert isinstance(found["random"], Shuffles) and len(found["random"].entries) == 3
+    made = rows({"flicker": 0.5, "dynamic_degree": 1.0})
+    lines = lines_of({"longlive": made["A"], "D": made["D"]}, {"text": "give --stories"})
+    told = {line.reported.column: (line.verdict, line.remark) for line in lines}
+    assert told["flicker"] == told["dynamic"] == ("better", "") and told["text"] == ("not measured", "give --stories")
+    assert set(told) == set(COLUMNS) - {"return"} and not any(line.primary for line in lines)
 
 
 def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():

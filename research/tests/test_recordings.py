@@ -1,10 +1,12 @@
-"""The recordings of a clone are what the makers of recordings make: nothing is changed by hand."""
+"""Recordings of a clone and bundled profiles are what their makers make: nothing is changed by hand."""
 
 from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.recorded.replay import Case
+from headforcing.research.forcing_kv_heads import shipped_profiles
 from headforcing.research.recordings.make_subset import make_drift, make_peers, make_subset
 from headforcing.research.recordings.record_absolute import record_absolute
 
@@ -56,3 +58,11 @@ def test_recordings_are_what_tests_need_and_stay_small():
         given = [name for name, run in case.config["runs"].items() if run.get("input_frames")]
         assert not given or "initial_latent" in case.tensors, f"{given} take frames of their recording as given"
     assert sum(path.stat().st_size for path in recordings(GOLDEN).values()) < MOST_BYTES
+
+
+def test_bundled_profiles_equal_a_fresh_import_of_forcing_kvs_lists(repo_root):
+    shared = repo_root.parent / "shared"
+    if not shared.is_dir():
+        pytest.skip(f"the sources of the bundled profiles are not at {shared}")
+    for name, profile in shipped_profiles(shared).items():
+        assert load_profile(bundled_profiles()[name]) == profile, name

@@ -9,9 +9,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, check_prompt, split_words
 from headforcing.headforcing_core.demo.words import CHOICES, Look
-from headforcing.research.rooms.detector import camera_words, mark_of, sightings
-from headforcing.research.rooms.drawing import PICTURES, distance_to, picture
-from headforcing.research.rooms.masks import label
+from headforcing.research.rooms.detector import camera_words, label, mark_of, sightings
 from headforcing.research.rooms.scenes import CLOCK, camera_path, looks_of_frames, render
 from headforcing.research.rooms.stories import BLOCKS, random_story, returning_story, returns
 from tiny_files import TEAL
@@ -76,14 +74,6 @@ def test_the_camera_begins_anew_in_every_room_and_is_seen_in_both_directions():
     for camera in CHOICES["camera"]:
         moving = render([replace(TEAL, camera=camera)], seed=6)
         assert set(camera_words(moving.video_frames)) == {camera}
-
-
-def test_pictures_can_be_told_apart_and_shapes_cover_about_the_same_area():
-    likeness = torch.corrcoef(torch.from_numpy(np.stack([picture(kind).mean(-1).ravel() for kind in PICTURES])))
-    assert (likeness - torch.eye(len(PICTURES))).max() < 0.6
-    steps, tilt = np.arange(64) - 31.5, np.array(0.1)
-    areas = [(distance_to(shape, steps, steps[:, None], tilt, 12.0) < 0).sum() for shape in CHOICES["shape"]]
-    assert max(areas) < 1.4 * min(areas)
 
 
 def test_stories_come_back_often_after_gaps_of_all_lengths():

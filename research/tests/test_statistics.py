@@ -9,8 +9,6 @@ import pytest
 from headforcing.research.statistics import (
     DRAWS,
     Measured,
-    Paired,
-    detectable,
     differences,
     holm,
     mean_interval,
@@ -82,15 +80,6 @@ def test_holms_adjustment_is_the_published_one():
     rng = np.random.default_rng(6)
     families = rng.uniform(size=(1000, 6))  # without any difference
     assert np.mean([min(holm(list(family))) <= 0.05 for family in families]) < 0.07
-
-
-def test_a_difference_is_found_from_the_smallest_mean_that_interval_and_test_exclude_from_0():
-    values = list(0.3 + np.random.default_rng(4).normal(size=8))
-    least = detectable(values)
-    assert Paired.of(list(np.array(values) - np.mean(values) + 1.001 * least)).clear
-    assert not Paired.of(list(np.array(values) - np.mean(values) + 0.99 * least)).clear
-    assert detectable(values, tests=6) > least
-    assert detectable(values[:5]) is None, "2 of 32 signs are more than one in twenty"
 
 
 def test_a_mean_of_one_video_needs_all_its_numbers_where_it_decides_and_one_where_it_describes():

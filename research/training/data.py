@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -54,35 +54,41 @@ def asked_for(clip: Clip) -> Tensor:
     return (latent_cells(clip.shape) + latent_cells(clip.pictures) * back[:, None, None]).clamp_max(1)
 
 
-@dataclass
+class Window(dict[int, Any]):
+    """Things made of clips, by their numbers; those before the window, which moves on with the steps, are dropped."""
+
+    def __init__(self, make: Callable[[int], Any]):
+        super().__init__()
+        self.make = make
+
+    def begin_at(self, first: int) -> None:
+        for gone in [index for index in self if index < first]:
+            del self[gone]
+
+    def __missing__(self, index: int) -> Any:
+        self[index] = self.make(index)
+        return self[index]
+
+
 class ClipPool:
     """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at every step."""
 
-    autoencoder: RoomsAutoencoder
-    seed: int
-    rank: int
-    size: int = 400
-    fresh: int = 2
-
-    def __post_init__(self) -> None:
-        self._clips: dict[int, tuple[Tensor, Tensor, tuple[Look, ...]]] = {}
+    def __init__(self, autoencoder: RoomsAutoencoder, seed: int, rank: int, size: int = 400, fresh: int = 2):
+        self.autoencoder, self.seed, self.rank, self.size, self.fresh = autoencoder, seed, rank, size, fresh
+        self.clips = Window(self._clip)
 
     def draw(self, step: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """Latents `[batch, 36, 16, 8, 8]`, what counts more `[batch, 36, 8, 8]`, text `[batch, 12, words, 64]`."""
-        rng = np.random.default_rng((self.seed, self.rank, step))
-        first = step * self.fresh
-        for gone in [index for index in self._clips if index < first]:
-            del self._clips[gone]
+        rng, first = np.random.default_rng((self.seed, self.rank, step)), step * self.fresh
+        self.clips.begin_at(first)
         picks = first + rng.choice(self.size, batch, replace=False)
-        latents, weights, looks = zip(*(self._clip(int(index)) for index in picks), strict=True)
+        latents, weights, looks = zip(*(self.clips[int(index)] for index in picks), strict=True)
         text = torch.stack([text_of(per_block, rng) for per_block in looks])
         return torch.stack(latents).float(), torch.stack(weights).float(), text
 
     def _clip(self, index: int) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
-        if index not in self._clips:
-            clip = training_clip(TRAINING_SEEDS * (1 + self.rank + 2 * self.seed) + index)
-            self._clips[index] = self.autoencoder.encode(clip.video_frames).half(), asked_for(clip).half(), clip.looks
-        return self._clips[index]
+        clip = training_clip(TRAINING_SEEDS * (1 + self.rank + 2 * self.seed) + index)
+        return self.autoencoder.encode(clip.video_frames).half(), asked_for(clip).half(), clip.looks
 
 
 def draw_stories(seed: int, rank: int, step: int, batch: int) -> tuple[Tensor, Tensor]:
@@ -95,22 +101,20 @@ def draw_stories(seed: int, rank: int, step: int, batch: int) -> tuple[Tensor, T
 class Crops:
     """Crops of nine video frames for the autoencoder, most of them near the actor or at a picture."""
 
-    def __init__(self, seed: int, rank: int, clips: int = 60, steps_per_clip: int = 2):
-        self.seed, self.rank, self.size, self.pace = seed, rank, clips, steps_per_clip
-        self._clips: dict[int, tuple[Tensor, Tensor]] = {}
+    def __init__(self, seed: int, rank: int, size: int = 60, steps_per_clip: int = 2):
+        self.seed, self.rank, self.size, self.pace = seed, rank, size, steps_per_clip
+        self.clips = Window(self._clip)
 
     def draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`, at least 1."""
-        rng = np.random.default_rng((self.seed, self.rank, step))
-        first = step // self.pace
-        for gone in [index for index in self._clips if index < first]:
-            del self._clips[gone]
+        rng, first = np.random.default_rng((self.seed, self.rank, step)), step // self.pace
+        self.clips.begin_at(first)
         parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
         video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))
         return video_frames.float().movedim(-1, 2) / 255, 1 + EMBLEM_WEIGHT * weights.float()[:, :, None] / 255
 
     def _crop(self, index: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        video_frames, things = self._clip(index)
+        video_frames, things = self.clips[index]
         first = TEMPORAL_STRIDE * int(rng.integers((len(video_frames) - _CROP_FRAMES) // TEMPORAL_STRIDE + 1))
         centre = rng.uniform(0, FRAME_SIZE, 2)
         seen = (things[first] > 127).nonzero()
@@ -122,13 +126,11 @@ class Crops:
         return video_frames[window], things[window]
 
     def _clip(self, index: int) -> tuple[Tensor, Tensor]:
-        if index not in self._clips:
-            clip = training_clip(TRAINING_SEEDS * (20 + self.rank + 2 * self.seed) + index)
-            around = F.max_pool2d(clip.shape[:, None], 5, 1, 2)[:, 0]
-            emblem = F.max_pool2d(emblem_cover(clip)[:, None], 3, 1, 1)[:, 0]
-            things = torch.stack((emblem, 0.3 * around, 0.12 * clip.pictures.float())).amax(0)
-            self._clips[index] = _bytes(clip.video_frames), _bytes(things)
-        return self._clips[index]
+        clip = training_clip(TRAINING_SEEDS * (20 + self.rank + 2 * self.seed) + index)
+        around = F.max_pool2d(clip.shape[:, None], 5, 1, 2)[:, 0]
+        emblem = F.max_pool2d(emblem_cover(clip)[:, None], 3, 1, 1)[:, 0]
+        things = torch.stack((emblem, 0.3 * around, 0.12 * clip.pictures.float())).amax(0)
+        return _bytes(clip.video_frames), _bytes(things)
 
 
 def emblem_cover(clip: Clip) -> Tensor:

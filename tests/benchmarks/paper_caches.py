@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.cache.base import Cache
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent, candidate_frame
+from headforcing.headforcing_core.cache.memory import EpisodicMemory, MemoryEvent
 from headforcing.headforcing_core.cache.policy import RolePolicy
 from headforcing.headforcing_core.devices import upload
 from headforcing.headforcing_core.model.attention import AttentionFunction, Span, sdpa
@@ -92,8 +92,8 @@ class NaiveLoop(Cache):
         event = None
         policy = self.slots.memory_policy
         if policy is not None:
-            interval = self.shape.policy.episodic.update_interval
-            frame = candidate_frame(self.block, self.shape.frames_per_block, policy.recent_frames or 0, interval)
+            rules, fast = self.shape.policy.episodic, policy.recent_frames or 0
+            frame = rules.candidate_frame(self.block, self.shape.frames_per_block, fast)
             if frame is not None:
                 event = self.memory.consider(self.block, frame, prompt, self.memory_heads, self)
         self.block += 1

@@ -27,7 +27,7 @@ from headforcing.headforcing_core.render.render import attention_name
 from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.merge import merge_frames
-from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.modulate import norm_modulate
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
@@ -43,7 +43,7 @@ WINDOW_21 = preset("self_forcing_window_21")
 HEAD_FORCING = preset("head_forcing").with_memory(5, 3, ADMIT_ALL, 3)
 KEPT_SCENES = replace(HEAD_FORCING, scenes="auto", kept_scenes=3)
 OF_THE_CACHE = (move_frames, merge_frames, pooled_keys)
-ELEMENTWISE = (write_block, norm_modulate, residual_norm_modulate)
+ELEMENTWISE = (write_block, norm_modulate)
 ONE_BY_ONE = "dense calls, head by head"
 
 

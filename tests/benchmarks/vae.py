@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.video.wan_decoder import Features, WanDecoder, held_bytes, peak_bytes
-from headforcing.headforcing_core.video.wan_vae import wan_name
+from headforcing.headforcing_core.video.wan_encoder import WanEncoder
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch, in_turns
 from torch import Tensor
@@ -22,14 +22,18 @@ from torch import Tensor
 def networks(base: int, device: torch.device, dtype: torch.dtype) -> tuple[Any, WanDecoder]:
     """The VAE of diffusers with random weights, and the decoder of this pack with the same ones."""
     from diffusers import AutoencoderKLWan
+    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
     torch.manual_seed(0)
-    library = AutoencoderKLWan(base_dim=base).requires_grad_(False).eval().to(device, dtype)
-    with torch.device("meta"):
-        ours = WanDecoder(base)
-    weights = {wan_name(name): weight.clone() for name, weight in library.state_dict().items()}
-    ours.load_state_dict({name: weights[name] for name in ours.state_dict()}, assign=True)
-    return library, ours.prepare()
+    ours, encoder = WanDecoder(base), WanEncoder(base)
+    weights = {
+        name: torch.ones_like(weight) if "gamma" in name else weight.clone()
+        for name, weight in (ours.state_dict() | encoder.state_dict()).items()
+    }
+    ours.load_state_dict({name: weights[name].to(device, dtype) for name in ours.state_dict()}, assign=True)
+    library = AutoencoderKLWan(base_dim=base)
+    library.load_state_dict(convert_wan_vae_to_diffusers(weights))
+    return library.requires_grad_(False).eval().to(device, dtype), ours.prepare()
 
 
 def measure(base: int, size: tuple[int, int], frames: int, device: torch.device, dtype: torch.dtype) -> dict[str, Any]:

@@ -51,8 +51,8 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "move", lambda: move.move_frames(k, v, k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
     yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
-    yield "norm", lambda: modulate.norm_modulate(x, rows[:, 1], rows[:, 0], 1e-6)
-    yield "residual_norm", lambda: modulate.residual_norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
+    yield "norm", lambda: modulate.norm_modulate(x, None, None, rows[:, 1], rows[:, 0], 1e-6)
+    yield "residual_norm", lambda: modulate.norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
     for name, weights in (("write", (data(DIM), data(DIM))), ("write_normed", None)):
         tables = (*heads, rotations, angles(FRAME_TOKENS, 42))
         yield name, lambda weights=weights, tables=tables: write.write_block(x, x, x, weights, 1e-6, k, v, *tables)

@@ -11,10 +11,8 @@ from functools import partial
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.memory import candidate_frame
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.cache.reference import ReferenceCache
-from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -180,9 +178,16 @@ def test_uniform_admission_takes_every_candidate_and_a_low_threshold_only_the_fi
 
 
 def test_candidates_are_the_first_frames_of_every_third_block_once_it_left_fast_memory():
-    frames = [candidate_frame(block, 3, 3, 3) for block in range(8)]
+    frames = [EpisodicPolicy().candidate_frame(block, 3, 3) for block in range(8)]
     assert frames == [None, 0, None, None, 9, None, None, 18]
-    assert [candidate_frame(block, 1, 2, 2) for block in range(6)] == [None, None, 0, None, 2, None]
+    assert [EpisodicPolicy(update_interval=2).candidate_frame(block, 1, 2) for block in range(6)] == [
+        None,
+        None,
+        0,
+        None,
+        2,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("kind", [HeadCache, ReferenceCache])
@@ -261,7 +266,7 @@ def test_a_stored_cache_goes_on_with_the_same_merges_wherever_it_was_stored(mode
     for stop in merges[:-1]:  # right before each merge but the first
         first, again = cache(), cache()
         film(model, first, stop + 1, prompts=PROMPTS[: stop + 1], seed=seed)
-        restore_cache(again, cache_state(first))
+        again.restore(first.state())
         made = [block.latents for block in straight[: stop + 1]]
         rest = film(model, again, BLOCKS, prompts=PROMPTS, seed=seed, given=made)
         assert [block.event for block in rest[stop + 1 :]] == [block.event for block in straight[stop + 1 :]]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch._dynamo
-from headforcing.headforcing_core.cache import slot_kernels
+from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -65,7 +65,7 @@ def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monke
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
     in_passes, after_blocks = (
-        {"norm_modulate", "residual_norm_modulate", "write_block"},
+        {"norm_modulate", "write_block"},
         {"merge_frames", "pooled_keys"},
     )
     assert set(called) == in_passes | after_blocks | {"move_frames"}
@@ -129,8 +129,8 @@ def test_full_contexts_are_changed_without_a_loop_over_the_layers(fused, monkeyp
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
     built, cache = [], HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
-    upload = slot_kernels.upload
-    monkeypatch.setattr(slot_kernels, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
+    upload = head_group.upload
+    monkeypatch.setattr(head_group, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
     for _ in range(12):
         built.clear()
         cache.begin_block()
@@ -138,6 +138,9 @@ def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch)
     assert "move_frames" in fused and not built
 
 
+PASSES = BLOCKS * 5
+# one before each of three parts of a layer and one before the head; the clean pass ends behind the last keys and values
+NORMS = PASSES * (3 * len(ROLES) + 1) - BLOCKS * 3
 HANDS_ON = {
     "in virtual memory": dict(comfy_cast_weights=True, _v=object()),
     "patched": dict(weight_function=[lambda weight: weight]),
@@ -155,9 +158,8 @@ def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, marks):
     vars(model.blocks[0].norm1).update(marks)  # without weights there is nothing to have hands on
     fused.clear()
     found, _ = video(model, CachePolicy())
-    assert fused.count("norm_modulate") == BLOCKS * 5
-    passes = BLOCKS * 5
-    assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [passes, passes]
+    assert fused.count("norm_modulate") == NORMS - PASSES
+    assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [PASSES, PASSES]
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
@@ -172,7 +174,7 @@ def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_cast
     for norm in norms:
         norm.double()  # the file's dtype; what is stored is the same
     found, _ = video(model, CachePolicy())
-    assert not called and fused.count("norm_modulate") == 2 * BLOCKS * 5
+    assert not called and fused.count("norm_modulate") == 2 * NORMS
     assert torch.equal(found, expected)
 
 
@@ -191,11 +193,7 @@ def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
 def test_a_layer_takes_four_fused_steps(model, fused):
     """Sum and norm before self-attention, before cross-attention and before the feed-forward layers, and the write."""
     video(model, CachePolicy())
-    passes, layers = BLOCKS * 5, len(ROLES)
-    assert fused.count("write_block") == passes * layers
-    assert fused.count("norm_modulate") == passes  # nothing is added before the first norm
-    last_of_clean_pass = 3  # it ends behind the last layer's keys and values: two norms and the head's are left out
-    assert fused.count("residual_norm_modulate") == passes * 3 * layers - BLOCKS * last_of_clean_pass
+    assert fused.count("write_block") == PASSES * len(ROLES) and fused.count("norm_modulate") == NORMS
 
 
 def test_compiled_layers_make_the_same_video_and_are_compiled_once_for_all(model):

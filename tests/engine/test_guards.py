@@ -6,12 +6,18 @@ from dataclasses import replace
 import pytest
 import torch
 from guarded_reference import GuardedReferenceCache
-from headforcing.headforcing_core.cache.guards import Guards, JitteredRotary, SinkGate, jittered_bases
+from headforcing.headforcing_core.cache.guards import (
+    Guards,
+    JitteredRotary,
+    QueryScore,
+    QueryStatistics,
+    SinkGate,
+    jittered_bases,
+    query_means,
+)
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
-from headforcing.headforcing_core.cache.query_score import QueryScore, QueryStatistics, query_means
-from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -96,7 +102,7 @@ def test_a_stored_state_goes_on_to_the_same_blocks(model):
     cache = new_cache(model, roles, policy, 10)
     film(model, cache, 7)
     restored = new_cache(model, roles, policy, 10)
-    restore_cache(restored, cache_state(cache))
+    restored.restore(cache.state())
     made = [block.latents for block in whole[:7]]
     assert torch.equal(latents(film(model, restored, 10, given=made)), latents(whole))
 

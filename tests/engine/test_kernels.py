@@ -177,7 +177,7 @@ def test_importing_and_using_every_kernel_file_imports_no_triton(tmp_path):
             "sys.modules['triton'] = None  # importing it would raise",
             f"for name in {names}: importlib.import_module(name)",
             "from headforcing.kernels.modulate import norm_modulate",
-            "norm_modulate(torch.ones(4, 8), torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
+            "norm_modulate(torch.ones(4, 8), None, None, torch.ones(2, 8), torch.ones(2, 8), 1e-6)",
         ]
     )
     run("-c", program)

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
-from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.timeline.switch import Switch
 from small_engine import (
     BUSY,
@@ -21,7 +21,6 @@ from small_engine import (
     new_cache,
     random_setting,
 )
-from switching_reference import SwitchingReferenceCache
 
 BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 BLOCKS = 12
@@ -78,7 +77,7 @@ def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
     ids=str,
 )
 def test_the_grouped_cache_holds_pictures_as_the_reference_does(model, switch, rope):
-    policy, kinds = replace(BUSY, rope=rope), (HeadCache, SwitchingReferenceCache)
+    policy, kinds = replace(BUSY, rope=rope), (HeadCache, ReferenceCache)
     switches = {2: Switch(), 5: Switch(), 8: switch, 10: Switch("recache")}
     pictures = {0: shown(1), 5: shown(3, seed=1), 8: shown(2, seed=2)}
     caches = [new_cache(model, mixed(model), policy, BLOCKS, kind) for kind in kinds]
@@ -107,7 +106,7 @@ def test_a_restored_cache_goes_on_with_its_pictures(model, stop):
     before = {name: {b: value for b, value in told.items() if b < stop} for name, told in options.items()}
     film(model, first, stop, prompts=PROMPTS[:stop], **before)
     again = new_cache(model, mixed(model), BUSY, BLOCKS)
-    restore_cache(again, cache_state(first))
+    again.restore(first.state())
     rest = film_of(model, again, given=[block.latents for block in straight[:stop]], **options)
     assert torch.equal(latents(rest), latents(straight))
 

@@ -7,7 +7,6 @@ import weakref
 import pytest
 import torch
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
-from headforcing.headforcing_core.cache.state import cache_state, restore_cache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
@@ -247,7 +246,7 @@ def test_a_stored_state_keeps_how_far_the_past_reaches(model):
     cache = new_cache(model, mixed(model), BUSY, 9)
     two_scenes(model, Switch("flush", re_anchor=True), cache=cache)
     again = new_cache(model, mixed(model), BUSY, 9)
-    restore_cache(again, cache_state(cache))
+    again.restore(cache.state())
     assert_same_contents(cache, again)
     assert (again.origin, again.oldest) == (15, 13)
 

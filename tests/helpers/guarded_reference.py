@@ -3,13 +3,12 @@
 import torch
 from headforcing.headforcing_core.cache.guards import JitteredRotary, jittered_bases
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.cache.reference import HeadContext
+from headforcing.headforcing_core.cache.reference import HeadContext, ReferenceCache
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
-from switching_reference import SwitchingReferenceCache
 from torch import Tensor
 
 
-class GuardedReferenceCache(SwitchingReferenceCache):
+class GuardedReferenceCache(ReferenceCache):
     """Drop-in for `HeadCache` with guards."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):

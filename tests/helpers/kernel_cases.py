@@ -13,7 +13,7 @@ from headforcing.kernels.attend import attend
 from headforcing.kernels.dispatch import Operation, using
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.merge import merge_frames
-from headforcing.kernels.modulate import norm_modulate, residual_norm_modulate
+from headforcing.kernels.modulate import norm_modulate
 from headforcing.kernels.move import move_frames
 from headforcing.kernels.pool import pooled_keys
 from headforcing.kernels.quantise import quantise, quantise_gelu
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 OPERATIONS: list[Operation] = [
-    write_block, move_frames, pooled_keys, merge_frames, norm_modulate, residual_norm_modulate, attend,
+    write_block, move_frames, pooled_keys, merge_frames, norm_modulate, attend,
     feature_frames, quantise, quantise_gelu,
 ]  # fmt: skip
 
@@ -91,15 +91,15 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         merges = [[0, 3, 0, *pick(19, 2), 1], [4, 1, 4, *pick(19, 2), 0], [5, 6, 8, *pick(19, 2), 1]]
         merges = [[*(slot * s for slot in merge[:3]), *merge[3:]] for merge in merges]
         return dict(k=k, v=v, merges=int_table(merges), kept=kept.int(), rotations=rotations)
-    if operation in (norm_modulate, residual_norm_modulate):
+    if operation is norm_modulate:
         frames, dim = 3, 5 * head_dim
         x, y, rows = noise(frames * s, dim), noise(frames * s, dim), noise(frames, 6, dim)
-        plain = seed % 2 == 0  # an affine norm after a plain sum, as before cross-attention
-        scale, shift = (rows[:1, 1], rows[:1, 0]) if plain else (rows[:, 1], rows[:, 0])
-        affine = dict(scale=scale, shift=shift, eps=1e-6, base=0.0 if plain else 1.0)
-        if operation is norm_modulate:
-            return dict(x=x, **affine)
-        return dict(x=x, y=y, gate=None if plain else rows[:, 2], **affine)
+        if seed % 3 == 2:  # nothing is added before the first norm
+            return dict(x=x, y=None, gate=None, scale=rows[:, 1], shift=rows[:, 0], eps=1e-6)
+        if seed % 3 == 1:
+            return dict(x=x, y=y, gate=rows[:, 2], scale=rows[:, 1], shift=rows[:, 0], eps=1e-6)
+        # an affine norm after a plain sum, as before cross-attention
+        return dict(x=x, y=y, gate=None, scale=rows[:1, 1], shift=rows[:1, 0], eps=1e-6, base=0.0)
     if operation in (quantise, quantise_gelu):
         x = noise(s, 150 * head_dim)  # one tile and a part, and several
         if operation is quantise_gelu:  # few values: where one lies between two numbers of 8 bits, exponentials decide

@@ -15,7 +15,6 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, sp
 from headforcing.headforcing_core.rollout.noise import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from scripts import script_of
-from switching_reference import SwitchingReferenceCache
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
@@ -154,7 +153,7 @@ def assert_as_specified(seed: int, policy_changes=None, **options) -> None:
     """
     model, roles, policy, f, prompts = random_setting(seed)
     policy = replace(policy, **(policy_changes or {}))
-    specification = SwitchingReferenceCache if options else ReferenceCache
+    specification = ReferenceCache if options else ReferenceCache
     caches = [new_cache(model, roles, policy, 12, kind, f=f) for kind in (HeadCache, specification, HeadCache)]
     caches[2].attention = WHOLE_LAYER["sequences" if seed % 2 else "tables"]
     schedule = Schedule((1.0, 0.6), f)

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
+from headforcing.headforcing_core.cache.method import Overlap
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.rollout.overlap import Overlap
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec

@@ -98,7 +98,7 @@ def test_no_episodic_memory_holds_a_window_of_the_same_size():
 
 
 def test_only_methods_that_treat_roles_differently_need_a_profile():
-    need = {name for name, policy in PRESETS.items() if policy.needs_profile}
+    need = {name for name, policy in PRESETS.items() if policy.heads_by}
     assert need == {name for name in PRESETS if not name.startswith(("self_forcing", "uniform_memory"))}
 
 

@@ -33,7 +33,7 @@ folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders
 core = {
     n: module(f".headforcing_core.{n}")
     for n in (
-        "video.background",
+        "video.stream",
         "cache.head_cache",
         "demo.word_hash",
         "demo.rooms_autoencoder",

@@ -331,7 +331,7 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
     plainly = operation.usable, operation.kernel
 
     def kernel(self, *arguments, **options):
-        if self.name in ("norm_modulate", "residual_norm_modulate", "write_block"):  # those of every pass
+        if self.name in ("norm_modulate", "write_block"):  # those of every pass
             called.append((self.name, self.name == "write_block" and arguments[3] is None))
         return self.reference(*arguments, **options)
 
@@ -342,7 +342,7 @@ def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
         assert apart(hosted(model, plan)[0], expected) < 1e-4
         return {*called}
 
-    fused = {("norm_modulate", False), ("residual_norm_modulate", False)}
+    fused = {("norm_modulate", False)}
     castable = [part for part in parts if hasattr(part, "comfy_cast_weights")]
     try:
         assert kernels_used() == fused | {("write_block", False)}

@@ -4,20 +4,66 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ..headforcing_core.render.comparison import Entry
-from ..headforcing_core.render.describe import markdown_table
-from .questions import COLUMNS, Question, Rendered, Shuffles
-from .statistics import Interval, Measured, Numbers, Paired, differences, mean_interval
+from ...headforcing_core.render.comparison import Entry
+from ...headforcing_core.render.describe import markdown_table
+from ..rows import Rendered, Row, Shuffles, renders_of
+from ..statistics import Interval, Measured, Numbers, Paired, differences, mean_interval
 
+COLUMNS: dict[str, tuple[str, int]] = {
+    "frames_a_head": ("frames a head", 0),
+    "layout": ("layout", 2),
+    "layout_by_chance": ("layout by chance", 2),
+    "identity": ("marking", 2),
+    "identity_by_chance": ("marking by chance", 2),
+    "background": ("background", 3),
+    "pattern": ("pattern", 3),
+    "shape": ("kind of shape", 3),
+    "single": ("one shape", 3),
+    "outline": ("overlap with the outline", 2),
+    "moves": ("word of the motion", 2),
+    "camera": ("word of the camera", 2),
+    "place_error": ("error of the actor's place one block ahead, pixels", 2),
+    "loss_0.9375": ("loss at 0.9375", 4),
+}
+"""Heading and digits of every number."""
+PLANNED = "frames_a_head"  # computed from the plan, the same for all videos: three digits and no interval
 LEGEND = (
     "Means of {videos} videos with 95 % t intervals. †: the same prompts and noise differ from the last row's, and the "
     "interval of the difference and the sign-flip test of this cell alone agree; among rows that do not differ up to "
     "one cell in twenty has one."
 )
+
+
+@dataclass(frozen=True)
+class Question:
+    """One table.
+
+    Attributes:
+        story: of the world of rooms.
+        rows: methods; the others are compared with the last one.
+        columns: keys of `COLUMNS`.
+        note: below the table.
+    """
+
+    asks: str
+    story: str
+    rows: tuple[Row, ...]
+    columns: tuple[str, ...] = ()
+    note: str = ""
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All that is rendered, a row of shuffles as one for each."""
+        return [entry for row in self.rows for entry in renders_of(row)]
+
+    def with_shuffles(self, count: int) -> Question:
+        """The question with so many shuffles in its rows of shuffles."""
+        rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in self.rows]
+        return replace(self, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -42,7 +88,7 @@ class Answer:
         columns = [c for c in self.question.columns if any(self.interval(i, c) for i in range(len(self.rows)))]
         rows = enumerate(self.question.rows)
         lines = [[row.label, *(self._cell(i, column) for column in columns)] for i, row in rows]
-        table = markdown_table(["", *(COLUMNS[column].heading for column in columns)], lines)
+        table = markdown_table(["", *(COLUMNS[column][0] for column in columns)], lines)
         legend = LEGEND.format(videos=len(self.rows[-1].videos))
         return "\n".join([table, "", legend, *self._ranks(columns)])
 
@@ -54,8 +100,8 @@ class Answer:
         """One line for each row of shuffles: how many of them are below Head Forcing in every column."""
         lines = []
         for i, (row, measured) in enumerate(zip(self.question.rows, self.rows, strict=True)):
-            found = {c: self.compared(i, c) for c in columns if not COLUMNS[c].planned}
-            told = [f"{COLUMNS[c].heading} {test.below[0]}" for c, test in found.items() if test and test.below]
+            found = {c: self.compared(i, c) for c in columns if c != PLANNED}
+            told = [f"{COLUMNS[c][0]} {test.below[0]}" for c, test in found.items() if test and test.below]
             if measured.shuffles:
                 lines.append(
                     f"{row.label}: each of {len(measured.shuffles)} shuffles on all videos; of them below the last "
@@ -64,13 +110,13 @@ class Answer:
         return lines
 
     def _cell(self, row: int, column: str) -> str:
-        interval, form, test = self.interval(row, column), COLUMNS[column].form, self.compared(row, column)
+        interval, test = self.interval(row, column), self.compared(row, column)
         if interval is None:
             return "–"
-        mean = form(interval.mean)
-        if COLUMNS[column].planned:
-            return mean
-        shown = interval.text(form)
+        if column == PLANNED:
+            return f"{interval.mean:.3g}"
+        form = f"{{:.{COLUMNS[column][1]}f}}".format
+        shown, mean = interval.text(form), form(interval.mean)
         return shown if test is None or not test.clear else shown.replace(mean, f"{mean}†", 1)
 
     @cached_property
