@@ -21,10 +21,11 @@ IN_FILE = "in file"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadProfile",
-            display_name="Load Head Profile",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadProfile",
+            "Load Head Profile",
+            "loaders",
+            aliases="head roles, attention heads, KV cache",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 helpers.explain(
@@ -54,7 +55,6 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
@@ -69,9 +69,8 @@ class LoadHeadProfile(io.ComfyNode):
         if profile == AUTO:
             anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
             local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(
-                AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule), helpers.no_picture()
-            )
+            found = AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule)
+            return io.NodeOutput(found, helpers.no_picture())
         loaded = load_profile(_path(profile))
         if anchor_percent >= 0 or local_percent >= 0:
             loaded = loaded.with_thresholds(

@@ -87,7 +87,7 @@ def _of_file(path: Path) -> _Video:
     latents = load_latents(path)
     most = video_frames_of(len(latents))
     try:
-        about = json.loads(read_weights(path)[2].get("head_forcing", "{}"))
+        about = json.loads(read_weights(path)[1].get("head_forcing", "{}"))
         video_frames = int(about.get("video_frames", most))
         restarts = tuple(map(int, about.get("restart_frames", ())))
         if not 1 <= video_frames <= most or not all(0 <= frame < len(latents) for frame in restarts):

@@ -22,7 +22,7 @@ class ProfileSetup:
         blocks: number of blocks of every rollout; those from `first_block` on are measured.
         window_frames: latent frames in every head's context, sink and current block included.
 
-    Raises HeadForcingError for impossible values.
+    Raises HeadForcingError without prompts.
     """
 
     fingerprint: str
@@ -45,15 +45,6 @@ class ProfileSetup:
     def __post_init__(self) -> None:
         if not self.prompts:
             raise HeadForcingError("profiling needs at least one prompt")
-        if self.first_block < 1:
-            raise HeadForcingError(f"first_block must be at least 1 (block 0 has no context), got {self.first_block}")
-        if self.blocks <= self.first_block:
-            raise HeadForcingError(
-                f"profiling measures from block {self.first_block + 1} on, but the rollout has only {self.blocks} "
-                "blocks; make it longer"
-            )
-        if self.window_frames < self.sink_frames + 2 * self.frames_per_block:
-            raise HeadForcingError(f"window_frames must hold a sink and two blocks, got {self.window_frames}")
 
     @classmethod
     def of(
@@ -67,36 +58,22 @@ class ProfileSetup:
         **options: Any,
     ) -> ProfileSetup:
         """The setup for a model's config and schedule, width and height in `size`; `options` are other attributes."""
-        return cls(
-            fingerprint,
-            config.num_layers,
-            config.num_heads,
-            prompts,
-            blocks,
-            family.sigmas,
-            family.frames_per_block,
-            *size,
-            first_block_sigmas=family.first_block_sigmas,
-            solver=family.solver,
-            **options,
-        )
+        model = (fingerprint, config.num_layers, config.num_heads)
+        more = {"first_block_sigmas": family.first_block_sigmas, "solver": family.solver, **options}
+        return cls(*model, prompts, blocks, family.sigmas, family.frames_per_block, *size, **more)
 
     @property
     def schedule(self) -> Schedule:
         """The noise levels of the rollout."""
         return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas, self.solver)
 
-    @property
-    def policy(self) -> CachePolicy:
-        """The cache policy of the rollout, equal for all heads."""
-        recent = self.window_frames - self.sink_frames - self.frames_per_block
-        return CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
-
     def shape(self, config: WanConfig) -> CacheShape:
-        """The cache shape of one rollout."""
+        """The cache shape of one rollout, with the same policy for all heads."""
         every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
+        recent = self.window_frames - self.sink_frames - self.frames_per_block
+        policy = CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
         sizes = (*self.latent_size(config), self.frames_per_block, self.blocks * self.frames_per_block)
-        return CacheShape.for_model(config, every_head, self.policy, *sizes)
+        return CacheShape.for_model(config, every_head, policy, *sizes)
 
     def latent_size(self, config: WanConfig) -> tuple[int, int]:
         """Height and width of the latents."""

@@ -89,26 +89,23 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
 
     Where returns were measured these are the heads that retrieve and are no memory heads, else `misnamed_heads`.
     """
-    if profile.returns is not None:
+    if profile.returns is None:
+        wrong = misnamed_heads(profile)
+    else:
         wrong = [(i, j) for i, j in retrieving_heads(profile) if profile.roles[i][j] != HeadRole.MEMORY]
-        if not wrong:
-            return []
-        layer, head = wrong[0]
-        share, role = profile.returns[layer][head], profile.roles[layer][head]
-        return [
-            f"{len(wrong)} heads that look up the earlier visit of a scene are not memory heads; the first is layer "
-            f"{layer}, head {head} (called {role}; {share:.0%} to the visit). "
-            "Choose the rule `function`, or head_forcing_scenes, which gives scenes back to anchors, too."
-        ]
-    wrong = misnamed_heads(profile)
-    if not wrong or profile.shares is None:
+    if not wrong:
         return []
     layer, head = wrong[0]
-    sink, middle, _ = profile.shares[layer][head]
-    one = f"layer {layer}, head {head} (called {profile.roles[layer][head]}; {middle:.0%} there, {sink:.0%} on "
+    if profile.returns is not None:
+        does, share = "look up the earlier visit of a scene", f"{profile.returns[layer][head]:.0%} to the visit"
+        advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
+    else:
+        sink, middle, _ = (profile.shares or ())[layer][head]
+        does = "give the middle of the context more than most memory heads do"
+        share, advice = f"{middle:.0%} there, {sink:.0%} on the first frame", "which makes memory heads of them"
     return [
-        f"{len(wrong)} heads that give the middle of the context more than most memory heads do are not memory heads; "
-        f"the first is {one}the first frame). The rule `function` makes memory heads of those that look there most."
+        f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head {head} (called "
+        f"{profile.roles[layer][head]}; {share}). Choose the rule `function`, {advice}."
     ]
 
 

@@ -30,11 +30,6 @@ PUBLISHED_STABILITY = {
 }
 
 
-_TENSORS = ("sums", "counts")
-_QUERIES = "query_sums"
-_RETURNS = "returns"
-
-
 class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
 
@@ -70,12 +65,13 @@ class HeadShares:
             mine, theirs = asdict(self.setup), asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
-        for name in _TENSORS:
-            vars(self)[name].add_(vars(other)[name])
+        self.sums += other.sums
+        self.counts += other.counts
         self.returns += other.returns * ~self._has_returns[:, None, None]
-        if other.query_sums is not None:
-            measured = self.query_sums
-            self.query_sums = other.query_sums.clone() if measured is None else measured + other.query_sums
+        if self.query_sums is None or other.query_sums is None:
+            self.query_sums = self.query_sums if other.query_sums is None else other.query_sums.clone()
+        else:
+            self.query_sums += other.query_sums
 
     @property
     def _has_returns(self) -> Tensor:
@@ -119,21 +115,14 @@ class HeadShares:
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
-        setup = self.setup
+        setup, returns = self.setup, self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
-        returns = self.returns[self._has_returns]
-        measured = {
-            "fingerprint": setup.fingerprint,
-            "window_frames": setup.window_frames,
-            "sink_frames": setup.sink_frames,
-            "rope": setup.rope,
-            "prompts": int((self.counts.flatten(1).sum(dim=1) > 0).sum()),
+        kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
+        measured = {key: vars(setup)[key] for key in kept} | {
+            "prompts": int(self.counts.flatten(1).any(dim=1).sum()),
             "prompts_hash": setup.prompts_hash,
-            "blocks": setup.blocks,
-            "first_block": setup.first_block,
             "steps": len(setup.sigmas),
             "size": f"{setup.width}x{setup.height}",
-            "seed": setup.seed,
         }
         if len(returns):
             even = ReturnStory.of(setup, 0).even_share(setup.frames_per_block)
@@ -148,9 +137,21 @@ class HeadShares:
             local_fraction,
             measured=measured,
             provenance=provenance or {},
-            queries=stored_queries(self.query_sums, self.counts),
+            queries=self._mean_queries(),
             returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
         )
+
+    def _mean_queries(self) -> Queries | None:
+        """The statistics of a profile, averaged over steps and blocks, then prompts, with four significant digits.
+
+        None where a measured prompt has none.
+        """
+        passes = self.counts.flatten(1).sum(dim=1)
+        used = passes > 0
+        if self.query_sums is None or not self.query_sums[used].flatten(1).any(dim=1).all():
+            return None
+        means = (self.query_sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
+        return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())
 
     def stability(self) -> dict[str, dict[str, float]]:
         """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
@@ -185,10 +186,10 @@ class HeadShares:
     def save(self, path: str | Path) -> None:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
-        names = _TENSORS if self.query_sums is None else (*_TENSORS, _QUERIES)
-        names = (*names, _RETURNS) if self._has_returns.any() else names
+        tensors = {"sums": self.sums, "counts": self.counts, "returns": self.returns}
         with replacing(path) as temporary:
-            temporary.write_bytes(save({name: vars(self)[name] for name in names}, tags))
+            more = {} if self.query_sums is None else {"query_sums": self.query_sums}
+            temporary.write_bytes(save(tensors | more, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -196,41 +197,17 @@ class HeadShares:
         check_regular(path)
         try:
             with safe_open(path, "pt") as file:
-                setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
-                queries = file.get_tensor(_QUERIES) if _QUERIES in file.keys() else None
-                tensors |= {_RETURNS: file.get_tensor(_RETURNS)} if _RETURNS in file.keys() else {}
-            version = setup.pop("format_version")
-            if version != FORMAT_VERSION:
-                raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
-            setup = {key: tuple(value) if isinstance(value, list) else value for key, value in setup.items()}
+                setup: dict[str, Any] = json.loads(file.metadata()["head_shares"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            if (version := setup.pop("format_version")) != FORMAT_VERSION:
+                raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
+            setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-        except HeadForcingError:
-            raise
-        except Exception as error:  # OSError, KeyError, TypeError, or an exception class of safetensors
+            shares.query_sums = tensors.get("query_sums")
+            for name in ("sums", "counts", "returns"):
+                if tensors[name].shape != vars(shares)[name].shape:
+                    raise ValueError(f"its {name} do not fit its setup")
+                setattr(shares, name, tensors[name])
+        except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
-        for name, tensor in tensors.items():
-            expected = vars(shares)[name]
-            fits = (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-            if not fits or not tensor.isfinite().all() or (tensor < 0).any():
-                raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")
-            setattr(shares, name, tensor)
-        if queries is not None:
-            axes = (len(shares.setup.prompts), *shares.sums.shape[3:5], 3)
-            if queries.ndim != 5 or queries.shape[:4] != axes or not queries.isfinite().all():
-                raise HeadForcingError(f"{path} is damaged: its {_QUERIES} do not fit its setup")
-            shares.query_sums = queries.double()
         return shares
-
-
-def stored_queries(sums: Tensor | None, counts: Tensor) -> Queries | None:
-    """The statistics for a profile, averaged over steps and blocks, then prompts, with four significant digits.
-
-    None where a measured prompt has none. `counts [prompts, ...]` are the measured passes.
-    """
-    passes = counts.flatten(1).sum(dim=1)
-    used = passes > 0
-    if sums is None or not sums[used].flatten(1).any(dim=1).all():
-        return None
-    means = (sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
-    return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())

@@ -19,7 +19,7 @@ from ..report.drift import Progress, report_video
 from ..report.learned.base import Numbers, Panel
 from ..report.metrics import METRICS
 from ..video.grid import write_grid
-from ..video.stream import VideoInfo
+from ..video.writer import VideoInfo
 from .describe import format_bytes, markdown_table
 from .options import RenderOptions
 from .plan import RenderPlan
@@ -154,7 +154,7 @@ def measured(
     """Measure the finished video of a plan, with these metrics, too."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
-    report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress, panel=panel)
+    report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
     return Compared(
         entry,
         seed,

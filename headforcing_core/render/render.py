@@ -26,7 +26,7 @@ from ..rollout.noise import SeededNoise
 from ..runs.folder import RunFolder
 from ..versions import versions
 from ..video.queue_thread import QueueThread
-from ..weights.finite import first_not_finite
+from ..weights.containers import first_not_finite
 from .job import RenderJob, about_story
 from .plan import RenderPlan
 from .result import RenderResult

@@ -18,7 +18,7 @@ from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
-    from ..video.stream import VideoInfo
+    from ..video.writer import VideoInfo
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from ..errors import HeadForcingError
 from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..rollout.loop import Block
-from ..video.background import BackgroundStream
-from ..video.stream import StreamingDecoder, VideoInfo, VideoStream
+from ..video.stream import StreamingDecoder, VideoStream
+from ..video.writer import VideoInfo
 from ..weights.containers import WRITABLE, read_weights
 from .job import file_tags
 from .plan import RenderPlan
@@ -72,13 +72,12 @@ class VideoFile(Listener):
         self.info: VideoInfo | None = None
         self.failure: str | None = None
         self.video: VideoStream
-        self.stream: VideoStream | BackgroundStream
         self._stack = ExitStack()
 
     def __enter__(self) -> Any:
         with ExitStack() as stack:
             path, partial = self.claim(stack)
-            self.stream = self.video = VideoStream(
+            self.video = VideoStream(
                 path,
                 self.decoder(),
                 self.plan.timeline.clock.fps,
@@ -86,10 +85,10 @@ class VideoFile(Listener):
                 self.scale,
                 self.tags,
                 partial=partial,
+                background=self.background,
+                while_waiting=self.while_waiting,
             )
-            if self.background is not None:
-                self.stream = BackgroundStream(self.video, self.background, self.while_waiting)
-            stack.enter_context(self.stream)
+            stack.enter_context(self.video)
             self._stack = stack.pop_all()
         return self
 
@@ -104,11 +103,10 @@ class VideoFile(Listener):
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         """Raise the error of the decoding thread, if there is one."""
-        if isinstance(self.stream, BackgroundStream):
-            self._attempt(self.stream.check)
+        self._attempt(self.video.check)
 
     def add(self, block: Block) -> None:
-        self._attempt(lambda: self.stream.add(self.to_decoder(block.latents)))
+        self._attempt(lambda: self.video.add(self.to_decoder(block.latents)))
 
     def to_decoder(self, latents: Tensor) -> Tensor:
         """Latents `[frames, 16, h, w]` as the decoder takes them."""
@@ -130,7 +128,7 @@ class VideoFile(Listener):
 
     def complete(self) -> None:
         """Write the end of the file."""
-        info = self.stream.finish()
+        info = self.video.finish()
         self._stack.close()
         self.info = info
 
@@ -177,7 +175,7 @@ def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor
     Raises HeadForcingError for another file, other shapes and types, and NaN and infinity.
     """
     try:
-        latents = read_weights(Path(path))[1].get("latents")
+        latents = read_weights(Path(path))[0].get("latents")
     except HeadForcingError as error:
         raise HeadForcingError(f"{path} is not a latents file written by this program: {error}") from error
     if not (

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .learned.base import Metric, Numbers
-from .meter import REFERENCE_SECONDS, DriftMeter, color_drift, flicker
-from .thumbnails import Repetition, repetition, self_similarity
+from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
+from .thumbnails import repetition, self_similarity
 
 Array = NDArray[np.float64]
 
@@ -23,10 +23,8 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 class Measured:
     """Measurements of a video or of its beginning, from which metrics are computed.
 
-    Attributes:
-        sums: the columns of `meter.FIELDS`, one value per second.
-        thumbnails: `[n, h, w, 3]`, `spacing_seconds` apart.
-        switches: start times of new prompts, in seconds.
+    `sums` are the columns of `meter.FIELDS`, one value per second; `thumbnails` are `[n, h, w, 3]`, `switches` start
+    times of new prompts in seconds.
     """
 
     sums: Mapping[str, Array]
@@ -36,7 +34,7 @@ class Measured:
     switches: Sequence[float] = ()
 
     @cached_property
-    def repetition(self) -> Repetition:
+    def repetition(self) -> tuple[float, float | None]:
         return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
 
     def per_frame(self, field: str) -> Array:
@@ -49,8 +47,9 @@ class Measured:
 
     @property
     def flicker(self) -> float | None:
+        """VBench's temporal flickering formula, which VBench applies to static videos only."""
         change = self.mean("change")
-        return None if change is None else flicker(change)
+        return None if change is None else (255 - change) / 255
 
     def seam(self, kind: str) -> float | None:
         """Mean change at the transitions of a kind, over that inside blocks."""
@@ -121,7 +120,7 @@ GROUPS: dict[str, list[DriftMetric]] = {
     ],
     "Change at a boundary divided by change inside blocks (1 is seamless)": [
         DriftMetric("edge_ratio", "block boundaries", _two, lambda m: m.seam("edge"),
-                    "block boundaries (1: seamless)", "block edges"),
+                    "block edges (1: seamless)", "block edges"),
         DriftMetric("switch_ratio", "prompt switches", _two, lambda m: m.seam("switch")),
         DriftMetric("frame_ratio", "latent frame boundaries, over change inside them", _two, lambda m: m.frame_seam),
         DriftMetric("period_ratio", "every 21 latent frames (5 s)", _two, lambda m: m.seam("period")),
@@ -155,9 +154,9 @@ GROUPS: dict[str, list[DriftMetric]] = {
                     lambda m: m.largest("freeze_run") / m.fps, "longest freeze, s", "longest freeze, s"),
     ],
     "Repetition after more than 2 s (1 is a loop, 0 is none)": [
-        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition.similarity,
+        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition[0],
                     "repetition (1: a loop)"),
-        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition.lag_seconds),
+        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition[1]),
     ],
 }  # fmt: skip
 METRICS = [metric for group in GROUPS.values() for metric in group]

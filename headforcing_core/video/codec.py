@@ -31,9 +31,9 @@ def load_codec(
 ) -> FrameCodec:
     """Load the decoder of a VAE file, and its encoder if `encodes`, which tiny decoders do not have.
 
-    Files of the VAE are ComfyUI's, Wan's own or (2.1) diffusers'; dimensions are inferred from the tensors. `decoder`
-    is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of file, before
-    weights are read.
+    Files of the VAE are ComfyUI's or Wan's own; dimensions are inferred from the tensors. `decoder` is one of
+    `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of file, before weights
+    are read.
     """
     tensors = read_tensors(path)
     name = decoder_name(tensors, path.name, decoder, encodes)
@@ -43,13 +43,13 @@ def load_codec(
             tiny = TinyDecoder(widths or tiny_decoder.WIDTHS, latents)
         wan_vae.fill(tiny, tensors, path, device, dtype, "a complete tiny decoder", " or ".join(NORMALISED))
         return FrameCodec(partial(TinyVideoDecoder, tiny.prepare(), name), nn.ModuleList([tiny]))
-    weights, latents = wan_vae.check_tensors(path, tensors)
+    latents = wan_vae.latents_of(path, tensors)
     expected = f"a complete Wan {'2.1' if latents is WAN21 else '2.2'} VAE", wan_vae.WANTED[latents]
-    wan, encoder = _networks(latents, wan_vae.base_widths(weights, latents), encodes)
-    network = nn.ModuleDict({"decoder": wan_vae.fill(wan, weights, path, device, dtype, *expected)})
+    wan, encoder = _networks(latents, wan_vae.base_widths(tensors, latents), encodes)
+    network = nn.ModuleDict({"decoder": wan_vae.fill(wan, tensors, path, device, dtype, *expected)})
     wan.prepare()
     if encoder is not None:
-        network["encoder"] = wan_vae.fill(encoder, weights, path, device, dtype, *expected)
+        network["encoder"] = wan_vae.fill(encoder, tensors, path, device, dtype, *expected)
     encode = None if encoder is None else partial(wan_vae.encode, encoder)
     return FrameCodec(partial(wan_vae.WanVideoDecoder, wan, park=park), network, encode)
 
@@ -75,9 +75,8 @@ def decoder_memory(
         if decoder_name(tensors, path.name, decoder, encodes) != "wan":
             wan_vae.check_fits(path, found := tiny_decoder.tiny_latents(tensors), latents)
             return tiny_decoder.decoder_memory(size, dtype, tiny_decoder.tiny_widths(tensors), found)
-        weights, found = wan_vae.check_tensors(path, tensors)
-        wan_vae.check_fits(path, found, latents)
-        bases = wan_vae.base_widths(weights, found)
+        wan_vae.check_fits(path, found := wan_vae.latents_of(path, tensors), latents)
+        bases = wan_vae.base_widths(tensors, found)
     wan, encoder = _networks(found, bases, encodes)
     with torch.device("meta"):
         wan.to(dtype).prepare()

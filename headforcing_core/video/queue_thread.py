@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
@@ -44,16 +44,22 @@ class QueueThread(Generic[Item]):
         self._queue: queue.Queue[Item | None] = queue.Queue(length)
         self._error: BaseException | None = None
         self._abandoned = False
+        # `work` as an argument, which a thread that has ended lets go of: it may hold what holds this
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"head forcing {name}", daemon=True)
 
     def __enter__(self) -> QueueThread[Item]:
         self._thread.start()
         return self
 
-    def __exit__(self, error_type: type[BaseException] | None, *error: object) -> None:
-        self._wait()
+    def __exit__(self, error_type: type[BaseException] | None, *error: Any) -> None:
+        self._end()
         if error_type is None:
             self.check()
+
+    def check(self) -> None:
+        """Raise the error of the thread, if there is one."""
+        if self._error is not None:
+            raise self._error
 
     def put(self, item: Item) -> None:
         """Queue an item."""
@@ -72,7 +78,7 @@ class QueueThread(Generic[Item]):
 
     def finish(self) -> None:
         """Wait until the queue is empty; no item may follow."""
-        self._wait()
+        self._end()
         self.check()
 
     def abandon(self) -> None:
@@ -82,12 +88,7 @@ class QueueThread(Generic[Item]):
             self._queue.put(None)
         self._thread.join()
 
-    def check(self) -> None:
-        """Raise the error of the thread, if there is one."""
-        if self._error is not None:
-            raise self._error
-
-    def _wait(self) -> None:
+    def _end(self) -> None:
         self._put(None)
         while self._thread.is_alive():
             self._while_waiting()

@@ -10,7 +10,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import av
 import numpy as np
@@ -26,22 +26,17 @@ from .sound import Sound, sound_of_file
 # the 16 ms between the frames of usual files.
 _ROUNDING = 0.004
 MAX_START_SECONDS = 30.0  # of video frames in memory
+_PLAYS = "give a video that plays elsewhere"
 
 
 @dataclass(frozen=True)
 class Clock:
-    """The times, in seconds, at which the video frames of a file are shown, in order.
-
-    Attributes:
-        end: when the last one ends.
-        fps: frames per second, as the file states them where that fits, else by the mean.
-        timed: whether the file has timestamps.
-    """
+    """The times, in seconds, at which the video frames of a file are shown, in order."""
 
     times: list[float]
-    end: float
-    fps: float
-    timed: bool = True
+    end: float  # of the last one
+    fps: float  # as the file states it where that fits, else the mean
+    timed: bool = True  # the file has timestamps
 
     @classmethod
     def of(cls, source: VideoSource) -> Clock:
@@ -52,13 +47,13 @@ class Clock:
             shown: list[tuple[int | None, int | None]] = []
             try:
                 for packet in container.demux(stream):
-                    if packet.size and not getattr(packet, "is_discard", False):
+                    if packet.size and not packet.is_discard:
                         shown.append((packet.pts, packet.duration))
             except av.error.FFmpegError as error:
                 raise _damage_error(source, error) from error
             unit = float(stream.time_base or 0)
         if not shown:
-            raise HeadForcingError(f"{name_of(source)} holds no video frames: give a video that plays elsewhere")
+            raise HeadForcingError(f"{name_of(source)} holds no video frames: {_PLAYS}")
         if not unit or any(pts is None for pts, _ in shown):
             times = [place / rate for place in range(len(shown))]
             return cls(times, times[-1] + 1 / rate, rate, timed=False)
@@ -130,19 +125,13 @@ def read_section(
 
 @dataclass(frozen=True)
 class Footage:
-    """The frames of a video, at a constant rate, and its sound.
-
-    Attributes:
-        video_frames: their number.
-        read: from a frame on all frames, one by one, `[height, width, 3]`, uint8 or in 0..1.
-        sound: None where there is none.
-    """
+    """The frames of a video, at a constant rate, and its sound, if it has any."""
 
     video_frames: int
     fps: float
     width: int
     height: int
-    read: Callable[[int], Iterator[Tensor]]
+    read: Callable[[int], Iterator[Tensor]]  # all frames from one on, one by one, `[h, w, 3]`, uint8 or in 0..1
     sound: Sound | None = None
 
     @classmethod
@@ -191,32 +180,28 @@ def read_frames(
     With a `size` (width, height) they are fitted to it, in 0..1. Raises HeadForcingError for a file that is damaged
     there.
     """
-    for frame, aspect, count in _frames(source, clock, times):
-        turns = round(getattr(frame, "rotation", 0) / 90) % 4  # counterclockwise; older versions of PyAV do not say
+    # from the last key frame before them, if the file's index leads there
+    for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
+        frames = _decoded(source, clock, times, seeks)
+        if (first := next(frames, None)) is not None:
+            break
+    if first is None:
+        raise HeadForcingError(f"{name_of(source)} holds no video frames that can be decoded: {_PLAYS}")
+    for frame, aspect, count in chain([first], frames):
+        turns = round(frame.rotation / 90) % 4  # counterclockwise
         pixels = torch.from_numpy(np.ascontiguousarray(np.rot90(frame.to_ndarray(format="rgb24"), turns)))
         if size is not None:
             pixels = fit(pixels[None].float() / 255, *size, 1 / aspect if turns % 2 else aspect)[0]
         yield from [pixels] * count
 
 
-def _frames(source: VideoSource, clock: Clock, times: list[float]) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """The frames that are shown at some of these times, the aspect of their pixels, and at how many times."""
-    # from the last key frame before them, if the file's index leads there
-    for seeks in (True, False) if clock.timed and times[0] > 1 else (False,):
-        frames = _decoded(source, clock, times, seeks)
-        if (first := next(frames, None)) is not None:
-            yield first
-            yield from frames
-            return
-    raise HeadForcingError(
-        f"{name_of(source)} holds no video frames that can be decoded: give a video that plays elsewhere"
-    )
-
-
 def _decoded(
     source: VideoSource, clock: Clock, times: list[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """Decode as `_frames`, once; nothing if the decoder began too late or gave nothing."""
+    """The frames that are shown at some of these times, the aspect of their pixels, and at how many times.
+
+    None if the decoder began too late or gave nothing.
+    """
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
     with _open(source) as container:
@@ -252,5 +237,4 @@ def _open(source: VideoSource) -> av.container.InputContainer:
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:
-    advice = "give a video that plays elsewhere, or another section"
-    return HeadForcingError(f"{name_of(source)} is damaged ({error}): {advice}")
+    return HeadForcingError(f"{name_of(source)} is damaged ({error}): {_PLAYS}, or another section")

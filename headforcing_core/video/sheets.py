@@ -20,7 +20,7 @@ from .reader import open_video
 MAX_PROMPTS = 12  # of a story that has a column each
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
 BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
-_DIM, _DIMMER = (150, 154, 164), (140, 144, 154)
+_DIM = (150, 154, 164)
 _COLOURS = ((86, 156, 255), (255, 159, 64), (90, 200, 130), (226, 110, 170), (240, 208, 80), (150, 130, 255))
 _MARGIN, _STRIP = 16, 28  # pixels; a strip of prompts
 _ROUNDING = 0.004  # seconds by which containers round timestamps at worst
@@ -68,10 +68,10 @@ def contact_sheet(
     """
     with open_video(video_path) as container:
         stream = container.streams.video[0]
-        rate, frames = float(stream.average_rate or VIDEO_FPS), max(_count(stream), 1)
+        rate = float(stream.average_rate or VIDEO_FPS)
+        # estimated from the duration where the container does not store it
+        frames = max(stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * rate), 1)
         size = f"{stream.width} x {stream.height} pixels"
-    length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
-    title = f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}"
     count = min(columns * rows, frames)
     times = [round(i * (frames - 1) / max(count - 1, 1)) / rate for i in range(count)]
     tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
@@ -80,7 +80,8 @@ def contact_sheet(
     step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
     width = 2 * _MARGIN + len(lines[0]) * step - gap
     sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
-    sheet.write(_MARGIN, _MARGIN, title, 17, width - 2 * _MARGIN)
+    length = f"{frames / rate:.1f} s \u00b7 {frames} frames at {rate:g} fps"
+    sheet.write(_MARGIN, _MARGIN, f"{Path(video_path).name} \u00b7 {length} \u00b7 {size}", 17, width - 2 * _MARGIN)
     # whole seconds would repeat on adjacent tiles of a short video
     tenths = tiles[-1][0] < len(tiles) - 1
     begun: set[int] = set()
@@ -92,7 +93,7 @@ def contact_sheet(
             if prompt >= 0:
                 start, text = prompts[prompt]
                 sheet.mark(left, top + _STRIP - 7, right - gap, 4, prompt)
-                shown, ink = (text, _DIMMER) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
+                shown, ink = (text, _DIM) if prompt in begun else (f"{_stamp(start)}  {text}", BRIGHT)
                 sheet.write(left, top + 1, shown, 14, right - gap - left, ink)
                 begun.add(prompt)
             left = right
@@ -113,10 +114,8 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
         prompts: (start in seconds, text) in order; of more than twelve the first are drawn.
         seconds: length of the videos.
 
-    Raises HeadForcingError without videos or prompts, and for an unreadable video.
+    Raises HeadForcingError for an unreadable video.
     """
-    if not videos or not prompts:
-        raise HeadForcingError(f"a comparison needs videos and prompts, got {len(videos)} and {len(prompts)}")
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
     times = [start + min(AFTER_SECONDS, (starts[i + 1] - start) / 2) for i, start in enumerate(starts[: len(texts)])]
@@ -162,11 +161,6 @@ def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> 
     """A frame as an image of this width, in its own proportions where no height is given."""
     height = height or max(1, round(width * frame.height / frame.width))
     return frame.to_image(width=width, height=height, interpolation="AREA" if frame.width > width else "POINT")
-
-
-def _count(stream: av.VideoStream) -> int:
-    """Number of video frames, estimated from the duration where the container does not store it."""
-    return stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * (stream.average_rate or 0))
 
 
 def _frames_at(path: Path, times: Sequence[float], width: int) -> list[Image.Image]:

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,9 +19,10 @@ from ..errors import HeadForcingError
 from ..files import check_writable
 from ..timeline.clock import VIDEO_FPS
 from .queue_thread import HostCopy, QueueThread, arrived, to_host
-from .writer import VideoWriter, find_encoder, to_uint8
+from .writer import VideoInfo, VideoWriter, find_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
+WAITING_BLOCKS = 4  # that a background stream has not decoded yet
 
 
 class StreamingDecoder(Protocol):
@@ -74,17 +74,6 @@ class Chunks:
             yield held
 
 
-@dataclass(frozen=True)
-class VideoInfo:
-    """A written video file: number of video frames, length in seconds, size in pixels."""
-
-    path: Path
-    video_frames: int
-    seconds: float
-    width: int
-    height: int
-
-
 class VideoStream:
     """A video file that is written while latents arrive. Use as a context manager; `finish` completes the file.
 
@@ -95,9 +84,13 @@ class VideoStream:
         scale: integer factor by which frames are enlarged, for the toy model.
         crf, metadata, partial: as in `VideoWriter`.
         on_progress: gets the number of video frames so far.
+        background: decode in a thread of its own, too, so that `add` waits neither for it nor for a GPU: the device of
+            the decoder, which gets a CUDA stream of its own there. None decodes in `add`.
+        while_waiting: called every 0.1 s while a call waits for that thread; may raise, for example to cancel.
 
     Attributes:
-        metadata: may be changed until `finish`; a file that is still growing has what was there at its beginning.
+        path, metadata: may be changed until the end of the `with` block; a file that is still growing has the tags that
+            were there at its beginning.
     """
 
     def __init__(
@@ -108,9 +101,11 @@ class VideoStream:
         video_frames: int | None = None,
         scale: int = 1,
         metadata: Mapping[str, str] | None = None,
-        on_progress: Callable[[int], None] | None = None,
+        on_progress: Callable[[int], None] = lambda video_frames: None,
         crf: int = 18,
         partial: Path | None = None,
+        background: torch.device | None = None,
+        while_waiting: Callable[[], None] = lambda: None,
     ):
         if video_frames is not None and video_frames < 1:
             raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
@@ -123,9 +118,13 @@ class VideoStream:
         self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
         if scale > 1:  # even squares: less than half the time, and a quarter more bytes
             self._options["preset"] = "ultrafast"
-        self._on_progress = on_progress or (lambda video_frames: None)
+        self._on_progress = on_progress
         self._writer: VideoWriter | None = None
         self._encoder: QueueThread[HostCopy] | None = None
+        self._background = background
+        self._thread: QueueThread[HostCopy] | None = None
+        if background is not None:
+            self._thread = QueueThread("video", self._decode, WAITING_BLOCKS, while_waiting)
         self._chunks, self._decoded = Chunks(), 0  # video frames so far
 
     @property
@@ -137,9 +136,15 @@ class VideoStream:
         self.decoder.reset()
         self._stack = ExitStack()
         self._stack.callback(self.decoder.reset)
+        if self._thread is not None and self._background is not None:
+            if self._background.type == "cuda":  # this thread's stream may still be loading the decoder's weights
+                self._loaded_by = torch.cuda.current_stream(self._background)
+            self._thread.__enter__()
         return self
 
-    def __exit__(self, *error) -> None:
+    def __exit__(self, *error: Any) -> None:
+        if self._thread is not None:
+            self._thread.abandon()
         self._stack.__exit__(*error)
 
     def end_after(self, video_frames: int) -> None:
@@ -147,21 +152,51 @@ class VideoStream:
         self._limit = video_frames
 
     def add(self, latents: Tensor) -> None:
-        """Decode and write the next latent frames `[frames, 16, h, w]`."""
+        """Decode and write the next latent frames `[frames, 16, h, w]`, or queue them."""
+        if self._thread is None:
+            self._add(latents)
+        else:
+            self._thread.put(to_host(latents))
+
+    def check(self) -> None:
+        """Raise the error of the decoding thread, if there is one."""
+        if self._thread is not None:
+            self._thread.check()
+
+    def finish(self) -> VideoInfo:
+        """Write the remaining frames. The file appears at `path`, which may be changed until then, after the `with`."""
+        if self._thread is None:
+            self._end()
+        else:
+            self._thread.finish()
+        assert self._writer is not None
+        self._on_progress(self.video_frames)
+        self._writer.path, self._writer.metadata = self.path, self.metadata
+        return self._writer.info
+
+    def _decode(self, copies: Iterator[HostCopy]) -> None:
+        # inference mode and the CUDA stream are per thread; without its own stream decoding would run between the
+        # sampler's kernels instead of beside them
+        gpu_stream: Any = nullcontext()
+        if self._background is not None and self._background.type == "cuda":
+            own = torch.cuda.Stream(self._background)
+            own.wait_stream(self._loaded_by)
+            gpu_stream = torch.cuda.stream(own)
+        with torch.inference_mode(), gpu_stream:
+            for block in arrived(copies):
+                self._add(block)
+            self._end()
+
+    def _add(self, latents: Tensor) -> None:
         for chunk in self._chunks.add(latents):
             self._write(chunk)
 
-    def finish(self) -> VideoInfo:
-        """Write the remaining frames. The file appears at `path`, which may be changed until now, after the `with`."""
+    def _end(self) -> None:
         for chunk in self._chunks.rest():
             self._write(chunk)
-        if self._writer is None or self._encoder is None:
+        if self._encoder is None:
             raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
         self._encoder.finish()
-        self._on_progress(self.video_frames)
-        writer, count = self._writer, self.video_frames
-        writer.path, writer.metadata = self.path, self.metadata
-        return VideoInfo(self.path, count, count / self.fps, writer.width, writer.height)
 
     def _write(self, chunk: Tensor) -> None:
         left = self._limit - self._decoded

@@ -130,15 +130,13 @@ def tiny_latents(weights: Mapping[str, Tensor]) -> LatentFormat:
 def decoder_memory(
     size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] | None = None, latents: LatentFormat = WAN21
 ) -> DecoderMemory:
-    """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels.
-
-    The peak is reached in the last level: the frames made, and enlarged, or their input with the frame before.
-    """
+    """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels."""
     widths = widths or WIDTHS
     with torch.device("meta"):
         weights = sum(weight.numel() for weight in TinyDecoder(widths, latents).parameters()) * dtype.itemsize
     pixels = (size[0] // latents.stride) * (size[1] // latents.stride)  # of the latents
     held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
+    # the peak is in the last level: the frames made, and enlarged, or their input with the frame before
     last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
     frames = CHUNK_FRAMES if latents is WAN21 else LONG_CHUNK_FRAMES
     made = pixels * 4 * frames * 3 * latents.stride**2 * torch.float32.itemsize

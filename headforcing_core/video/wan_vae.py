@@ -5,7 +5,6 @@ The encoder's weights are read only where video frames are encoded: start frames
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from ..errors import HeadForcingError
 from ..model.latents import WAN21, WAN22, LatentFormat, latent_format
-from ..weights.finite import is_finite
-from . import wan_decoder
+from ..weights.containers import is_finite
 from .wan_decoder import Features
 from .wan_encoder import WanEncoder
 
@@ -43,26 +41,6 @@ WANTED = {
 }
 # base widths of the decoder and the encoder of the released models
 BASES = {WAN21: (96, 96), WAN22: (256, 160)}
-# Names of diffusers, which numbers the layers of the decoder's levels apart, and what they are in Wan's own file.
-_DIFFUSERS = (
-    (r"^quant_conv\.", "conv1."),
-    (r"^post_quant_conv\.", "conv2."),
-    (r"\.conv_in\.", ".conv1."),
-    (r"\.norm_out\.", ".head.0."),
-    (r"\.conv_out\.", ".head.2."),
-    (r"\.mid_block\.resnets\.0\.", ".middle.0."),
-    (r"\.mid_block\.attentions\.0\.", ".middle.1."),
-    (r"\.mid_block\.resnets\.1\.", ".middle.2."),
-    (r"\.down_blocks\.", ".downsamples."),
-    (r"\.norm1\.", ".residual.0."),
-    (r"(?<=\d)\.conv1\.", ".residual.2."),
-    (r"\.norm2\.", ".residual.3."),
-    (r"\.conv2\.", ".residual.6."),
-    (r"\.conv_shortcut\.", ".shortcut."),
-)
-_OF_DIFFUSERS = re.compile(
-    r"(post_)?quant_|(encoder|decoder)\.(conv_in|mid_block|up_blocks|down_blocks|norm_out|conv_out)\."
-)
 
 
 class WanVideoDecoder:
@@ -141,33 +119,16 @@ def base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[i
     return decoder, len(conv) if conv is not None and conv.ndim == 5 and len(conv) else encoder
 
 
-def check_tensors(path: Path, tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], LatentFormat]:
-    """The tensors under Wan's own names and the latents; raises HeadForcingError if this is no VAE of Wan."""
-    weights = {wan_name(name): tensor for name, tensor in tensors.items()}
+def latents_of(path: Path, weights: Mapping[str, Tensor]) -> LatentFormat:
+    """The latents of a VAE of Wan with these tensors; raises HeadForcingError if this is none."""
     first = weights.get("decoder.conv1.weight")
-    if first is None or first.ndim != 5:
-        names = ", ".join(sorted(tensors)[:3]) or "no tensors"
-        raise HeadForcingError(f"{path.name} is not a Wan 2.1 VAE (it holds {names}): use {WANTED[WAN21]}.")
+    channels = 0 if first is None or first.ndim != 5 else first.shape[1]
     for latents in (WAN21, WAN22):
-        if first.shape[1] == latents.channels:
-            return weights, latents
-    raise HeadForcingError(
-        f"{path.name} is another video VAE, with {first.shape[1]} latent channels where Self Forcing models have "
-        f"{WAN21.channels}: use {WANTED[WAN21]}."
-    )
-
-
-def wan_name(name: str) -> str:
-    """A tensor's name in Wan's own file; that is what it has already unless diffusers gave it."""
-    if not _OF_DIFFUSERS.match(name):
-        return name
-    for pattern, wan in _DIFFUSERS:
-        name = re.sub(pattern, wan, name)
-    per_level = wan_decoder.BLOCKS + 1
-    name = re.sub(r"\.up_blocks\.(\d)\.upsamplers\.0", lambda m: f".upsamples.{per_level * int(m[1]) + 3}", name)
-    return re.sub(
-        r"\.up_blocks\.(\d)\.resnets\.(\d)", lambda m: f".upsamples.{per_level * int(m[1]) + int(m[2])}", name
-    )
+        if channels == latents.channels:
+            return latents
+    names = ", ".join(sorted(weights)[:3]) or "no tensors"
+    what = f"it is a video VAE with {channels} latent channels" if channels else f"it holds {names}"
+    raise HeadForcingError(f"{path.name} is not a VAE of Wan ({what}): use {WANTED[WAN21]}.")
 
 
 def fill(

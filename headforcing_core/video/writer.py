@@ -6,6 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from heapq import merge
 from pathlib import Path
@@ -23,8 +24,8 @@ from ..files import check_writable, reason, remove_leftovers, replacing, tempora
 from ..timeline.clock import VIDEO_FPS
 from .sound import Sound
 
-# The first is in every PyAV wheel; the others are for PyAV built against a distribution's own FFmpeg.
-_ENCODERS = ("libx264", "libopenh264", "h264_videotoolbox", "h264_nvenc", "h264")
+# The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own FFmpeg has.
+_ENCODERS = ("libx264", "h264")
 # Colour tags of the file, which players would otherwise guess. The matrix is BT.601 because PyAV before 17, with which
 # ComfyUI reads videos, assumes it for every file.
 _MATRIX_BT601, _BT709 = 6, 1
@@ -38,6 +39,17 @@ _GROWING = {
 # The finished file is not fragmented: readers take its length from the index, which faststart moves to the front.
 _FINISHED = {"movflags": "use_metadata_tags+faststart"}
 KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gone on with
+
+
+@dataclass(frozen=True)
+class VideoInfo:
+    """A written video file: number of video frames, length in seconds, size in pixels."""
+
+    path: Path
+    video_frames: int
+    seconds: float
+    width: int
+    height: int
 
 
 class VideoWriter:
@@ -77,11 +89,10 @@ class VideoWriter:
                 f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width and height; "
                 f"choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
             )
-        self.path = Path(path)
+        self.path, self.metadata = Path(path), dict(metadata or {})
         self.width, self.height, self.fps = width, height, fps
         self.video_frames = 0
-        self._keep = partial is not None
-        self._partial = partial or temporary_path(self.path)
+        self._keep, self._partial = partial is not None, partial or temporary_path(self.path)
         self._earlier = partial.with_name(f"{partial.stem}.earlier.mp4") if partial and goes_on else None
         self._sound = sound
         self._encoder = find_encoder()
@@ -89,14 +100,18 @@ class VideoWriter:
         # that the same frames give a different file each time
         options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}
-        self.metadata = dict(metadata or {})
+
+    @property
+    def info(self) -> VideoInfo:
+        """The file as it is now."""
+        return VideoInfo(self.path, self.video_frames, self.video_frames / self.fps, self.width, self.height)
 
     def __enter__(self) -> VideoWriter:
         check_writable(self.path)
-        if self._keep:
-            check_writable(self._partial)
         with ExitStack() as stack, self._explain_errors():
-            if not self._keep:
+            if self._keep:
+                check_writable(self._partial)
+            else:
                 stack.callback(self._remove_partial)
             if self._earlier:
                 _keep_larger(self._partial, self._earlier)
@@ -158,8 +173,7 @@ class VideoWriter:
         try:
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open
-            other = f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4"
-            self._partial = self._partial.with_name(other)
+            self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
             return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager

@@ -1,7 +1,6 @@
 """Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names, conversion.
 
-Formats are detected from the content, never from the file name. Weights are memory-mapped, and pickles are read with
-torch's `weights_only` loader, so that a malicious file cannot run code.
+Formats are detected from the content, never from the file name, and weights are memory-mapped.
 """
 
 from __future__ import annotations
@@ -9,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,15 +22,13 @@ from ..errors import HeadForcingError, one_line
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
-from .containers import WRITABLE, read_weights, write_safetensors
-from .finite import first_not_finite
+from .containers import WRITABLE, first_not_finite, read_weights, write_safetensors
 from .identity import file_identity, identity
 from .lora import LoraPatch, check_strength, comfyui_names, read_patches
-from .other_models import reject_experts, reject_look_alikes
 
 log = logging.getLogger(__name__)
 
-CONVERTER_VERSION = 1
+_CONVERTER_VERSION = 1
 _FAMILIES = {  # by dim, ffn_dim, num_layers
     (1536, 8960, 30): "wan2.1-t2v-1.3b",
     (5120, 13824, 40): "wan2.1-t2v-14b",
@@ -44,9 +42,7 @@ class CheckpointInfo:
     """Contents of a checkpoint. `causal_ar` and `frames_per_block` (latent frames) are None if the file lacks them."""
 
     path: Path
-    container: str  # "safetensors" | "pt"
     layout: str  # the top-level key that the weights were read from: "generator_ema", "generator", ..., "bare"
-    naming: str  # "wan" | "diffusers"
     available: tuple[str, ...]  # every top-level key that holds a model
     config: WanConfig
     family: str
@@ -56,7 +52,6 @@ class CheckpointInfo:
     causal_ar: bool | None = None
     frames_per_block: int | None = None
     lora: str | None = None  # file names of merged LoRAs
-    metadata: dict[str, str] = field(default_factory=dict)
     identify: Callable[[], str] = field(default=str, compare=False, repr=False)  # computes `fingerprint`
 
     @cached_property
@@ -75,8 +70,8 @@ class CheckpointInfo:
             f"{self.path.name}: {self.family}",
             f"{self.config.num_layers} layers x {self.config.num_heads} heads",
             f"{self.parameters / 1e9:.3g} B parameters in {self.dtype}",
-            f"{self.bytes / 1e9:.3g} GB {self.container}",
-            f"{self.naming} names under {self.layout}" + (f" (also: {', '.join(also)})" if also else ""),
+            f"{self.bytes / 1e9:.3g} GB",
+            f"read from {self.layout}" + (f" (also there: {', '.join(also)})" if also else ""),
             causal,
             f"{self.frames_per_block} frames per block" if self.frames_per_block else "",
             f"with LoRA {self.lora}" if self.lora else "",
@@ -92,7 +87,7 @@ def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int |
     `num_heads` is needed only if heads are not 128 wide and the file does not state it. Raises HeadForcingError if the
     checkpoint cannot be used.
     """
-    return _open(path, weights, num_heads)[1]
+    return _open(Path(path), weights, num_heads)[1]
 
 
 def load_state_dict(
@@ -126,7 +121,6 @@ def convert(
     num_heads: int | None = None,
     frames_per_block: int | None = None,
     model_family: str | None = None,
-    causal: bool = True,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> CheckpointInfo:
     """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI detects AR models.
@@ -148,7 +142,7 @@ def convert(
         return _value(tensors[name], patches.get(name), lora_strength, dtype)
 
     history = {
-        "converter_version": CONVERTER_VERSION,
+        "converter_version": _CONVERTER_VERSION,
         "source": path.name,
         "source_layout": info.layout,
         "lora": info.lora,
@@ -159,16 +153,11 @@ def convert(
     }
     # ComfyUI takes every model with this key for one of Wan 2.1
     transformer: dict[str, object] = {"num_heads": info.config.num_heads}
-    (transformer if info.config.latents is WAN21 else history)["causal_ar"] = causal
+    (transformer if info.config.latents is WAN21 else history)["causal_ar"] = True
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
-    metadata = {
-        "format": "pt",
-        "config": json.dumps({"transformer": transformer}),
-        "head_forcing": json.dumps({key: entry for key, entry in history.items() if entry is not None}),
-    }
-    shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
-    write_safetensors(out, shapes, dtype, metadata, value, on_progress)
+    metadata = {"config": json.dumps({"transformer": transformer})}
+    _write(out, tensors, dtype, {k: v for k, v in history.items() if v is not None}, metadata, value, on_progress)
     return inspect_checkpoint(out)
 
 
@@ -180,21 +169,33 @@ def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.b
     path, out = Path(path), Path(out)
     _check_output(out, [path])
     renamed = comfyui_names(_adapters(path), path.name)
-    shapes = {name: tuple(renamed[name].shape) for name in sorted(renamed)}
-    history = json.dumps({"converter_version": CONVERTER_VERSION, "source": path.name})
-    metadata = {"format": "pt", "head_forcing": history}
-    write_safetensors(out, shapes, dtype, metadata, lambda name: renamed[name].to(dtype), None)
+    history = {"converter_version": _CONVERTER_VERSION, "source": path.name}
+    _write(out, renamed, dtype, history, {}, lambda name: renamed[name].to(dtype), None)
     return len(renamed)
+
+
+def _write(
+    out: Path,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype,
+    history: Mapping[str, object],
+    metadata: Mapping[str, str],
+    value: Callable[[str], Tensor],
+    on_progress: Callable[[int, int], None] | None,
+) -> None:
+    shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
+    about = {"format": "pt", **metadata, "head_forcing": json.dumps(history)}
+    write_safetensors(out, shapes, dtype, about, value, on_progress)
 
 
 def holds_lora(path: str | Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    by_layout = layouts.find_layouts(read_weights(Path(path))[1])
+    by_layout = layouts.find_layouts(read_weights(Path(path))[0])
     return any(map(layouts.is_lora, by_layout.values())) and not any(map(layouts.looks_like_wan, by_layout.values()))
 
 
 def _adapters(lora: Path) -> Mapping[str, Tensor]:
-    by_layout = layouts.find_layouts(read_weights(lora)[1])
+    by_layout = layouts.find_layouts(read_weights(lora)[0])
     found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
     # a training file may hold running means of a LoRA, too
     adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
@@ -203,50 +204,43 @@ def _adapters(lora: Path) -> Mapping[str, Tensor]:
     return adapters
 
 
-def _open(path: str | Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
+def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
     """Memory-map a checkpoint and validate it; the tensors have Wan names and are exactly the model's."""
-    path = Path(path)
-    container, tree, metadata = read_weights(path)
+    tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
-    layout = layouts.choose_layout(by_layout, weights, path.name)
-    tensors = layouts.rename_all(by_layout[layout], path.name)
-    # before the dimensions are read, so that another model is named as such and not called incomplete
-    reject_look_alikes(tensors, path.name)
+    layout, tensors = layouts.read_layout(by_layout, weights, path.name)
     transformer, history = _read_json(metadata, "config").get("transformer"), _read_json(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
-    plain_heads = metadata.get("num_heads", "")
+    plain_heads = metadata.get("num_heads", "")  # of the recorded cases
     stated_heads = _integer(transformer.get("num_heads")) or (
         int(plain_heads) if re.fullmatch("[0-9]{1,4}", plain_heads) else None
     )
-    config = layouts.infer_config(
-        tensors, stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len")), path.name
-    )
-    reject_experts(path, config)
-    extra = layouts.check_complete(tensors, config, path.name)
+    heads, text_len = stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len"))
+    config = layouts.infer_config(tensors, heads, text_len, path.name)
+    layouts.reject_experts(path, config)
+    extra = set(layouts.check_complete(tensors, config, path.name))
     if extra:
-        first = one_line(extra[0], 100)
+        first = one_line(min(extra), 100)
         log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
-        ignored = set(extra)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in ignored}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
+    sizes: Counter[torch.dtype] = Counter()
+    for tensor in tensors.values():
+        sizes[tensor.dtype] += tensor.numel()
     causal, merged = transformer.get("causal_ar", history.get("causal_ar")), history.get("lora")
-    info = CheckpointInfo(
+    return tensors, CheckpointInfo(
         path=path,
-        container=container,
         layout=layout,
-        naming="diffusers" if layouts.is_diffusers(by_layout[layout]) else "wan",
         available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
         config=config,
         family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), _CUSTOM[config.latents]),
-        parameters=sum(tensor.numel() for tensor in tensors.values()),
-        dtype=str(layouts.storage_dtype(tensors)).removeprefix("torch."),
+        parameters=sizes.total(),
+        dtype=str(sizes.most_common(1)[0][0]).removeprefix("torch."),
         bytes=path.stat().st_size,
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
-        metadata=metadata,
         identify=lambda: file_identity(path, layout, lambda: _identity_of_file(path, layout, num_heads)),
     )
-    return tensors, info
 
 
 def _open_patched(
@@ -254,7 +248,7 @@ def _open_patched(
 ) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
     """`_open`, and the patches of a LoRA after checking that they fit the model."""
     check_strength(strength)
-    tensors, info = _open(path, weights, num_heads)
+    tensors, info = _open(Path(path), weights, num_heads)
     if lora is None:
         return tensors, info, {}
     lora = Path(lora)
@@ -279,14 +273,14 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
 
 def stated_family(path: str | Path) -> tuple[str | None, int | None]:
     """The model family and the latent frames of a block that a file written by `convert` states, None where not."""
-    history = _read_json(read_weights(Path(path))[2], "head_forcing")
+    history = _read_json(read_weights(Path(path))[1], "head_forcing")
     family = history.get("model_family")
     return family if isinstance(family, str) else None, _integer(history.get("frames_per_block"))
 
 
 def latent_channels(path: str | Path) -> int | None:
     """Input channels of the model of a file; None where it holds no Wan model."""
-    by_layout = layouts.find_layouts(read_weights(Path(path))[1])
+    by_layout = layouts.find_layouts(read_weights(Path(path))[0])
     named = ((layouts.wan_name(name), tensor) for tensors in by_layout.values() for name, tensor in tensors.items())
     return next((t.shape[1] for name, t in named if name == "patch_embedding.weight" and t.ndim == 5), None)
 

@@ -12,12 +12,11 @@ import os
 import re
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,21 +36,14 @@ def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
     Where the tensors lie (CPU, GPU, mapped file) makes no difference.
     """
-    found = hashlib.blake2b(digest_size=8)
+    found, rest = hashlib.blake2b(digest_size=8), iter(tensors)
     with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
-        waiting: deque[tuple[str, Future[list[int]]]] = deque()
-        for name, tensor in tensors:
-            waiting.append((repr((name, str(tensor.dtype), tuple(tensor.shape))), pool.submit(checksums, tensor)))
-            if len(waiting) > _THREADS:  # few tensors at a time: they may be mapped from a file larger than memory
-                _add(found, *waiting.popleft())
-        for entry in waiting:
-            _add(found, *entry)
+        # few tensors at a time: they may be mapped from a file larger than memory
+        while batch := list(islice(rest, _THREADS)):
+            for (name, tensor), values in zip(batch, pool.map(checksums, (t for _, t in batch)), strict=True):
+                found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
+                found.update(b"".join(value.to_bytes(4, "little") for value in values))
     return found.hexdigest()
-
-
-def _add(found: Any, name: str, values: Future[list[int]]) -> None:
-    found.update(name.encode())
-    found.update(b"".join(value.to_bytes(4, "little") for value in values.result()))
 
 
 def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:

@@ -1,4 +1,4 @@
-"""Names and shapes of Wan 2.1 weights: wrapper keys, prefixes, diffusers names, dimensions.
+"""Names and shapes of Wan weights: wrapper keys, prefixes, diffusers names, dimensions, and look-alikes.
 
 Everything here uses names and shapes only; no file is opened and no weight is read.
 """
@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
+from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig, WanModel
 
 Weights = Mapping[str, Tensor]
 
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
-# top-level keys of training checkpoints, preferred first
-WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER, "model", "state_dict", "model_state_dict")
-_DOTTED_WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)  # in flat files they may be prefixes of names
+# top-level keys of training checkpoints, preferred first; in flat files they may be prefixes of names
+_WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)
 _TRAINING_ONLY = ("critic", "optimizer", "fake_score")
 
 _PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
@@ -58,6 +58,15 @@ _QUANTISED = (
 )
 _LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
 
+_NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
+_IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
+_EXPERTS = ("high_noise", "low_noise", "transformer_2")
+_OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
+    (("vace_blocks.", "vace_patch_embedding."), "a VACE model, which is not supported"),
+    (("decoder.conv1.", "encoder.conv1.", "decoder.conv_in.", "encoder.conv_in.", "decoder.middle."), "a VAE"),
+    (("shared.weight", "token_embedding.weight", "encoder.block.", "text_model."), "a text encoder"),
+)
+
 
 def strip_prefixes(name: str) -> str:
     """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
@@ -78,12 +87,14 @@ def wan_name(name: str) -> str:
     return name
 
 
-def is_diffusers(names: Iterable[str]) -> bool:
-    return any(strip_prefixes(name) != wan_name(name) for name in names)
-
-
 def looks_like_wan(names: Iterable[str]) -> bool:
     return any(wan_name(name) == "patch_embedding.weight" for name in names)
+
+
+def is_lora(names: Iterable[str]) -> bool:
+    """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
+    names = list(names)
+    return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
@@ -99,38 +110,100 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
                 layouts.setdefault(name, {}).update(tensors)
         elif isinstance(value, Tensor):
             wrapper, _, rest = name.partition(".")
-            dotted = wrapper in _DOTTED_WRAPPERS and rest
+            dotted = wrapper in _WRAPPERS and rest
             layouts.setdefault(wrapper if dotted else BARE, {})[rest if dotted else name] = value.detach()
-    order = (*WRAPPERS, BARE)
-    return dict(sorted(layouts.items(), key=lambda item: order.index(item[0]) if item[0] in order else len(order)))
+    rank = {name: number for number, name in enumerate(_WRAPPERS)}
+    return dict(sorted(layouts.items(), key=lambda item: rank.get(item[0], len(rank) + (item[0] == BARE))))
 
 
-def choose_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> str:
-    """The wrapper key to read: `weights`, or for "auto" the first one that holds a Wan model.
+def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, dict[str, Tensor]]:
+    """The wrapper key `weights`, or for "auto" the first one that holds a Wan model, and its tensors by Wan's names.
 
-    Raises HeadForcingError if the file has no weights or no such key.
+    Raises HeadForcingError if the file has no such key, if two tensors get the same name, and for another model.
     """
     if not layouts:
         raise HeadForcingError(f"{file} holds no model weights: choose a Self Forcing checkpoint")
     models = [name for name in layouts if looks_like_wan(layouts[name])]
-    if weights == "auto" or not models:  # without a model, `reject_look_alikes` reports what the file is
-        return (models or list(layouts))[0]
+    if weights == "auto" or not models:  # without a model, the file is named as what it is
+        weights = (models or list(layouts))[0]
     if weights not in layouts:
         raise HeadForcingError(f"{file} has no weights called {weights!r}: choose 'auto' or one of {', '.join(models)}")
-    return weights
-
-
-def rename_all(tensors: Weights, file: str) -> dict[str, Tensor]:
-    """Rename every tensor to its Wan name; raises HeadForcingError if two tensors get the same name."""
     renamed: dict[str, Tensor] = {}
-    for name, tensor in tensors.items():
+    for name, tensor in layouts[weights].items():
         wan = wan_name(name)
         if wan in renamed:
-            raise HeadForcingError(
-                f"{file} holds two tensors for {wan} (one is {name}): choose a file with one model in it"
-            )
+            raise HeadForcingError(f"{file} holds two tensors for {wan} ({name}): choose a file with one model in it")
         renamed[wan] = tensor
-    return renamed
+    _reject_other_models(renamed, file)
+    return weights, renamed
+
+
+def _reject_other_models(tensors: Weights, file: str) -> None:
+    """Raise HeadForcingError that names the kind of model if the renamed tensors are no Wan text-to-video model."""
+    if is_lora(tensors):
+        raise HeadForcingError(
+            f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
+            "(command line: --lora)"
+        )
+    for beginnings, what in _OTHER_MODELS:
+        if any(name.startswith(beginnings) for name in tensors):
+            raise HeadForcingError(f"{file} is {what}, not a Wan video model: {_NEED}")
+    if any("memory_" in name for name in tensors):
+        raise HeadForcingError(
+            f"{file} holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not built "
+            "here: use the weights of Self Gradient Forcing"
+        )
+    if "patch_embedding.weight" not in tensors:
+        first = next(iter(tensors), "nothing")
+        raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}")
+    channels = _shape(tensors, "patch_embedding.weight", 5, file)[1]
+    images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
+    made = tensors.get("head.head.weight")
+    # Fun Control takes 48 channels, as the VAE of Wan 2.2 has, and makes 16
+    wan22 = channels == WAN22.channels and (made is None or len(made) == 4 * WAN22.channels)
+    if images or not (channels == WAN21.channels or wan22):
+        raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
+    if any(name.endswith(".quantized_weight_values") for name in tensors):
+        raise HeadForcingError(
+            f"{file} holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes "
+            "that smaller"
+        )
+    # unscaled fp8 weights only need a cast
+    if any(
+        name.rsplit(".", 1)[-1] in _QUANTISED
+        or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
+        for name, tensor in tensors.items()
+    ):
+        raise HeadForcingError(
+            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
+            "connect its MODEL"
+        )
+
+
+def other_wan(channels: int, images: bool) -> str:
+    """Name a Wan model of other input channels, or one that reads CLIP's embeddings of images, in an error."""
+    if images:
+        return "an image-to-video (I2V) model of Wan 2.1, which is not supported"
+    if channels == 36:
+        return "an expert of Wan2.2 I2V A14B, an image-to-video model of two experts, which is not built here"
+    return (
+        f"a Wan model with {channels} input channels (Fun Control, inpainting, camera) where text-to-video takes 16, "
+        "or 48 with Wan2.2 5B"
+    )
+
+
+def reject_experts(path: str | Path, config: WanConfig) -> None:
+    """Raise HeadForcingError for one expert of Wan 2.2 A14B, by the names of the file and its folder.
+
+    Its tensors have the names and shapes of Wan 2.1 14B.
+    """
+    path = Path(path)
+    names = (path.resolve().parent.name.lower(), path.name.lower())
+    if config.dim == 5120 and any(part in name for name in names for part in _EXPERTS):
+        raise HeadForcingError(
+            f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built "
+            f"here: {_NEED}"
+        )
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
@@ -149,8 +222,8 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
 
     Raises HeadForcingError for missing tensors and impossible dimensions.
     """
-    patch = probe(tensors, "patch_embedding.weight", 5, file)
-    dim = probe(tensors, "head.modulation", 3, file)[-1]
+    patch = _shape(tensors, "patch_embedding.weight", 5, file)
+    dim = _shape(tensors, "head.modulation", 3, file)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
         raise HeadForcingError(f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads")
     heads = dim // 128 if num_heads is None else num_heads
@@ -158,13 +231,13 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
         raise HeadForcingError(f"num_heads is {heads}, but must divide {file}'s width {dim} into heads of even size")
     config = WanConfig(
         dim=dim,
-        ffn_dim=probe(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
+        ffn_dim=_shape(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
         num_layers=1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
         num_heads=heads,
         in_dim=patch[1],
-        out_dim=probe(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
-        freq_dim=probe(tensors, "time_embedding.0.weight", 2, file)[1],
-        text_dim=probe(tensors, "text_embedding.0.weight", 2, file)[1],
+        out_dim=_shape(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
+        freq_dim=_shape(tensors, "time_embedding.0.weight", 2, file)[1],
+        text_dim=_shape(tensors, "text_embedding.0.weight", 2, file)[1],
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )
@@ -174,7 +247,7 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     return config
 
 
-def probe(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
+def _shape(tensors: Weights, name: str, dimensions: int, file: str) -> tuple[int, ...]:
     """The shape of a tensor that must be there with this many dimensions; raises HeadForcingError if it is not."""
     if name not in tensors:
         raise HeadForcingError(f"{file} is incomplete: {name} is missing; download the whole file again")
@@ -202,37 +275,10 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
             )
     extra = [name for name in tensors if name not in expected]
     changed = next((name for name in extra if name.startswith("blocks.")), None)
-    if changed and _LORA_SUFFIX.search(changed):
-        raise HeadForcingError(
-            f"{file} holds a LoRA beside its model that is not merged ({changed}): merge it with the tool that trained "
-            "it, or use the base model and the LoRA as two files"
-        )
     if changed:
+        what = "holds a LoRA beside its model that is not merged" if _LORA_SUFFIX.search(changed) else "is another Wan"
         raise HeadForcingError(
-            f"{file} is another variant of Wan: its layers hold {changed}, which Wan 2.1 text-to-video lacks; "
-            "choose a Self Forcing (text-to-video) checkpoint"
+            f"{file} {what} (its layers have {changed}, which Wan 2.1 text-to-video lacks): choose a Self Forcing "
+            "(text-to-video) checkpoint, and give a LoRA as a file of its own"
         )
     return extra
-
-
-def is_lora(names: Iterable[str]) -> bool:
-    """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
-    names = list(names)
-    return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
-
-
-def is_quantised(tensors: Weights) -> bool:
-    """Whether weights are stored with scales or as integers; unscaled fp8 weights only need a cast."""
-    return any(
-        name.rsplit(".", 1)[-1] in _QUANTISED
-        or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
-        for name, tensor in tensors.items()
-    )
-
-
-def storage_dtype(tensors: Weights) -> torch.dtype:
-    """The dtype of most of the weights, by number of elements."""
-    sizes: Counter[torch.dtype] = Counter()
-    for tensor in tensors.values():
-        sizes[tensor.dtype] += tensor.numel()
-    return sizes.most_common(1)[0][0]

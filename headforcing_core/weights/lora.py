@@ -16,17 +16,11 @@ from .layouts import expected_shapes, strip_prefixes, wan_name
 
 _FACTOR = re.compile(r"^(.+)\.lora_(A|B|down|up)(?:\.[^.]+)?\.weight$")  # PEFT may add the adapter's name
 _OTHER = re.compile(r"^(.+)\.(alpha|diff|diff_b|diff_m)$")
-_FIELD = {"A": "down", "down": "down", "B": "up", "up": "up", "diff_b": "diff", "diff_m": "diff"}
+_FIELD = {"A": "down", "B": "up", "diff_b": "diff", "diff_m": "diff"}  # of a `LoraPatch`, by the kind of tensor
 _PARAMETER = {"diff_b": "bias", "diff_m": "modulation"}
+_COMFYUI = {"down": "lora_A.weight", "up": "lora_B.weight", "alpha": "alpha", "diff": "diff"}
 _LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
 _MAX_LAYERS = 100  # Wan 2.1 14B has 40
-_COMFYUI = {
-    "A": "lora_A.weight",
-    "down": "lora_A.weight",
-    "B": "lora_B.weight",
-    "up": "lora_B.weight",
-    "diff_m": "diff",
-}
 _KOHYA = ("lora_unet_", "lora_transformer_")
 
 
@@ -44,19 +38,13 @@ class LoraPatch:
         if (self.down is None) != (self.up is None) or (self.down is None and self.diff is None):
             raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
         fits = self.diff is None or self.diff.shape == shape
-        given: object = None if self.diff is None else tuple(self.diff.shape)
-        if self.up is not None and self.down is not None and fits:
-            given = f"{tuple(self.up.shape)} x {tuple(self.down.shape)}"
-            fits = (
-                min(self.up.ndim, self.down.ndim, len(shape)) >= 2
-                and (
-                    self.up.shape[0] == shape[0]
-                    and math.prod(self.down.shape[1:]) == math.prod(shape[1:])
-                    and math.prod(self.up.shape[1:]) == self.down.shape[0]
-                    # no rank needs more; merging takes time and memory in proportion
-                    and 0 < self.down.shape[0] <= max(shape[0], math.prod(shape[1:]))
-                )
-            )
+        given = [tuple(tensor.shape) for tensor in (self.diff, self.up, self.down) if tensor is not None]
+        if self.up is not None and self.down is not None:
+            fits = fits and min(self.up.ndim, self.down.ndim, len(shape)) >= 2
+            inputs, rank = math.prod(shape[1:]), math.prod(self.up.shape[1:])
+            fits = fits and self.up.shape[0] == shape[0] and math.prod(self.down.shape[1:]) == inputs
+            # no rank needs more; merging takes time and memory in proportion
+            fits = fits and self.down.shape[0] == rank and 0 < rank <= max(shape[0], inputs)
         if not fits:
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
@@ -69,8 +57,7 @@ class LoraPatch:
         """`weight + strength * delta` in float32."""
         result = weight.to(torch.float32)
         if self.up is not None and self.down is not None:
-            rank = self.down.shape[0]
-            scale = strength if self.alpha is None else strength * float(self.alpha) / rank
+            scale = strength if self.alpha is None else strength * float(self.alpha) / self.down.shape[0]
             product = self.up.flatten(1).to(torch.float32) @ self.down.flatten(1).to(torch.float32)
             result = result + scale * product.reshape(weight.shape)
         if self.diff is not None:
@@ -86,11 +73,8 @@ def read_patches(
     Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
     """
     patches: dict[str, LoraPatch] = {}
-    for key, tensor, kind, target in _match(lora_state_dict, state_dict, lora_name):
-        patch, field = patches.setdefault(target, LoraPatch()), _FIELD.get(kind, kind)
-        if vars(patch)[field] is not None:
-            raise _changed_twice(lora_name, target, key)
-        setattr(patch, field, tensor)
+    for (target, field), tensor in _match(lora_state_dict, state_dict, lora_name).items():
+        setattr(patches.setdefault(target, LoraPatch()), field, tensor)
     if not patches:
         raise HeadForcingError(f"{lora_name} holds no LoRA tensors: choose a LoRA file")
     for target, patch in patches.items():
@@ -105,14 +89,12 @@ def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the L
     HeadForcingError for tensors of no Wan model.
     """
     layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
-    names = dict.fromkeys(expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS))), torch.empty(0))
+    names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
     renamed: dict[str, Tensor] = {}
-    for key, tensor, kind, target in _match(lora_state_dict, names, lora_name):
+    for (target, field), tensor in _match(lora_state_dict, names, lora_name).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
-        name = f"diffusion_model.{module}.{_COMFYUI.get(kind, kind)}"
-        if name in renamed:
-            raise _changed_twice(lora_name, target, key)
-        renamed[name] = tensor
+        suffix = "diff_b" if target.endswith(".bias") else _COMFYUI[field]
+        renamed[f"diffusion_model.{module}.{suffix}"] = tensor
     return renamed
 
 
@@ -121,28 +103,28 @@ def check_strength(strength: float) -> None:
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
 
 
-def _match(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> list[tuple[str, Tensor, str, str]]:
-    """Key, tensor, kind of tensor and changed parameter of all tensors of a LoRA; refuses those that belong to none."""
+def _match(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> dict[tuple[str, str], Tensor]:
+    """The tensors of a LoRA by the parameter that they change and their field; refuses those that belong to none."""
     # the names of weights by their modules' names in kohya's spelling
     flat = {name.removesuffix(".weight").replace(".", "_"): name for name in names if name.endswith(".weight")}
-    matched, unknown = [], []
+    matched: dict[tuple[str, str], Tensor] = {}
+    unknown = []
     for key, tensor in lora.items():
         match = _FACTOR.match(key) or _OTHER.match(key)
         target = _target(match[1], match[2], names, flat) if match else None
         if match is None or target is None:
             unknown.append(key)
-        else:
-            matched.append((key, tensor, match[2], target))
+            continue
+        field = _FIELD.get(match[2], match[2])
+        if (target, field) in matched:
+            raise HeadForcingError(f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA")
+        matched[target, field] = tensor
     if unknown:
         raise HeadForcingError(
             f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no layer of a Wan model "
             f"of this size (first: {unknown[0]}); use a LoRA made for Wan2.1 text-to-video of this size"
         )
     return matched
-
-
-def _changed_twice(lora_name: str, target: str, key: str) -> HeadForcingError:
-    return HeadForcingError(f"{lora_name} changes {target} twice (second time by {key}): use a file with one LoRA")
 
 
 def _target(module: str, kind: str, names: Collection[str], flat: Mapping[str, str]) -> str | None:

@@ -24,27 +24,35 @@ from torch.nn import functional as F
 from ..errors import HeadForcingError
 from ..files import replacing
 from ..versions import import_optional
-from .containers import WRITABLE, read_weights
-from .umt5_file import read_umt5, sizes_of
+from .containers import WRITABLE, is_finite, read_tensors, read_weights
 
 MAX_TOKENS = 512
 _END = 1  # id of the end-of-sequence token
+_MAX_LAYERS = 100  # umT5-xxl has 24
+_SCALES = ("scale_weight", "weight_scale")  # of fp8 weights, in ComfyUI's older and newer files
 _EMBEDDINGS_FORMAT = "headforcing-prompt-embeddings-1"
 
-
-def clean_prompt(prompt: str) -> str:
-    """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
-    with suppress(ImportError):
-        prompt = importlib.import_module("ftfy").fix_text(prompt)
-    return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
+# Names in Wan's own `models_t5_umt5-xxl-enc-bf16.pth` -> names in transformers (and in ComfyUI's files).
+_WAN_TOP = {"token_embedding.weight": "shared.weight", "norm.weight": "encoder.final_layer_norm.weight"}
+_WAN_BLOCK = {
+    "norm1.weight": "layer.0.layer_norm.weight",
+    "attn.q.weight": "layer.0.SelfAttention.q.weight",
+    "attn.k.weight": "layer.0.SelfAttention.k.weight",
+    "attn.v.weight": "layer.0.SelfAttention.v.weight",
+    "attn.o.weight": "layer.0.SelfAttention.o.weight",
+    "pos_embedding.embedding.weight": "layer.0.SelfAttention.relative_attention_bias.weight",
+    "norm2.weight": "layer.1.layer_norm.weight",
+    "ffn.gate.0.weight": "layer.1.DenseReluDense.wi_0.weight",
+    "ffn.fc1.weight": "layer.1.DenseReluDense.wi_1.weight",
+    "ffn.fc2.weight": "layer.1.DenseReluDense.wo.weight",
+}
 
 
 class UMT5Encoder:
     """A umT5 encoder and its sentencepiece tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any):
-        self.model = model
-        self.tokenizer = tokenizer
+        self.model, self.tokenizer = model, tokenizer
 
     def tokens(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt with the end token, at most 512."""
@@ -53,11 +61,18 @@ class UMT5Encoder:
     @torch.no_grad()
     def encode(self, prompts: list[str]) -> list[Tensor]:
         """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of the batch."""
-        device = self.model.get_input_embeddings().weight.device
+        device = self.model.shared.weight.device
         return [
             self.model(input_ids=torch.tensor([self.tokens(prompt)], device=device)).last_hidden_state[0]
             for prompt in prompts
         ]
+
+
+def clean_prompt(prompt: str) -> str:
+    """Text cleaning as in Wan's training: repaired Unicode (if ftfy is installed), HTML entities, single spaces."""
+    with suppress(ImportError):
+        prompt = importlib.import_module("ftfy").fix_text(prompt)
+    return re.sub(r"\s+", " ", html.unescape(html.unescape(prompt))).strip()
 
 
 def load_text_encoder(
@@ -71,9 +86,9 @@ def load_text_encoder(
     transformers = import_optional("transformers", "text encoders", "text")
     sentencepiece = import_optional("sentencepiece", "text encoders", "text")
     path = Path(path)
-    weights, scales, tokenizer_model = read_umt5(path)
+    weights, scales, tokenizer_model = _read_umt5(path)
     tokenizer = _load_tokenizer(path, tokenizer_model, sentencepiece)
-    config = transformers.UMT5Config(**sizes_of(weights, path))
+    config = transformers.UMT5Config(**sizes_of(weights, path), feed_forward_proj="gated-gelu")
     if tokenizer.get_piece_size() > config.vocab_size:
         raise HeadForcingError(
             f"The tokenizer of {path.name} has {tokenizer.get_piece_size()} tokens but the encoder only "
@@ -81,45 +96,31 @@ def load_text_encoder(
         )
     with torch.device("meta"):
         model = transformers.UMT5EncoderModel(config)
-    expected = set(model.state_dict()) - {"encoder.embed_tokens.weight"}
-    if missing := sorted(expected - set(weights)):
-        raise HeadForcingError(f"{path.name} is not a complete umT5 encoder: {missing[0]} is missing.")
-    # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
-    ready = {name: weights.pop(name) for name in sorted(expected)}
-    for name, layer in list(model.named_modules()):
-        stored = ready.get(f"{name}.weight")
-        if isinstance(layer, nn.Linear) and stored is not None and _stays(name, stored.dtype, dtype):
-            if stored.shape != layer.weight.shape:
-                raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} has the shape {list(stored.shape)}.")
-            widened = StoredLinear(ready.pop(f"{name}.weight").to(device), scales.pop(name, None), device)
-            parent, _, last = name.rpartition(".")
-            setattr(model.get_submodule(parent), last, widened)
+    expected = model.state_dict()
+    for name in sorted(set(expected) - {"encoder.embed_tokens.weight"}):
+        found, shape = weights.get(name), expected[name].shape
+        if found is None or found.shape != shape:
+            state = "missing" if found is None else f"of shape {list(found.shape)}"
+            raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}.")
+        layer = name.removesuffix(".weight")
+        # `pop` frees each tensor after its conversion, so that stored and converted weights never exist together
+        stored = weights.pop(name)
+        if not _stays(layer, stored, dtype):
+            model.load_state_dict({name: stored.to(device, dtype)}, strict=False, assign=True)
+        elif layer == "shared":
+            # of a mapped file the system reads the pages of the rows that are used; a converted copy would be a second
+            model.load_state_dict({name: stored.to(device)}, strict=False, assign=True)
+            model.shared.register_forward_hook(lambda module, inputs, rows: rows.to(dtype))
+        else:
+            scale = scales.pop(layer, None)
+            if scale is not None and (scale.numel() not in (1, len(stored)) or not is_finite(scale)):
+                raise HeadForcingError(f"{path.name} is damaged: the scale of {layer} does not belong to its weight.")
+            parent, _, last = layer.rpartition(".")
+            setattr(model.get_submodule(parent), last, StoredLinear(stored.to(device), scale))
+    model.set_input_embeddings(model.shared)
     if scales:
-        raise HeadForcingError(f"{path.name} has a scale for {sorted(scales)[0]}, which is not stored in fp8.")
-    words = model.shared
-    if _stays("shared", ready["shared.weight"].dtype, dtype):
-        words = StoredEmbedding(ready.pop("shared.weight").to(device), dtype)
-    model.set_input_embeddings(words)
-    try:
-        model.load_state_dict({k: ready.pop(k).to(device, dtype) for k in sorted(ready)}, strict=False, assign=True)
-    except RuntimeError as error:
-        raise HeadForcingError(f"{path.name} is not a umT5 encoder: {error}") from error
+        raise HeadForcingError(f"{path.name} has a scale for {min(scales)}, which is not a matrix stored in fp8.")
     return UMT5Encoder(model.eval().requires_grad_(False), tokenizer)
-
-
-class StoredEmbedding(nn.Embedding):
-    """A table of words that stays in the dtype of its file, `[words, dim]`; only rows that are read are widened.
-
-    Of a mapped file the system reads the pages of these rows alone; a widened copy would hold the table twice.
-    """
-
-    def __init__(self, stored: Tensor, dtype: torch.dtype):
-        words, dim = stored.shape
-        super().__init__(words, dim, _weight=stored, _freeze=True)
-        self.dtype = dtype
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.weight[input].to(self.dtype)
 
 
 class StoredLinear(nn.Module):
@@ -130,97 +131,97 @@ class StoredLinear(nn.Module):
 
     weight = None  # transformers would convert activations to the dtype of a weight
 
-    def __init__(self, stored: Tensor, scale: Tensor | None, device: str | torch.device):
+    def __init__(self, stored: Tensor, scale: Tensor | None):
         super().__init__()
         self.stored = nn.Parameter(stored, requires_grad=False)
-        self.scale = None if scale is None else scale.to(device, torch.float32).flatten()
+        self.scale = None if scale is None else scale.to(stored.device, torch.float32).expand(len(stored))
 
     def forward(self, x: Tensor) -> Tensor:
         product = F.linear(x, self.stored.to(x.dtype))
         return product if self.scale is None else (product * self.scale).to(x.dtype)
 
 
-def encoder_bytes(path: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Estimated memory in bytes of encoding a prompt with the umT5 encoder of a file, by the shapes in it."""
+def encoder_bytes(path: str | Path) -> int:
+    """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by the shapes in it."""
     path = Path(path)
-    return weights_bytes(read_umt5(path)[0], dtype, path)
+    return weights_bytes(_read_umt5(path)[0], torch.bfloat16, path)
 
 
 def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path = Path("umt5-xxl")) -> int:
     """`encoder_bytes` of weights with transformers' names, on any device."""
     sizes, total = sizes_of(weights, path), 0
     for name, tensor in weights.items():
-        kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor.dtype, dtype)
+        kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor, dtype)
         total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
     widest = sizes["d_model"] * max(sizes["d_ff"], sizes["num_heads"] * sizes["d_kv"]) * dtype.itemsize
     scores = sizes["num_heads"] * MAX_TOKENS**2 * (3 * torch.float32.itemsize + 2 * dtype.itemsize)
     return total + widest + scores
 
 
-def _stays(layer: str, stored: torch.dtype, dtype: torch.dtype) -> bool:
+def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
     """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them.
 
-    A table of words in fp8 is not: older PyTorch cannot read rows of it, and older transformers compute the attention
-    mask in the dtype of the encoder's first weight, which is the table.
+    A table of words in fp8 is not: PyTorch cannot read rows of it everywhere, and transformers takes the dtype of the
+    encoder's first weight, which is the table, for that of the attention mask.
     """
-    if layer == "shared" and stored.itemsize == 1:
+    if stored.ndim != 2 or layer.endswith("attention_bias") or (layer == "shared" and stored.dtype.itemsize == 1):
         return False
-    return stored != dtype and stored.itemsize <= dtype.itemsize and not layer.endswith("attention_bias")
+    return stored.dtype != dtype and stored.dtype.itemsize <= dtype.itemsize
 
 
-class PromptEmbeddings(dict[str, Tensor]):
-    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; with the same `encode` as a text encoder.
+def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
+    """The mapped weights of a umT5 encoder under transformers' names, the scales of those in fp8 by the name of their
+    layer, and the sentencepiece model in the file, as bytes.
 
-    Other prompts raise HeadForcingError, which lists the available ones.
+    Raises HeadForcingError for other files.
     """
-
-    def __missing__(self, prompt: str) -> Tensor:
-        available = "; ".join(repr(text) for text in self) or "nothing"
-        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {available}.")
-
-    def encode(self, prompts: list[str]) -> list[Tensor]:
-        return [self[prompt] for prompt in prompts]
-
-
-def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
-    """Write embeddings `{prompt: [tokens, text_dim]}` to a safetensors file.
-
-    The tensors are named `prompt_0`, `prompt_1`, ...; the prompts are JSON in the metadata.
-    """
-    for prompt, rows in embeddings.items():
-        if rows.ndim != 2:
-            raise HeadForcingError(f"The embedding of {prompt!r} must be [tokens, text_dim], got {list(rows.shape)}.")
-    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
-    metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(tensors, metadata))
-
-
-def load_embeddings(path: str | Path) -> PromptEmbeddings:
-    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for NaN and infinity."""
-    path = Path(path)
-    try:
-        _, tensors, metadata = read_weights(path)
-        prompts = json.loads(metadata["prompts"])
-        if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
-            raise HeadForcingError("its prompts are not a list of texts")
-        return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
-    except (KeyError, ValueError, RecursionError) as error:
+    tensors = read_tensors(path)
+    tokenizer = tensors.pop("spiece_model", None)
+    if "shared.weight" not in tensors and "token_embedding.weight" not in tensors:
         raise HeadForcingError(
-            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
+            f"{path.name} is not a umT5 encoder: expected a tensor shared.weight (ComfyUI's file) or "
+            f"token_embedding.weight (Wan's file), found {', '.join(sorted(tensors)[:3]) or 'no tensors'}."
+        )
+    weights: dict[str, Tensor] = {}
+    scales: dict[str, Tensor] = {}
+    for stored, tensor in tensors.items():
+        block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
+        if block:
+            name = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}"
+        else:
+            name = _WAN_TOP.get(stored, stored)
+        layer, _, kind = name.rpartition(".")
+        if kind in _SCALES:
+            scales[layer] = tensor.flatten()
+        elif kind == "weight" and name.startswith(("shared.", "encoder.")):
+            weights[name] = tensor
+    return weights, scales, tokenizer
+
+
+def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
+    """Sizes in transformers' `UMT5Config`, inferred from the shapes of weights with its names."""
+    first = "encoder.block.0.layer."
+    layers = len([name for name in weights if name.endswith(".SelfAttention.q.weight")])
+    try:
+        if not 0 < layers <= _MAX_LAYERS:
+            raise LookupError
+        vocab_size, d_model = weights["shared.weight"].shape
+        buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
+        d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
+        d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
+    except (LookupError, ValueError, ZeroDivisionError) as error:
+        raise HeadForcingError(
+            f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its first one lacks tensors"
         ) from error
-
-
-def _checked_rows(rows: object, number: int) -> Tensor:
-    """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
-    if not isinstance(rows, Tensor):
-        raise HeadForcingError(f"prompt_{number} is missing")
-    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
-        wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}")
-    if not torch.isfinite(rows).all():
-        raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
-    return rows.clone()
+    return {
+        "vocab_size": vocab_size,
+        "d_model": d_model,
+        "d_kv": d_kv,
+        "d_ff": d_ff,
+        "num_layers": layers,
+        "num_heads": heads,
+        "relative_attention_num_buckets": buckets,
+    }
 
 
 def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:
@@ -237,3 +238,48 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
         return sentencepiece.SentencePieceProcessor(model_file=str(source))
     except (OSError, RuntimeError) as error:
         raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
+
+
+class PromptEmbeddings(dict[str, Tensor]):
+    """Precomputed embeddings `[tokens, text_dim]` by exact prompt; HeadForcingError for others lists these."""
+
+    def __missing__(self, prompt: str) -> Tensor:
+        available = "; ".join(repr(text) for text in self) or "nothing"
+        raise HeadForcingError(f"There is no embedding for the prompt {prompt!r}; the file has: {available}.")
+
+
+def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
+    """Write embeddings `{prompt: [tokens, text_dim]}` to a safetensors file.
+
+    The tensors are named `prompt_0`, `prompt_1`, ...; the prompts are JSON in the metadata.
+    """
+    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
+    metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(tensors, metadata))
+
+
+def load_embeddings(path: str | Path) -> PromptEmbeddings:
+    """Read a file written by `save_embeddings`. Raises HeadForcingError for any other file and for NaN and infinity."""
+    path = Path(path)
+    try:
+        tensors, metadata = read_weights(path)
+        prompts = json.loads(metadata["prompts"])
+        if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
+            raise HeadForcingError("its prompts are not a list of texts")
+        return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
+    except (KeyError, ValueError, RecursionError) as error:
+        raise HeadForcingError(
+            f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
+        ) from error
+
+
+def _checked_rows(rows: object, number: int) -> Tensor:
+    """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
+    if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+        found = f"{list(rows.shape)} in {rows.dtype}" if isinstance(rows, Tensor) else "nothing"
+        wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {found}")
+    if not is_finite(rows):
+        raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
+    return rows.clone()

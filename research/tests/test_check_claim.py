@@ -120,7 +120,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
     assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
-    assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in lines["A", "dynamic"]["remark"]
+    assert "raft_large_C_T_V1-22a6c225.pth was not found" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Head Forcing less (A) Baseline" in page and "+1.75 (Table 4)" in page and "**Agrees**" in page
 

@@ -138,7 +138,7 @@ RELEASES: tuple[Release, ...] = (
     Release(
         "Wan2.2 T2V A14B, causal ones too", "wan2.2_t2v_high_noise_14B.safetensors", "Apache-2.0", family="",
         methods=(),
-        note="known by `model_index.json` or the names of file and folder; without them it is a Wan 2.1 14B, and loads",
+        note="known by the names of file and folder; without them it is a Wan 2.1 14B, and loads",
         refused="one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built here",
     ),
     Release(

@@ -17,8 +17,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDe
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.video.background import WAITING_BLOCKS, BackgroundStream
-from headforcing.headforcing_core.video.stream import WAITING_CHUNKS, VideoStream
+from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoWriter
 
 
@@ -39,8 +38,8 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("head forcing")]
 
 
-def stream(path, decoder, **options):
-    return BackgroundStream(VideoStream(path, decoder, crf=4), **options)
+def stream(path, decoder, device="cpu", **options):
+    return VideoStream(path, decoder, crf=4, background=torch.device(device), **options)
 
 
 def add_all(video) -> None:

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.render.render import Render as Making
 from headforcing.headforcing_core.rollout.loop import Block, WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
-from headforcing.headforcing_core.weights.finite import first_not_finite, is_finite
+from headforcing.headforcing_core.weights.containers import first_not_finite, is_finite
 from safetensors.torch import save_file
 from toy_renders import Render
 

@@ -16,8 +16,7 @@ from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
-from headforcing.headforcing_core.weights.umt5_file import sizes_of
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings, sizes_of
 from malformed import bounded, damaged, refusal
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
@@ -34,18 +33,14 @@ def by_header(path: Path, header: Any, body: bytes = b"") -> Path:
 
 HEADERS: dict[str, Any] = {
     "infinite offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,1e999]}}',
-    "fraction of an offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4.5]}}',
-    "text as offset": b'{"a":{"dtype":"F32","shape":[1],"data_offsets":["0","4"]}}',
-    "infinite size": b'{"a":{"dtype":"F32","shape":[1e999],"data_offsets":[0,4]}}',
     "sizes without end": {"a": {"dtype": "F32", "shape": [10**4000] * 300, "data_offsets": [0, 4]}},
     "many dimensions": {"a": {"dtype": "F32", "shape": [1] * 100_000, "data_offsets": [0, 4]}},
-    "negative size": {"a": {"dtype": "F32", "shape": [-1, -1], "data_offsets": [0, 4]}},
-    "one offset": {"a": {"dtype": "F32", "shape": [1], "data_offsets": [0]}},
     "100,000 names": {f"a.{i}.b": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} for i in range(100_000)},
     "20,000 long names": {
         "model." * 38 + str(i): {"dtype": "F32", "shape": [1], "data_offsets": [4 * i, 4 * i + 4]}
         for i in range(20_000)
     },
+    "much metadata": {"__metadata__": {str(i): "x" * 100 for i in range(90_000)}},
     "a very long name": {"model." * 100_000: {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}},
     "tensors on top of each other": {
         f"a.{i}": {"dtype": "F32", "shape": [20_000], "data_offsets": [0, 80_000]} for i in range(1000)
@@ -76,27 +71,32 @@ SIZES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", SIZES)
-def test_the_sizes_of_an_encoder_are_checked(case: str, tmp_path: Path) -> None:
-    assert "not a umT5 encoder" in refusal(lambda: sizes_of(SIZES[case], tmp_path / "x.safetensors"))
+def test_the_sizes_of_an_encoder_are_checked(tmp_path: Path) -> None:
+    for case, weights in SIZES.items():
+        told = refusal(lambda weights=weights: sizes_of(weights, tmp_path / "x.safetensors"))
+        assert "not a umT5 encoder" in told, case
 
 
-@pytest.mark.parametrize("stated", [10**15, 10**400, -1, 1.5, "x", [], None, True])
-def test_stated_sizes_that_no_model_has_are_not_used(stated: Any, tmp_path: Path) -> None:
-    config = json.dumps({"transformer": {"num_heads": stated, "text_len": stated}})
-    about = json.dumps({"frames_per_block": stated, "lora": stated})
-    path = save(tmp_path / "x.safetensors", WEIGHTS, {"config": config, "head_forcing": about})
-    with bounded():
-        info = inspect_checkpoint(path)
-    assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (1, 512, None)
+def test_stated_sizes_that_no_model_has_are_not_used(tmp_path: Path) -> None:
+    for stated in (10**15, 10**400, -1, 1.5, "x", [], None, True):
+        config = json.dumps({"transformer": {"num_heads": stated, "text_len": stated}})
+        about = json.dumps({"frames_per_block": stated, "lora": stated})
+        path = save(tmp_path / "x.safetensors", WEIGHTS, {"config": config, "head_forcing": about})
+        with bounded():
+            info = inspect_checkpoint(path)
+        assert (info.config.num_heads, info.config.text_len, info.frames_per_block) == (1, 512, None)
+    for heads in ("9" * 5000, "٣", "1e999", "-1", ""):
+        path = save(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
+        with bounded():
+            assert inspect_checkpoint(path).config.num_heads == 1
 
 
-@pytest.mark.parametrize("name", ["patch_embedding.weight", "head.modulation", "blocks.0.ffn.0.weight"])
-def test_a_model_without_a_size_is_refused(name: str, tmp_path: Path) -> None:
-    shape = list(WEIGHTS[name].shape)
-    shape[0 if name.startswith("blocks") else -1] = 0
-    path = save(tmp_path / "x.safetensors", {**WEIGHTS, name: torch.zeros(shape)})
-    refusal(lambda: inspect_checkpoint(path, num_heads=1))
+def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
+    for name in ("patch_embedding.weight", "head.modulation", "blocks.0.ffn.0.weight"):
+        shape = list(WEIGHTS[name].shape)
+        shape[0 if name.startswith("blocks") else -1] = 0
+        path = save(tmp_path / "x.safetensors", {**WEIGHTS, name: torch.zeros(shape)})
+        refusal(lambda path=path: inspect_checkpoint(path, num_heads=1))
 
 
 def expanded(*shape: int) -> torch.Tensor:
@@ -160,11 +160,10 @@ EMBEDDINGS: dict[str, tuple[str, Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", EMBEDDINGS)
-def test_a_file_of_other_embeddings_is_refused(case: str, tmp_path: Path) -> None:
-    prompts, rows = EMBEDDINGS[case]
-    path = save(tmp_path / "x.safetensors", {"prompt_0": rows}, {"prompts": prompts})
-    assert "not a prompt embeddings file" in refusal(lambda: load_embeddings(path))
+def test_a_file_of_other_embeddings_is_refused(tmp_path: Path) -> None:
+    for case, (prompts, rows) in EMBEDDINGS.items():
+        path = save(tmp_path / "x.safetensors", {"prompt_0": rows}, {"prompts": prompts})
+        assert "not a prompt embeddings file" in refusal(lambda path=path: load_embeddings(path)), case
 
 
 LATENTS = {
@@ -175,10 +174,10 @@ LATENTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", LATENTS)
-def test_other_latents_are_refused(case: str, tmp_path: Path) -> None:
-    path = save(tmp_path / "x.safetensors", {"latents": LATENTS[case]})
-    assert "x.safetensors" in refusal(lambda: load_latents(path, (16, 16)))
+def test_other_latents_are_refused(tmp_path: Path) -> None:
+    for latents in LATENTS.values():
+        path = save(tmp_path / "x.safetensors", {"latents": latents})
+        assert "x.safetensors" in refusal(lambda path=path: load_latents(path, (16, 16)))
 
 
 VAES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
@@ -191,21 +190,20 @@ VAES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
 }
 
 
-@pytest.mark.parametrize("case", VAES)
 @pytest.mark.parametrize("kind", ["wan", "tiny"])
 def test_a_vae_that_holds_no_finite_numbers_is_refused(
-    kind: str, case: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
+    kind: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
 ) -> None:
     """It would decode every video to black, or to nothing that is seen, without a word."""
-    change, why = VAES[case]
     if kind == "wan":
         weights, name = load_file(wan_vae(tmp_path / "good.safetensors")), "decoder.conv1.weight"
     else:
         weights, name = TinyDecoder((8, 8, 8, 8)).state_dict(), "decoder.1.weight"
     load_codec(save(tmp_path / "x.pt", weights), torch.device("cpu"), torch.float16, encodes=False)
-    path = save(tmp_path / "x.pt", {**weights, name: change(weights[name])})
-    message = refusal(lambda: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
-    assert path.name in message and (why.replace("decoder.conv1.weight", name) in message or case == "no channels")
+    for case, (change, why) in VAES.items():
+        path = save(tmp_path / "x.pt", {**weights, name: change(weights[name])})
+        message = refusal(lambda path=path: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
+        assert path.name in message and (why.replace("decoder.conv1.weight", name) in message or case == "no channels")
     assert not recwarn.list
 
 
@@ -245,19 +243,6 @@ def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sent
     assert tried == 420 and refused > 150
 
 
-@pytest.mark.slow
-def test_a_header_of_many_objects_is_refused(tmp_path: Path) -> None:
-    path = by_header(tmp_path / "x.safetensors", b'{"a":[' + b"[]," * 2_700_000 + b"0]}")
-    assert "damaged" in refusal(lambda: inspect_checkpoint(path))
-
-
-@pytest.mark.parametrize("heads", ["9" * 5000, "1" * 4400, "٣", "1e999", "-1", ""])
-def test_a_stated_number_of_heads_is_a_small_number_or_not_stated(heads: str, tmp_path: Path) -> None:
-    path = save(tmp_path / "x.safetensors", WEIGHTS, {"num_heads": heads})
-    with bounded():
-        assert inspect_checkpoint(path).config.num_heads == 1
-
-
 def test_ten_thousand_unknown_names_cost_little(tmp_path: Path) -> None:
     extra = {f"extra.{i}.x": torch.zeros(1) for i in range(10_000)}
     path = save(tmp_path / "x.safetensors", {**WEIGHTS, **extra})
@@ -273,9 +258,9 @@ def test_a_lora_of_the_largest_useful_rank_is_merged(tmp_path: Path) -> None:
     assert torch.equal(merged[f"{TARGET}.weight"], WEIGHTS[f"{TARGET}.weight"] + torch.eye(128))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_embeddings_and_latents_of_every_written_type_are_read(dtype: torch.dtype, tmp_path: Path) -> None:
-    save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
-    assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
-    latents = torch.rand(3, 16, 2, 2).to(dtype)
-    assert torch.equal(load_latents(save(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)
+def test_embeddings_and_latents_of_every_written_type_are_read(tmp_path: Path) -> None:
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
+        assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
+        latents = torch.rand(3, 16, 2, 2).to(dtype)
+        assert torch.equal(load_latents(save(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)

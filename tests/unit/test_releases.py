@@ -13,7 +13,7 @@ from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.names import NOT_BUILT
 from headforcing.headforcing_core.render.comparison import entries_of
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
-from headforcing.headforcing_core.weights.checkpoint import convert_lora, inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.weights.checkpoint import convert_lora, load_state_dict
 from releases import RELEASES, TESTS, Release, refusal_table, release_table
 from safetensors.torch import save_file
 
@@ -43,7 +43,7 @@ def written(path: Path, row: Release, tensors: files.Weights) -> Path:
 def test_weights_in_the_table_load_from_a_small_file_in_their_layout(row: Release, tmp_path: Path):
     state, info = load_state_dict(written(tmp_path / "x", row, WEIGHTS))
     assert all(torch.equal(state[name], tensor) for name, tensor in WEIGHTS.items()) and state.keys() == WEIGHTS.keys()
-    assert (info.layout, info.naming) == (row.wrapper, "diffusers" if row.diffusers else "wan")
+    assert info.layout == row.wrapper
 
 
 @pytest.mark.parametrize("row", [row for row in LOADED if row.lora], ids=name_of)
@@ -144,16 +144,3 @@ def test_every_test_that_the_table_claims_is_there(repo_root: Path):
         assert ("graph" in row.tested) == row.lora
     nodes = (repo_root / "tests" / "comfy" / "test_nodes.py").read_text("utf-8")
     assert "def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_strength" in nodes
-
-
-def test_a_real_size_14b_file_of_the_family_is_described_and_an_expert_is_not(tmp_path: Path):
-    """The same tensors: only what lies around them tells a causal 14B from an expert."""
-    assert inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path)).family == "wan2.1-t2v-14b"
-    (tmp_path / "model_index.json").write_text('{"transformer_2": ["diffusers", "WanTransformer3DModel"]}')
-    (tmp_path / "transformer").mkdir()
-    with pytest.raises(HeadForcingError, match="one expert of Wan2.2 A14B"):
-        inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path / "transformer"))
-    (tmp_path / "model_index.json").write_text('{"transformer_2": [null, null], "boundary_ratio": null}')
-    assert inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path / "transformer")).family
-    (tmp_path / "model_index.json").write_text("[" * 9999)
-    assert inspect_checkpoint(_sparse("krea.safetensors", WAN_14B)(tmp_path / "transformer")).family

@@ -7,7 +7,6 @@ import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.agreement import sanity_checks
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
 from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.head_profiles.rules import (
@@ -92,4 +91,3 @@ def test_a_rule_needs_shares_and_a_name():
         with_rule(profile(shares=None), "function")
     with pytest.raises(HeadForcingError, match="rule"):
         with_rule(profile(), "luck")
-    assert AutoProfile(rule="function").rule == "function"

@@ -123,23 +123,18 @@ def reference(weights, tokens):
     return norm(x, weights["norm.weight"])
 
 
-def test_wan_file_gives_what_a_plain_umt5_gives(wan_file, wan_weights):
-    encoder = load_text_encoder(wan_file, dtype=torch.float32)
-    for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
-        assert torch.equal(encoder.encode([prompt])[0], rows), "alone as in company"
-        tokens = encoder.tokens(prompt)
-        assert rows.shape == (len(tokens), DIM)
-        torch.testing.assert_close(rows, reference(wan_weights, tokens), atol=1e-4, rtol=1e-4)
-
-
-def test_both_layouts_give_identical_embeddings(tmp_path, wan_file, wan_weights, tokenizer_bytes):
+def test_both_layouts_give_what_a_plain_umt5_gives(tmp_path, wan_file, wan_weights, tokenizer_bytes):
     comfy_file = save_comfy(tmp_path / "umt5_xxl_fp16.safetensors", wan_weights, tokenizer_bytes)
     (tmp_path / "spiece.model").unlink()
     (tmp_path / "google" / "umt5-xxl").mkdir(parents=True)
     (tmp_path / "google" / "umt5-xxl" / "spiece.model").write_bytes(tokenizer_bytes)
-    wan, comfy = (load_text_encoder(path, dtype=torch.float32).encode(PROMPTS) for path in (wan_file, comfy_file))
-    for a, b in zip(wan, comfy, strict=True):
-        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-5)
+    for path in (wan_file, comfy_file):
+        encoder = load_text_encoder(path, dtype=torch.float32)
+        for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
+            assert torch.equal(encoder.encode([prompt])[0], rows), "alone as in company"
+            tokens = encoder.tokens(prompt)
+            assert rows.shape == (len(tokens), DIM)
+            torch.testing.assert_close(rows, reference(wan_weights, tokens), atol=1e-4, rtol=1e-4)
 
 
 def test_tokens_end_with_the_end_token_and_stop_at_512(wan_file):
@@ -158,11 +153,10 @@ def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes
     path = save_comfy(tmp_path / "umt5_xxl.safetensors", small, tokenizer_bytes)
     encoder = load_text_encoder(path, dtype=torch.float32)
     widened = {name: tensor.float() for name, tensor in small.items()}
-    if stored is torch.float8_e4m3fn:  # older PyTorch reads no rows of fp8
-        model = load_text_encoder(path).model
-        assert model.get_input_embeddings().weight.dtype == next(model.encoder.parameters()).dtype == torch.bfloat16
     expected = reference(widened, encoder.tokens(PROMPTS[0]))
     torch.testing.assert_close(encoder.encode(PROMPTS)[0], expected, atol=1e-4, rtol=1e-4)
+    if stored is torch.float8_e4m3fn:  # whose rows cannot be read everywhere
+        assert load_text_encoder(path).model.shared.weight.dtype == torch.bfloat16
 
 
 def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):
@@ -216,55 +210,29 @@ def test_the_estimate_of_an_encoder_counts_its_weights_as_they_are_held(tmp_path
     assert taken[wide.name] == 2 * weights + activations
 
 
+Q = "encoder.block.0.layer.0.SelfAttention.q"
+
+
 @pytest.mark.parametrize(("change", "message"), [
-    ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.ones(5)}, "scale of .*q does not belong"),
-    ({"encoder.block.0.layer.0.SelfAttention.q.scale_weight": torch.tensor(math.nan)}, "scale of .*q does not"),
-    ({"encoder.block.0.layer.0.SelfAttention.x.scale_weight": torch.ones(())}, "scale of .*x does not belong"),
-    ({"shared.scale_weight": torch.ones(())}, "a scale for shared, which is not stored in fp8"),
-    ({"shared.comfy_quant": as_tensor(b'{"format": "nvfp4"}')}, "quantised as nvfp4, of which only fp8"),
-    ({"shared.comfy_quant": as_tensor(b"[]")}, "quantised as an unknown format"),
+    ({f"{Q}.scale_weight": torch.ones(5)}, "scale of .*q does not belong"),
+    ({f"{Q}.scale_weight": torch.tensor(math.nan)}, "scale of .*q does not"),
+    ({"encoder.block.0.layer.0.SelfAttention.x.scale_weight": torch.ones(())}, "a scale for .*x, which is not"),
+    ({"shared.scale_weight": torch.ones(())}, "a scale for shared, which is not a matrix stored in fp8"),
+    ({f"{Q}.weight": torch.zeros(24, 12, dtype=torch.uint8)}, r"q.weight is of shape \[24, 12\]"),
+    ({f"{Q}.weight": None}, "not a umT5 encoder"),
+    ({"encoder.block.1.layer.0.SelfAttention.relative_attention_bias.weight": None}, "block.1.*bias.weight is missing"),
+    ({"shared.weight": None}, "expected a tensor shared.weight .*found encoder.block"),
+    ({"shared.weight": torch.zeros(5, DIM)}, "do not belong together"),
+    ({"spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
+    ({"spiece_model": None}, r"contains no tokenizer; put spiece.model of google/umt5-xxl beside it"),
 ])  # fmt: skip
-def test_scales_that_fit_no_weight_are_named(tmp_path, wan_weights, tokenizer_bytes, change, message):
-    tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
-    save_file({**tensors, **change}, tmp_path / "scaled.safetensors")
+def test_wrong_weights_are_named(tmp_path, wan_weights, tokenizer_bytes, change, message):
+    tensors = scaled_fp8(wan_weights, tokenizer_bytes)[0] | change
+    save_file({name: t for name, t in tensors.items() if t is not None}, tmp_path / "scaled.safetensors")
     with pytest.raises(HeadForcingError, match=message):
         load_text_encoder(tmp_path / "scaled.safetensors")
-
-
-def drop(weights, ending):
-    return {name: tensor for name, tensor in weights.items() if not name.endswith(ending)}
-
-
-@pytest.mark.parametrize("change, message", [
-    (lambda w: {}, "not a umT5 encoder: expected a tensor shared.weight .*found no tensors"),
-    (lambda w: {"head.modulation": torch.zeros(1)}, "not a umT5 encoder.*found head.modulation"),
-    (lambda w: drop(w, "1.pos_embedding.embedding.weight"), "position bias in every layer, found 1 in 2"),
-    (lambda w: drop(w, "0.ffn.fc2.weight"), "not a complete umT5 encoder: encoder.block.0.layer.1.DenseReluDense.wo"),
-    (lambda w: {**w, "blocks.0.attn.q.scale_weight": torch.ones(1)}, "the scale of .* does not belong to a weight"),
-    (lambda w: {**w, "token_embedding.weight": torch.zeros(5, DIM)}, "do not belong together"),
-    (lambda w: {**w, "spiece_model": as_tensor(b"nonsense")}, "not a sentencepiece model"),
-])  # fmt: skip
-def test_wrong_weights_are_named(wan_file, wan_weights, change, message):
-    torch.save(change(wan_weights), wan_file)
-    with pytest.raises(HeadForcingError, match=message):
-        load_text_encoder(wan_file)
-
-
-def test_missing_files_and_missing_tokenizer_are_named(tmp_path, wan_file):
-    (tmp_path / "spiece.model").unlink()
-    with pytest.raises(HeadForcingError, match=r"contains no tokenizer; put spiece.model of google/umt5-xxl beside it"):
-        load_text_encoder(wan_file)
-    with pytest.raises(HeadForcingError, match="no text encoder at"):
+    with pytest.raises(HeadForcingError, match="other.pth was not found"):
         load_text_encoder(tmp_path / "other.pth")
-
-
-def test_files_that_would_run_code_or_are_damaged_are_refused(tmp_path, wan_file):
-    torch.save({"token_embedding.weight": io.StringIO}, wan_file)
-    with pytest.raises(HeadForcingError, match="cannot be read as text encoder weights"):
-        load_text_encoder(wan_file)
-    (tmp_path / "cut.safetensors").write_bytes(b"\x10")
-    with pytest.raises(HeadForcingError, match="cannot be read as text encoder weights"):
-        load_text_encoder(tmp_path / "cut.safetensors")
 
 
 @pytest.mark.parametrize("package", ["transformers", "sentencepiece"])
@@ -282,19 +250,12 @@ def test_embeddings_come_back_by_exact_prompt(tmp_path):
     assert list(loaded) == list(embeddings)
     for prompt, rows in embeddings.items():
         assert torch.equal(loaded[prompt], rows) and loaded[prompt].dtype == rows.dtype
-    assert torch.equal(loaded.encode(["ein Bällchen\n🎈"])[0], embeddings["ein Bällchen\n🎈"])
     with pytest.raises(HeadForcingError, match="'a blue ball'; the file has: 'a red ball'; 'ein B"):
-        loaded.encode(["a red ball", "a blue ball"])
-
-
-def test_other_files_are_not_embeddings(tmp_path):
+        loaded["a blue ball"]
     save_file({"x": torch.zeros(1)}, tmp_path / "other.safetensors")
-    (tmp_path / "damaged.safetensors").write_bytes(b"{}")
-    for name in ("other", "damaged", "missing"):
+    for name in ("other", "missing"):
         with pytest.raises(HeadForcingError, match="not a prompt embeddings file"):
             load_embeddings(tmp_path / f"{name}.safetensors")
-    with pytest.raises(HeadForcingError, match=r"must be \[tokens, text_dim\], got \[1, 4, 8\]"):
-        save_embeddings(tmp_path / "e.safetensors", {"a": torch.zeros(1, 4, 8)})
 
 
 def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tokenizer_bytes):
@@ -304,7 +265,7 @@ def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tok
     held = {id(tensor): tensor for tensor in model.state_dict().values()}
     matrices = sum(tensor.numel() for tensor in held.values() if tensor.dtype == torch.float8_e4m3fn)
     assert matrices == LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
-    assert model.get_input_embeddings().weight.dtype == torch.float16
+    assert model.shared.weight.dtype == torch.float16
     others = [tensor for tensor in held.values() if tensor.dtype.itemsize > 1 and tensor.shape != (VOCABULARY, DIM)]
     assert {tensor.dtype for tensor in others} == {torch.bfloat16}
 

@@ -113,13 +113,19 @@ class Models:
         self.folder, self.device = Path(folder), torch.device(device)
         self._head = aesthetic_head
 
-    def missing(self, needed: Needed) -> str | None:
-        """The sentence about a file that is not there; None if it is."""
-        if self.file(needed).is_file():
-            return None
-        if self.file(needed) == self._head:
-            return f"{self._head} was not found: name the file of LAION's linear head, from {needed.source}"
-        return f"{needed.paths[0]} is not in {self.folder}: take it from {needed.source}"
+    def file(self, needed: Needed) -> Path:
+        """The place of a file, which need not be there."""
+        if needed is AESTHETIC_HEAD and self._head is not None:
+            return self._head
+        found = [self.folder / path for path in needed.paths]
+        return next((path for path in found if path.is_file()), found[0])
+
+    def find(self, needed: Needed) -> Path:
+        """The place of a file; raises HeadForcingError where it is not there."""
+        path = self.file(needed)
+        if not path.is_file():
+            raise HeadForcingError(f"{path} was not found: take {needed.paths[0]} from {needed.source}")
+        return path
 
     @cached_property
     def dino(self) -> ImageEncoder:
@@ -171,18 +177,14 @@ class Models:
     def aesthetic_head(self) -> nn.Linear:
         """The linear layer from `clip_large`'s image features to a score of 0 to 10, on the CPU."""
         path, weights = self._state(AESTHETIC_HEAD)
-        weight = weights.get("weight")
-        if weights.keys() != {"weight", "bias"} or weight is None or weight.ndim != 2 or len(weight) != 1:
+        width = self.clip_large.width
+        if {name: tuple(tensor.shape) for name, tensor in weights.items()} != {"weight": (1, width), "bias": (1,)}:
             raise HeadForcingError(
-                f"{path.name} is not a linear head with a weight and a bias: take it from {AESTHETIC_HEAD.source}"
+                f"{path.name} is not a linear head for {width} features: take that for ViT-L/14 from "
+                f"{AESTHETIC_HEAD.source}"
             )
-        if weight.shape[1] != self.clip_large.width:
-            raise HeadForcingError(
-                f"the aesthetic head takes {weight.shape[1]} features, and the CLIP model has {self.clip_large.width}: "
-                f"take the head for ViT-L/14 from {AESTHETIC_HEAD.source}"
-            )
-        head = nn.Linear(weight.shape[1], 1)
-        head.load_state_dict({"weight": weight.float(), "bias": weights["bias"].float().reshape(1)})
+        head = nn.Linear(width, 1)
+        head.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         return head.eval()
 
     @cached_property
@@ -203,22 +205,10 @@ class Models:
 
         return flow
 
-    def file(self, needed: Needed) -> Path:
-        """The place of a file, which need not be there."""
-        if needed is AESTHETIC_HEAD and self._head is not None:
-            return self._head
-        found = [self.folder / path for path in needed.paths]
-        return next((path for path in found if path.is_file()), found[0])
-
-    def _find(self, needed: Needed) -> Path:
-        if sentence := self.missing(needed):
-            raise HeadForcingError(sentence)
-        return self.file(needed)
-
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
         transformers = import_optional("transformers", "these metrics", "metrics")
-        folder = [self._find(file) for file in needed][0].parent
+        folder = [self.find(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
                 folder, local_files_only=True, output_loading_info=True, **options
@@ -232,7 +222,7 @@ class Models:
 
     def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
         """The tensors of a PyTorch file by name."""
-        path = self._find(needed)
+        path = self.find(needed)
         with _readable(path.name, needed):
             weights = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
@@ -257,7 +247,7 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 def _quiet(transformers: Any) -> Iterator[None]:
     """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
