@@ -77,12 +77,7 @@ class ImageEncoder:
 
 @dataclass(frozen=True)
 class Clip:
-    """CLIP's two encoders.
-
-    Attributes:
-        texts: texts to unit vectors `[n, d]` on the CPU; the first 77 tokens of each count.
-        width: `d`, the number of features.
-    """
+    """CLIP's encoders of images and of texts, whose first 77 tokens count, to unit vectors `[n, width]` on the CPU."""
 
     images: ImageEncoder
     texts: Callable[[list[str]], Tensor]
