@@ -27,8 +27,7 @@ from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
 from ..rollout.rows import Script, lay_out_rows
-from .profile_setup import ProfileSetup, ReturnStory
-from .shares import HeadShares
+from .shares import HeadShares, ProfileSetup, ReturnStory
 
 FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's video has
 

@@ -9,10 +9,9 @@ import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import classify, stability
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import pick_part
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.report import page
 from headforcing.headforcing_core.report.profile_plot import comparison_map, profile_picture, stability_panel
 

@@ -8,13 +8,13 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.agreement import sanity_checks
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.head_profiles.rules import (
     anchor_floor,
     classify_by_function,
     misnamed_heads,
     with_rule,
 )
+from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
