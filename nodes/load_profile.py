@@ -21,10 +21,11 @@ IN_FILE = "in file"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadProfile",
-            display_name="Load Head Profile",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadProfile",
+            "Load Head Profile",
+            "loaders",
+            aliases="head roles, attention heads, KV cache",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 helpers.explain(
@@ -54,7 +55,6 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
