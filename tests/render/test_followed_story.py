@@ -8,7 +8,7 @@ import time
 import av
 import pytest
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.follow import FollowedFile
+from headforcing.headforcing_core.commands.values import FollowedFile
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.sinks import ProgressBar
 
