@@ -66,19 +66,14 @@ class LoadHeadProfile(io.ComfyNode):
     def execute(
         cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
     ) -> io.NodeOutput:
+        anchor, local = (percent / 100 if percent >= 0 else None for percent in (anchor_percent, local_percent))
+        given = RULES[0] if rule == IN_FILE else rule
         if profile == AUTO:
-            anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
-            local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            found = AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule)
-            return io.NodeOutput(found, helpers.no_picture())
+            fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
+            return io.NodeOutput(AutoProfile(*fractions, given), helpers.no_picture())
         loaded = load_profile(_path(profile))
-        if anchor_percent >= 0 or local_percent >= 0:
-            loaded = loaded.with_thresholds(
-                anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
-                local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
-            )
-        if rule != IN_FILE:
-            loaded = with_rule(loaded, rule)
+        if rule != IN_FILE or anchor is not None or local is not None:
+            loaded = with_rule(loaded, given, anchor, local)
         return io.NodeOutput(loaded, helpers.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
 
 

@@ -12,11 +12,10 @@ from torch import Tensor
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.hashing import digest
 from ..headforcing_core.head_profiles.agreement import sanity_checks
-from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.rules import RULES, with_rule
-from ..headforcing_core.head_profiles.shares import HeadShares
+from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.names import BUDGETS
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
