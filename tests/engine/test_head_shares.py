@@ -197,7 +197,7 @@ def test_twenty_different_prompts_come_with_the_pack():
     for prompt in PROFILING_PROMPTS:
         assert "\n" not in prompt and 60 < len(prompt) < 200
     assert len(set(word_hash.sample_prompts(20))) == 20
-    assert not any(word_hash.check_prompt(prompt) for prompt in word_hash.sample_prompts(20))
+    assert not any(word_hash.advice(prompt) for prompt in word_hash.sample_prompts(20))
 
 
 def test_a_file_that_is_something_else_gives_one_clear_error(tmp_path):
