@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +28,13 @@ from ..headforcing_core.commands.values import changed
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
-from ..headforcing_core.hashing import digest, file_hash
+from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.render.resources import Needs, check_disk, in_turn
 from ..headforcing_core.report.drift import report_video
 from ..headforcing_core.report.learned.base import Panel
-from ..headforcing_core.report.learned.registry import METRICS, stamps
+from ..headforcing_core.report.learned.models import Models
+from ..headforcing_core.report.learned.registry import METRICS
 from . import vbench
 from .rows import Row, renders_of
 from .statistics import Numbers
@@ -122,7 +124,9 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
     panel = panel_of(args, "cpu" if args.farm else None)
     if panel is None:
         return None, {}
-    return panel, stamps(args.metric_models, [metric.name for metric in panel.metrics], args.aesthetic_head)
+    models, hash_of = Models(args.metric_models, aesthetic_head=args.aesthetic_head), cache(file_hash)
+    files = {metric.name: [hash_of(models.file(needed)) for needed in metric.needs] for metric in panel.metrics}
+    return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
 
 
 def _note_of(path: Path) -> Note | None:
@@ -150,8 +154,7 @@ def score_video(job: ScoreJob) -> Numbers:
     video = planned_video(job.compared)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
-        per_block, panel = video.plan.schedule.frames_per_block, panel_of(job.compared.args)
-        numbers = note["numbers"] | report_video(video.path, video.plan.timeline, per_block, panel=panel).whole
+        numbers = note["numbers"] | report_video(video.path, panel=panel_of(job.compared.args)).whole
         metrics = {**note["metrics"], **job.metrics}
     else:
         numbers, metrics = render_compared(job.compared).drift, job.metrics
@@ -168,7 +171,7 @@ class Scores:
 
     Args:
         metrics: the metrics with models that each video is scored with: by name the stamp of their files
-            (`report.learned.registry.stamps`). A video that was scored with other files is scored again.
+            (`load_metrics`). A video that was scored with other files is scored again.
 
     Raises HeadForcingError if a video in the folder was made from something else.
     """

@@ -74,7 +74,7 @@ class ReferenceCache(Cache):
         return torch.stack(out, dim=1)
 
     def context(self, layer: int, head: int, q: Tensor) -> HeadContext:
-        """What one head attends with and to, from its queries `[frames, s, d]`."""
+        """Queries, keys and values of one head, from its queries `[frames, s, d]`."""
         frames, numbers = self.seen(layer, head)
         indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
         k, v = torch.stack([k[head] for k, _ in frames]), torch.stack([v[head] for _, v in frames])

@@ -8,7 +8,6 @@ filled with the content that they would have if they had been used from the star
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, replace
@@ -163,19 +162,18 @@ class AutoProfileCache(HeadCache):
 
     def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
-        roles = classify(shares, self.auto.anchor_fraction, self.auto.local_fraction)
+        fractions = self.auto.anchor_fraction, self.auto.local_fraction
         found = HeadProfile(
             "auto",
-            len(roles),
-            len(roles[0]),
-            roles,
+            self.shape.layers,
+            self.shape.heads,
+            classify(shares, *fractions),
             shares,
-            self.auto.anchor_fraction,
-            self.auto.local_fraction,
+            *fractions,
             measured={"window_frames": self.shape.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )
-        return found if self.auto.rule == "quota" else with_rule(found, self.auto.rule)
+        return with_rule(found, self.auto.rule)
 
     def _switch(self) -> MemoryEvent | None:
         """Fix the roles and fill the head-wise caches; returns the memory event of the block just committed."""
@@ -219,14 +217,9 @@ class AutoPolicy(CachePolicy):
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
-    path = _place(folder, fingerprint)
-    source = f"found while sampling on {date.today().isoformat()}"
-    replace(
-        profile,
-        name=source,
-        measured={**profile.measured, "fingerprint": fingerprint},
-        provenance={**profile.provenance, "source": source},
-    ).save(path)
+    path, source = folder / f"{fingerprint}.json", f"found while sampling on {date.today().isoformat()}"
+    measured, provenance = profile.measured | {"fingerprint": fingerprint}, profile.provenance | {"source": source}
+    replace(profile, name=source, measured=measured, provenance=provenance).save(path)
     return path
 
 
@@ -235,7 +228,7 @@ def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> Hea
 
     A damaged file counts as none: the next run finds the roles again and replaces it.
     """
-    path = _place(folder, fingerprint)
+    path = folder / f"{fingerprint}.json"
     if not path.exists():
         return None
     try:
@@ -243,11 +236,4 @@ def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> Hea
     except HeadForcingError as error:
         log.warning("Head Forcing: roles are found again, %s", error)
         return None
-    found = found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction)
-    return found if auto.rule == "quota" else with_rule(found, auto.rule)
-
-
-def _place(folder: Path, fingerprint: str) -> Path:
-    if not re.fullmatch(r"[0-9a-f]{8,64}", fingerprint):
-        raise HeadForcingError(f"a model's fingerprint must be hexadecimal, got {fingerprint[:80]!r}")
-    return folder / f"{fingerprint}.json"
+    return with_rule(found, auto.rule, auto.anchor_fraction, auto.local_fraction)

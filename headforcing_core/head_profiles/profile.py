@@ -10,16 +10,18 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from ..cache.guards import QueryStatistics
 from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
-from ..files import replacing
+from ..files import check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
+from ..timeline.clock import is_finite
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -46,8 +48,7 @@ class HeadProfile:
             if only roles are known.
         anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
         families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
-        measured: conditions of the measurement: window_frames, rope, prompts_hash, seed, blocks, steps, model
-            fingerprint. Empty for imported profiles.
+        measured: conditions of the measurement, see `HeadShares.profile`; empty for imported profiles.
         provenance: origin of the profile: source, licence, note.
         queries: `queries[layer][head]` = statistics of the head's queries, see `Queries`; None without.
         returns: `returns[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`; None without.
@@ -69,21 +70,11 @@ class HeadProfile:
     returns: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise HeadForcingError(f"a head profile needs a name, found {_quote(self.name)}")
-        for key in ("num_layers", "num_heads"):
-            if type(value := vars(self)[key]) is not int or value < 1:
-                raise HeadForcingError(f"{key} must be a whole number from 1, found {_quote(value)}")
-        for key in ("anchor_fraction", "local_fraction"):
-            if self.shares is None:
+        for key, (wanted, fits) in _FIELDS.items():
+            if self.shares is None and key.endswith("_fraction"):
                 object.__setattr__(self, key, None)
-            else:
-                _check_fraction(key, vars(self)[key])
-        for key in ("measured", "provenance"):
-            if not isinstance(vars(self)[key], dict):
-                raise HeadForcingError(f"{key} must be an object with named values, found {_quote(vars(self)[key])}")
-        if not _is_list(self.families) or not all(isinstance(family, str) for family in self.families):
-            raise HeadForcingError(f"families must be a list of names, found {_quote(self.families)}")
+            elif not fits(vars(self)[key]):
+                raise HeadForcingError(f"{key} must be {wanted}, found {vars(self)[key]!r:.60}")
         object.__setattr__(self, "families", tuple(self.families))
         for key in LONG_FIELDS:
             if key == "roles" or vars(self)[key] is not None:
@@ -94,13 +85,14 @@ class HeadProfile:
     def _checked_heads(self, key: str) -> tuple[tuple[Any, ...], ...]:
         """A field's `rows[layer][head]` as tuples; refuses other dimensions and values than `_OF_HEADS` says."""
         rows, (wanted, fits, convert) = vars(self)[key], _OF_HEADS[key]
-        _check_length(f"{key} must have {self.num_layers} layers", rows, self.num_layers)
-        for layer, row in enumerate(rows):
-            _check_length(f"{key} of layer {layer} must have {self.num_heads} heads", row, self.num_heads)
-            for head, value in enumerate(row):
-                if not fits(value):
-                    shown = ", ".join(map(_quote, value[:4])) if _is_list(value) else _quote(value)
-                    raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {shown}")
+        layers, heads = self.num_layers, self.num_heads
+        found = [len(row) if _is_list(row) else 0 for row in rows] if _is_list(rows) else []
+        if len(found) != layers or set(found) != {heads}:
+            most = ", ".join(map(str, sorted(set(found))))
+            raise HeadForcingError(f"{key} must have {layers} layers of {heads} heads, found {len(found)} of {most}")
+        for layer, head in product(range(layers), range(heads)):
+            if not fits(value := rows[layer][head]):
+                raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {value!r:.60}")
         return tuple(tuple(map(convert, row)) for row in rows)
 
     @property
@@ -135,37 +127,18 @@ class HeadProfile:
                 f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
             )
 
-    def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
-        """Classify the same measurement with other thresholds, in percent of all heads (0-100).
-
-        Raises HeadForcingError for a profile without shares.
-        """
-        if self.shares is None:
-            raise HeadForcingError(
-                f"Head profile '{self.name}' has roles only, so its thresholds cannot be changed; "
-                "choose a profile with measured shares."
-            )
-        anchor, local = anchor_percent / 100, local_percent / 100
-        by_quota = {key: value for key, value in self.provenance.items() if key != "rule"}
-        roles = classify(self.shares, anchor, local)
-        return replace(self, roles=roles, anchor_fraction=anchor, local_fraction=local, provenance=by_quota)
-
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
-        try:
-            entries = {"format_version": json.dumps(FORMAT_VERSION)}
-            for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
-                value = vars(self)[item.name]
-                if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
-                    continue
-                if item.name in LONG_FIELDS and value is not None:
-                    entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
-                elif isinstance(value, dict) and value:
-                    entries[item.name] = json.dumps(value, indent=2, allow_nan=False).replace("\n", "\n  ")
-                else:
-                    entries[item.name] = json.dumps(value)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise HeadForcingError(f"head profile '{self.name}' cannot be written as JSON: {error}") from error
+        entries = {"format_version": json.dumps(FORMAT_VERSION)}
+        for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
+            value = vars(self)[item.name]
+            if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
+                continue
+            if item.name in LONG_FIELDS and value is not None:
+                entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+            else:
+                indent = 2 if isinstance(value, dict) and value else None
+                entries[item.name] = json.dumps(value, indent=indent, allow_nan=False).replace("\n", "\n  ")
         return "{\n" + ",\n".join(f'  "{key}": {value}' for key, value in entries.items()) + "\n}\n"
 
     @classmethod
@@ -173,21 +146,16 @@ class HeadProfile:
         """Parse a profile; unknown keys are ignored. Raises HeadForcingError for invalid content."""
         try:
             data = json.loads(text)
-        except RecursionError:
-            raise HeadForcingError("expected a head profile, found JSON that is nested too deeply") from None
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise HeadForcingError(f"expected a head profile in JSON, found something else ({error})") from None
-        if not isinstance(data, dict):
-            raise HeadForcingError(f"expected a head profile (a JSON object), found {_quote(data)}")
-        version = data.get("format_version")
-        if type(version) is not int or version != FORMAT_VERSION:
+        version = data.get("format_version") if isinstance(data, dict) else None
+        if version != FORMAT_VERSION:
             raise HeadForcingError(
-                f"format_version must be {FORMAT_VERSION}, found {_quote(version)}; a profile of a newer version of "
-                "Head Forcing needs that version"
+                f"format_version of a head profile must be {FORMAT_VERSION}, found {version!r:.60}; a profile of a "
+                "newer version of Head Forcing needs that version"
             )
-        for key in ("name", "num_layers", "num_heads", "roles"):
-            if key not in data:
-                raise HeadForcingError(f"'{key}' is missing from the head profile")
+        if missing := [key for key in ("name", "num_layers", "num_heads", "roles") if key not in data]:
+            raise HeadForcingError(f"{missing[0]!r} is missing from the head profile")
         return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
 
     def save(self, path: str | Path) -> None:
@@ -199,21 +167,16 @@ class HeadProfile:
 
 def load_profile(path: str | Path) -> HeadProfile:
     """Read a head profile file. Raises HeadForcingError, which names the file, for a missing or invalid file."""
+    check_regular(path)
     path = Path(path)
     try:
-        if not path.is_file():
-            raise HeadForcingError("expected a head profile file, found a folder or nothing")
-        with open(path, "rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-        if len(data) > MAX_FILE_BYTES:
+        if path.stat().st_size > MAX_FILE_BYTES:
             raise HeadForcingError(f"larger than any head profile ({MAX_FILE_BYTES >> 20} MB); choose a profile file")
-        return HeadProfile.from_json(data.decode("utf-8"))
+        return HeadProfile.from_json(path.read_text("utf-8"))
     except HeadForcingError as error:
         raise HeadForcingError(f"{path.name}: {error}") from None
-    except UnicodeDecodeError:
-        raise HeadForcingError(f"{path.name}: expected a head profile in JSON, found a file that is not text") from None
     except (OSError, ValueError) as error:
-        raise HeadForcingError(f"{path.name}: the head profile cannot be read ({error})") from error
+        raise HeadForcingError(f"{path.name} cannot be read as a head profile ({error})") from error
 
 
 def default_profile(num_layers: int, num_heads: int, family: str | None = None, labelled: bool = False) -> HeadProfile:
@@ -246,8 +209,9 @@ def classify(
     rest are memory. Halves round up; of equal shares, the lower (layer, head) comes first. Raises HeadForcingError for
     a fraction outside 0-1.
     """
-    _check_fraction("anchor_fraction", anchor_fraction)
-    _check_fraction("local_fraction", local_fraction)
+    for key, value in (("anchor_fraction", anchor_fraction), ("local_fraction", local_fraction)):
+        if not _is_fraction(value):
+            raise HeadForcingError(f"{key} must be a number in 0-1, found {value!r}")
     heads = sum(map(len, shares))
 
     def count(fraction: float) -> int:
@@ -279,11 +243,9 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     """Core stability ratio of several profiling runs, per role and as "mean" (paper, supplement).
 
     The ratio of a role is the number of heads with that role in all runs divided by the mean number of heads with it
-    per run, 0-1; 1 for a role that no run assigns. Raises HeadForcingError without runs or for different dimensions.
+    per run, 0-1; 1 for a role that no run assigns.
     """
     flat = [[role for layer in roles for role in layer] for roles in runs]
-    if not flat or len(set(map(len, flat))) != 1:
-        raise HeadForcingError("stability needs at least one run, and all runs of the same model")
     result = {}
     for role in ROLES:
         members = [{index for index, assigned in enumerate(run) if assigned == role} for run in flat]
@@ -292,54 +254,42 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     return result | {"mean": sum(result.values()) / len(ROLES)}
 
 
-def _check_length(wanted: str, values: Any, length: int) -> None:
-    if not _is_list(values) or len(values) != length:
-        raise HeadForcingError(f"{wanted}, found {len(values) if _is_list(values) else _quote(values)}")
+def _is_list(value: Any) -> bool:
+    return isinstance(value, (list, tuple))
 
 
-def _are_numbers(values: Any) -> bool:
-    return _is_list(values) and all(map(_is_number, values))
+def _is_fraction(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1.001  # shares are rounded
 
 
 def _are_shares(values: Any) -> bool:
-    in_range = _are_numbers(values) and len(values) == 3 and all(0 <= share <= 1.001 for share in values)
-    return in_range and abs(sum(values) - 1) <= 1e-3
+    return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
 
 
 def _are_queries(values: Any) -> bool:
-    third = len(values) // 3 if _are_numbers(values) else 0
-    return third > 0 and len(values) == 3 * third and all(map(math.isfinite, values)) and min(values[-third:]) >= 0
+    third = len(values) // 3 if _is_list(values) else 0
+    return 0 < 3 * third == len(values) and all(map(is_finite, values)) and min(values[-third:]) >= 0
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:
     return tuple(map(float, values))
 
 
-# what a head's value must be, by field
+# what a field must be, and what a head's value in one must be, as a sentence, a check and a conversion
+_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "name": ("a text", lambda name: isinstance(name, str) and bool(name.strip())),
+    "num_layers": ("a whole number from 1", lambda count: type(count) is int and count > 0),
+    "num_heads": ("a whole number from 1", lambda count: type(count) is int and count > 0),
+    "anchor_fraction": ("a number in 0-1", _is_fraction),
+    "local_fraction": ("a number in 0-1", _is_fraction),
+    "families": ("a list of names", lambda names: _is_list(names) and all(isinstance(name, str) for name in names)),
+    "measured": ("an object with named values", lambda value: isinstance(value, dict)),
+    "provenance": ("an object with named values", lambda value: isinstance(value, dict)),
+}
 _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
     "shares": ("three numbers from 0 with sum 1", _are_shares, _floats),
-    "returns": ("a number in 0-1", lambda share: _is_number(share) and 0 <= share <= 1.001, float),
+    "returns": ("a number in 0-1", _is_fraction, float),
     "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
     "queries": ("finite numbers in threes, sizes from 0", _are_queries, _floats),
 }
-
-
-def _check_fraction(key: str, value: Any) -> None:
-    if not _is_number(value) or not 0 <= value <= 1:
-        raise HeadForcingError(f"{key} must be a number in 0-1, found {_quote(value)}")
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, (list, tuple))
-
-
-def _quote(value: Any) -> str:
-    """A value for an error message: its repr if short and plain, otherwise its type."""
-    plain = isinstance(value, (str, float, type(None))) or (isinstance(value, int) and abs(value) < 10**18)
-    shown = repr(value) if plain else ""
-    return shown if 0 < len(shown) <= 60 else f"a value of type {type(value).__name__}"

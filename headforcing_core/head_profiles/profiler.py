@@ -12,7 +12,7 @@ scene's prompt again, all within the measured window. The share *return* is the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,29 +22,25 @@ from torch import Tensor
 from ..cache.guards import AroundAttention, query_means
 from ..cache.head_cache import HeadCache, HeadGroup
 from ..errors import HeadForcingError
-from ..model.attention import AttentionFunction, part_shares, sdpa, with_shares
+from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
 from ..rollout.noise import SeededNoise
 from ..rollout.rows import Script, lay_out_rows
-from .profile_setup import ProfileSetup, ReturnStory
-from .shares import HeadShares
+from .shares import HeadShares, ProfileSetup, ReturnStory
 
 FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's video has
 
 
 class ShareMeter:
-    """Measures the attention shares of all heads during one pass of a `HeadCache`.
+    """Measures the attention shares of all heads during one pass of a `HeadCache`, while it is `active`.
 
-    Attributes:
-        active: whether passes are measured.
-        shares: `[layers, heads, 3]`: sink, middle, current; float64 on the CPU.
-        queries: `[layers, heads, 3, head_dim / 2]`, see `query_means`; float64 on the CPU. Only with a `head_dim`.
+    `shares` are `[layers, heads, 3]` (sink, middle, current), `queries` `[layers, heads, 3, head_dim / 2]` as of
+    `query_means`, only with a `head_dim`; both float64 on the CPU.
     """
 
     def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
-        self.frame_tokens, self.head_dim = frame_tokens, head_dim
-        self.active = False
+        self.frame_tokens, self.head_dim, self.active = frame_tokens, head_dim, False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
         self._queries = torch.zeros(num_layers, num_heads, 3, head_dim // 2)
 
@@ -81,8 +77,6 @@ class _VisitMeter:
         self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
 
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
-        """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
-
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             of_frame = torch.tensor([int(sources[0] in self._visited) for sources in group.sources], device=k.device)
             shares = part_shares(attention, q, k, of_frame.repeat_interleave(self._tokens), 2)
@@ -90,79 +84,6 @@ class _VisitMeter:
             return attention(q, k, v)
 
         return measured
-
-
-def measure_prompt(
-    model: VideoModel, config: WanConfig, shares: HeadShares, prompt: int, embedding: Tensor, **options: Any
-) -> None:
-    """Make a video of one prompt, by its index in the setup, and add the shares of every denoising step to `shares`.
-
-    `options` are dtype, device, attention, on_step, as of `_measure`; measurements so far are kept if on_step raises.
-    """
-    setup = shares.setup
-    meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
-    shares.forget(prompt)
-
-    def add(block: int, step: int) -> None:
-        shares.add(prompt, block, step, meter.shares, queries=meter.queries)
-
-    texts, measured = [setup.prompts[prompt]] * setup.blocks, range(setup.first_block, setup.blocks)
-    _measure(model, config, setup, texts, {texts[0]: embedding}, prompt, meter, measured, add, **options)
-
-
-def measure_return(
-    model: VideoModel, config: WanConfig, shares: HeadShares, number: int, embeds: Sequence[Tensor], **options: Any
-) -> None:
-    """Make the video of a return story, with `embeds` of all prompts, and note its shares in `shares.returns`."""
-    setup, story = shares.setup, ReturnStory.of(shares.setup, number)
-    meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
-    total = torch.zeros_like(meter.shares)
-
-    def add(block: int, step: int) -> None:
-        total.add_(meter.shares)
-
-    texts, by_text = [setup.prompts[prompt] for prompt in story.prompts], dict(zip(setup.prompts, embeds, strict=True))
-    _measure(model, config, setup, texts, by_text, FIRST_STORY + number, meter, story.measured, add, **options)
-    shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
-
-
-def _measure(
-    model: VideoModel,
-    config: WanConfig,
-    setup: ProfileSetup,
-    texts: Sequence[str],
-    embeds: Mapping[str, Tensor],
-    video: int,
-    meter: AroundAttention,
-    blocks: Container[int],
-    add: Callable[[int, int], None],
-    *,
-    dtype: torch.dtype,
-    device: torch.device | str = "cpu",
-    attention: AttentionFunction = sdpa,
-    on_step: StepCallback = lambda block, step, latents: None,
-) -> None:
-    """Make a video of a text per block from noise number `video`; `add(block, step)` follows the measured steps.
-
-    Args:
-        blocks: in which all denoising steps are measured.
-        dtype: of the KV cache.
-        on_step: as in `rollout`; it may raise to stop.
-    """
-    cache = HeadCache(replace(setup, blocks=len(texts)).shape(config), dtype, device, attention)
-    cache.meter = meter
-
-    def watch(block: int, step: int, latents: Tensor | None) -> None:
-        if latents is not None and meter.active:
-            add(block, step - 1)
-        # the clean pass, which follows the last step, is not measured
-        meter.active = block in blocks and step < len(setup.sigmas)
-        on_step(block, step, latents)
-
-    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video)
-    script = Script(lay_out_rows(texts, setup.schedule, setup.seed), dict(embeds))
-    for _ in rollout(model, cache, script, noise, on_step=watch):
-        pass
 
 
 def profile_heads(
@@ -173,28 +94,85 @@ def profile_heads(
     on_prompt: Callable[[int], None] = lambda prompt: None,
     **options: Any,
 ) -> None:
-    """Measure prompts, `embeds` by their index in the setup, but for complete ones; `options` of `measure_prompt`."""
-    missing = set(shares.missing_prompts())
-    for prompt, embedding in embeds.items():
-        if prompt in missing:
-            measure_prompt(model, config, shares, prompt, embedding, **options)
-            on_prompt(prompt)
+    """Measure prompts, `embeds` by their index in the setup, but for complete ones: a video of each, into `shares`.
+
+    `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step raises.
+    """
+    setup, missing = shares.setup, shares.missing_prompts()
+    for prompt in [prompt for prompt in embeds if prompt in missing]:
+        meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
+
+        def add(block: int, step: int, prompt: int = prompt, meter: ShareMeter = meter) -> None:
+            shares.add(prompt, block, step, meter.shares, queries=meter.queries)
+
+        shares.forget(prompt)
+        rows = lay_out_rows([setup.prompts[prompt]] * setup.blocks, setup.schedule, setup.seed)
+        script = Script(rows, {setup.prompts[prompt]: embeds[prompt]})
+        _measure(model, config, setup, script, prompt, meter, range(setup.first_block, setup.blocks), add, **options)
+        on_prompt(prompt)
 
 
 def measure_returns(
     model: VideoModel,
     config: WanConfig,
     shares: HeadShares,
-    numbers: Sequence[int],
+    numbers: Iterable[int],
     embeds: Sequence[Tensor],
     on_story: Callable[[int], None] = lambda number: None,
     **options: Any,
 ) -> None:
-    """Measure the return stories of these numbers that are not measured yet; `options` of `measure_return`."""
+    """Measure the return stories of these numbers, but for complete ones, with `embeds` of all prompts of the setup.
+
+    Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
+    """
+    setup, texts = shares.setup, dict(zip(shares.setup.prompts, embeds, strict=True))
     for number in numbers:
-        if not shares.returns[number].any():
-            measure_return(model, config, shares, number, embeds, **options)
-            on_story(number)
+        if shares.returns[number].any():
+            continue
+        story = ReturnStory.of(setup, number)
+        meter = _VisitMeter(setup, story.visited, setup.shape(config).frame_tokens)
+        total = torch.zeros_like(meter.shares)
+
+        def add(block: int, step: int, total: Tensor = total, meter: _VisitMeter = meter) -> None:
+            total.add_(meter.shares)
+
+        rows = lay_out_rows([setup.prompts[prompt] for prompt in story.prompts], setup.schedule, setup.seed)
+        _measure(model, config, setup, Script(rows, texts), FIRST_STORY + number, meter, story.measured, add, **options)
+        shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
+        on_story(number)
+
+
+def _measure(
+    model: VideoModel,
+    config: WanConfig,
+    setup: ProfileSetup,
+    script: Script,
+    video: int,
+    meter: AroundAttention,
+    blocks: Container[int],
+    add: Callable[[int, int], None],
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    on_step: StepCallback = lambda block, step, latents: None,
+) -> None:
+    """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising step of `blocks`.
+
+    `dtype` is that of the KV cache; `on_step` may raise to stop.
+    """
+    cache = HeadCache(replace(setup, blocks=len(script.rows)).shape(config), dtype, device)
+    cache.meter = meter
+
+    def watch(block: int, step: int, latents: Tensor | None) -> None:
+        if latents is not None and meter.active:
+            add(block, step - 1)
+        # the clean pass, which follows the last step, is not measured
+        meter.active = block in blocks and step < len(setup.sigmas)
+        on_step(block, step, latents)
+
+    noise = SeededNoise((setup.frames_per_block, config.in_dim, *setup.latent_size(config)), video=video)
+    for _ in rollout(model, cache, script, noise, on_step=watch):
+        pass
 
 
 def pick_part(count: int, text: str) -> list[int]:

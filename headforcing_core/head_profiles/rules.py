@@ -89,46 +89,47 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
 
     Where returns were measured these are the heads that retrieve and are no memory heads, else `misnamed_heads`.
     """
-    if profile.returns is not None:
+    if profile.returns is None:
+        wrong = misnamed_heads(profile)
+    else:
         wrong = [(i, j) for i, j in retrieving_heads(profile) if profile.roles[i][j] != HeadRole.MEMORY]
-        if not wrong:
-            return []
-        layer, head = wrong[0]
-        share, role = profile.returns[layer][head], profile.roles[layer][head]
-        return [
-            f"{len(wrong)} heads that look up the earlier visit of a scene are not memory heads; the first is layer "
-            f"{layer}, head {head} (called {role}; {share:.0%} to the visit). "
-            "Choose the rule `function`, or head_forcing_scenes, which gives scenes back to anchors, too."
-        ]
-    wrong = misnamed_heads(profile)
-    if not wrong or profile.shares is None:
+    if not wrong:
         return []
     layer, head = wrong[0]
-    sink, middle, _ = profile.shares[layer][head]
-    one = f"layer {layer}, head {head} (called {profile.roles[layer][head]}; {middle:.0%} there, {sink:.0%} on "
+    if profile.returns is not None:
+        does, share = "look up the earlier visit of a scene", f"{profile.returns[layer][head]:.0%} to the visit"
+        advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
+    else:
+        sink, middle, _ = (profile.shares or ())[layer][head]
+        does = "give the middle of the context more than most memory heads do"
+        share, advice = f"{middle:.0%} there, {sink:.0%} on the first frame", "which makes memory heads of them"
     return [
-        f"{len(wrong)} heads that give the middle of the context more than most memory heads do are not memory heads; "
-        f"the first is {one}the first frame). The rule `function` makes memory heads of those that look there most."
+        f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head {head} (called "
+        f"{profile.roles[layer][head]}; {share}). Choose the rule `function`, {advice}."
     ]
 
 
-def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
-    """The same measurement with the roles that a rule of `names.RULES` gives; the rule is noted in its provenance.
+def with_rule(
+    profile: HeadProfile, rule: str, anchor_fraction: float | None = None, local_fraction: float | None = None
+) -> HeadProfile:
+    """The same measurement with the roles that a rule of `names.RULES` gives, by default with the profile's fractions.
 
-    `auto` takes the roles by function where the quota misnames a head, else those by quota. Raises HeadForcingError for
-    an unknown rule and for a profile without shares.
+    `auto` takes the roles by function where the quota misnames a head, else those by quota; the rule is noted in the
+    provenance. Raises HeadForcingError for an unknown rule, a fraction outside 0-1, and a profile without shares.
     """
     check_choice("rule", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(
-            f"Head profile '{profile.name}' has roles only, so no rule can be applied to it; choose a profile with "
-            "measured shares."
+            f"Head profile '{profile.name}' has roles only, to which no rule or threshold can be applied; choose a "
+            "profile with measured shares."
         )
-    anchor, local = profile.anchor_fraction, profile.local_fraction
-    fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
-    roles = classify(profile.shares, *fractions)
+    anchor = profile.anchor_fraction if anchor_fraction is None else anchor_fraction
+    local = profile.local_fraction if local_fraction is None else local_fraction
+    assert anchor is not None and local is not None  # with shares
+    by_quota = classify(profile.shares, anchor, local)
+    found = replace(profile, roles=by_quota, anchor_fraction=anchor, local_fraction=local)
     if rule == "auto":
-        rule = "function" if misnamed_heads(replace(profile, roles=roles)) else "quota"
+        rule = "function" if misnamed_heads(found) else "quota"
     if rule == "function":
-        roles = classify_by_function(profile.shares, *fractions, anchor_floor(profile))
-    return replace(profile, roles=roles, provenance={**profile.provenance, "rule": rule})
+        found = replace(found, roles=classify_by_function(profile.shares, anchor, local, anchor_floor(profile)))
+    return replace(found, provenance={**profile.provenance, "rule": rule})

@@ -1,10 +1,11 @@
-"""Measured attention shares per prompt, block and denoising step: merging, averages, head profile, stability, files."""
+"""Measured attention shares: what they were measured on, merging, averages, head profile, stability, files."""
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from ..cache.head_cache import CacheShape
+from ..cache.policy import CachePolicy, HeadRole, RolePolicy
 from ..cache.scenes import spread_over
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
+from ..model.wan import WanConfig
+from ..rollout.schedule import Schedule
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, Queries, classify, stability
-from .profile_setup import ProfileSetup, ReturnStory
 
 FORMAT_VERSION = 1
 FIXED_STEP = 2  # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
@@ -30,9 +34,114 @@ PUBLISHED_STABILITY = {
 }
 
 
-_TENSORS = ("sums", "counts")
-_QUERIES = "query_sums"
-_RETURNS = "returns"
+@dataclass(frozen=True)
+class ProfileSetup:
+    """Everything that a measurement depends on; measurements with equal setups can be merged.
+
+    Attributes:
+        prompts: all prompts of the whole measurement, including those that other machines measure.
+        blocks: number of blocks of every rollout; those from `first_block` on are measured.
+        window_frames: latent frames in every head's context, sink and current block included.
+
+    Raises HeadForcingError without prompts.
+    """
+
+    fingerprint: str
+    num_layers: int
+    num_heads: int
+    prompts: tuple[str, ...]
+    blocks: int
+    sigmas: tuple[float, ...]
+    frames_per_block: int
+    width: int
+    height: int
+    rope: str = "absolute"
+    window_frames: int = 21
+    sink_frames: int = 1
+    first_block: int = 2
+    seed: int = 0
+    first_block_sigmas: tuple[float, ...] | None = None
+    solver: str = "renoise"
+
+    def __post_init__(self) -> None:
+        if not self.prompts:
+            raise HeadForcingError("profiling needs at least one prompt")
+
+    @classmethod
+    def of(
+        cls,
+        fingerprint: str,
+        config: WanConfig,
+        prompts: tuple[str, ...],
+        blocks: int,
+        family: Schedule,
+        size: tuple[int, int],
+        **options: Any,
+    ) -> ProfileSetup:
+        """The setup for a model's config and schedule, width and height in `size`; `options` are other attributes."""
+        model = (fingerprint, config.num_layers, config.num_heads)
+        more = {"first_block_sigmas": family.first_block_sigmas, "solver": family.solver, **options}
+        return cls(*model, prompts, blocks, family.sigmas, family.frames_per_block, *size, **more)
+
+    @property
+    def schedule(self) -> Schedule:
+        """The noise levels of the rollout."""
+        return Schedule(self.sigmas, self.frames_per_block, self.first_block_sigmas, self.solver)
+
+    def shape(self, config: WanConfig) -> CacheShape:
+        """The cache shape of one rollout, with the same policy for all heads."""
+        every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
+        recent = self.window_frames - self.sink_frames - self.frames_per_block
+        policy = CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
+        sizes = (*self.latent_size(config), self.frames_per_block, self.blocks * self.frames_per_block)
+        return CacheShape.for_model(config, every_head, policy, *sizes)
+
+    def latent_size(self, config: WanConfig) -> tuple[int, int]:
+        """Height and width of the latents."""
+        return self.height // config.latents.stride, self.width // config.latents.stride
+
+    @property
+    def prompts_hash(self) -> str:
+        """Hash of all prompts, which identifies them in a profile."""
+        return hashlib.blake2b("\n".join(self.prompts).encode(), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True)
+class ReturnStory:
+    """One return story of a measurement: a prompt of it for every block.
+
+    Attributes:
+        prompts: by block, numbers of prompts.
+        visited: the latent frames of the visit that the prompt returns to.
+        measured: the blocks after the return.
+    """
+
+    prompts: tuple[int, ...]
+    visited: range
+    measured: range
+
+    @classmethod
+    def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
+        """The story of that number, as long as the window; raises HeadForcingError where none fits."""
+        blocks, count = setup.window_frames // setup.frames_per_block, len(setup.prompts)
+        visit = (blocks - 1) // 3
+        if not visit or count < 3:
+            raise HeadForcingError(
+                f"a return story has three prompts in at least four blocks of a window of {setup.window_frames} latent "
+                f"frames, got {count} prompts and blocks of {setup.frames_per_block}; give more prompts, or leave "
+                "out --returns"
+            )
+        opening = blocks - 3 * visit
+        before, scene, between = ((number + place) % count for place in range(3))
+        prompts = (before,) * opening + (scene,) * visit + (between,) * visit + (scene,) * visit
+        visited = range(opening * setup.frames_per_block, (opening + visit) * setup.frames_per_block)
+        return cls(prompts, visited, range(blocks - visit, blocks))
+
+    def even_share(self, frames_per_block: int) -> float:
+        """The share of attention that the visit would get if all frames in the context got the same, mean over the
+        measured blocks."""
+        shares = [len(self.visited) / ((block + 1) * frames_per_block) for block in self.measured]
+        return sum(shares) / len(shares)
 
 
 class HeadShares:
@@ -70,12 +179,13 @@ class HeadShares:
             mine, theirs = asdict(self.setup), asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
-        for name in _TENSORS:
-            vars(self)[name].add_(vars(other)[name])
+        self.sums += other.sums
+        self.counts += other.counts
         self.returns += other.returns * ~self._has_returns[:, None, None]
-        if other.query_sums is not None:
-            measured = self.query_sums
-            self.query_sums = other.query_sums.clone() if measured is None else measured + other.query_sums
+        if self.query_sums is None or other.query_sums is None:
+            self.query_sums = self.query_sums if other.query_sums is None else other.query_sums.clone()
+        else:
+            self.query_sums += other.query_sums
 
     @property
     def _has_returns(self) -> Tensor:
@@ -119,21 +229,14 @@ class HeadShares:
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
-        setup = self.setup
+        setup, returns = self.setup, self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
-        returns = self.returns[self._has_returns]
-        measured = {
-            "fingerprint": setup.fingerprint,
-            "window_frames": setup.window_frames,
-            "sink_frames": setup.sink_frames,
-            "rope": setup.rope,
-            "prompts": int((self.counts.flatten(1).sum(dim=1) > 0).sum()),
+        kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
+        measured = {key: vars(setup)[key] for key in kept} | {
+            "prompts": int(self.counts.flatten(1).any(dim=1).sum()),
             "prompts_hash": setup.prompts_hash,
-            "blocks": setup.blocks,
-            "first_block": setup.first_block,
             "steps": len(setup.sigmas),
             "size": f"{setup.width}x{setup.height}",
-            "seed": setup.seed,
         }
         if len(returns):
             even = ReturnStory.of(setup, 0).even_share(setup.frames_per_block)
@@ -148,9 +251,21 @@ class HeadShares:
             local_fraction,
             measured=measured,
             provenance=provenance or {},
-            queries=stored_queries(self.query_sums, self.counts),
+            queries=self._mean_queries(),
             returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
         )
+
+    def _mean_queries(self) -> Queries | None:
+        """The statistics of a profile, averaged over steps and blocks, then prompts, with four significant digits.
+
+        None where a measured prompt has none.
+        """
+        passes = self.counts.flatten(1).sum(dim=1)
+        used = passes > 0
+        if self.query_sums is None or not self.query_sums[used].flatten(1).any(dim=1).all():
+            return None
+        means = (self.query_sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
+        return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())
 
     def stability(self) -> dict[str, dict[str, float]]:
         """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
@@ -185,10 +300,10 @@ class HeadShares:
     def save(self, path: str | Path) -> None:
         """Write sums, counts and setup as a safetensors file."""
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
-        names = _TENSORS if self.query_sums is None else (*_TENSORS, _QUERIES)
-        names = (*names, _RETURNS) if self._has_returns.any() else names
+        tensors = {"sums": self.sums, "counts": self.counts, "returns": self.returns}
         with replacing(path) as temporary:
-            temporary.write_bytes(save({name: vars(self)[name] for name in names}, tags))
+            more = {} if self.query_sums is None else {"query_sums": self.query_sums}
+            temporary.write_bytes(save(tensors | more, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -196,41 +311,17 @@ class HeadShares:
         check_regular(path)
         try:
             with safe_open(path, "pt") as file:
-                setup: dict[str, Any] = json.loads((file.metadata() or {})["head_shares"])
-                tensors = {name: file.get_tensor(name) for name in _TENSORS}
-                queries = file.get_tensor(_QUERIES) if _QUERIES in file.keys() else None
-                tensors |= {_RETURNS: file.get_tensor(_RETURNS)} if _RETURNS in file.keys() else {}
-            version = setup.pop("format_version")
-            if version != FORMAT_VERSION:
-                raise HeadForcingError(f"{path} has format version {version}, this program reads {FORMAT_VERSION}")
-            setup = {key: tuple(value) if isinstance(value, list) else value for key, value in setup.items()}
+                setup: dict[str, Any] = json.loads(file.metadata()["head_shares"])
+                tensors = {name: file.get_tensor(name) for name in file.keys()}
+            if (version := setup.pop("format_version")) != FORMAT_VERSION:
+                raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
+            setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-        except HeadForcingError:
-            raise
-        except Exception as error:  # OSError, KeyError, TypeError, or an exception class of safetensors
+            shares.query_sums = tensors.get("query_sums")
+            for name in ("sums", "counts", "returns"):
+                if tensors[name].shape != vars(shares)[name].shape:
+                    raise ValueError(f"its {name} do not fit its setup")
+                setattr(shares, name, tensors[name])
+        except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
-        for name, tensor in tensors.items():
-            expected = vars(shares)[name]
-            fits = (tensor.shape, tensor.dtype) == (expected.shape, expected.dtype)
-            if not fits or not tensor.isfinite().all() or (tensor < 0).any():
-                raise HeadForcingError(f"{path} is damaged: its {name} do not fit its setup")
-            setattr(shares, name, tensor)
-        if queries is not None:
-            axes = (len(shares.setup.prompts), *shares.sums.shape[3:5], 3)
-            if queries.ndim != 5 or queries.shape[:4] != axes or not queries.isfinite().all():
-                raise HeadForcingError(f"{path} is damaged: its {_QUERIES} do not fit its setup")
-            shares.query_sums = queries.double()
         return shares
-
-
-def stored_queries(sums: Tensor | None, counts: Tensor) -> Queries | None:
-    """The statistics for a profile, averaged over steps and blocks, then prompts, with four significant digits.
-
-    None where a measured prompt has none. `counts [prompts, ...]` are the measured passes.
-    """
-    passes = counts.flatten(1).sum(dim=1)
-    used = passes > 0
-    if sums is None or not sums[used].flatten(1).any(dim=1).all():
-        return None
-    means = (sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
-    return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())

@@ -154,7 +154,7 @@ def measured(
     """Measure the finished video of a plan, with these metrics, too."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
-    report = report_video(video, plan.timeline, plan.schedule.frames_per_block, on_progress, panel=panel)
+    report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
     return Compared(
         entry,
         seed,

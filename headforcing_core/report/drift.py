@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import HeadForcingError
+from ..files import check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
-from ..timeline.timeline import Timeline
 from ..video.reader import VideoSource, open_video
 from .learned.base import MeasuredVideo, Metric, Numbers, Panel
 from .meter import LEVELS, DriftMeter
@@ -26,7 +25,7 @@ from .video_tags import VideoTags, read_tags
 FIRST_SECONDS = 5  # the length that the models were trained on
 NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
 
-Prompts = Timeline | Sequence[tuple[float, str]]
+Prompts = Sequence[tuple[float, str]]
 Progress = Callable[[int, int], None]
 
 
@@ -36,13 +35,10 @@ class DriftReport:
 
     Attributes:
         size: width and height in pixels.
-        whole: the metrics of `metrics.GROUPS` and of models for the whole video, by key.
-        first: the same for its first `first_seconds`, for comparison.
+        whole: the metrics of `metrics.GROUPS` and of models, by key; `first` are those of the first `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
-        switches: the response to each prompt switch.
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
-        tags: statements of the file about its origin.
         learned: the metrics with models of their own that were measured, by heading.
         left_out: why others were not, a sentence each.
     """
@@ -106,7 +102,7 @@ class DriftReport:
             "prompts": [{"seconds": start, "text": text} for start, text in self.prompts],
             "whole": self.whole,
             "first": {"seconds": self.first_seconds, **self.first},
-            "switches": [switch.to_dict(self.fps) for switch in self.switches],
+            "switches": [{"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches],
             "left_out": list(self.left_out),
             "series": self.series,
             "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
@@ -137,18 +133,17 @@ class DriftReport:
 
 def report_video(
     source: VideoSource,
-    timeline: Prompts | None = None,
+    prompts: Prompts | None = None,
     frames_per_block: int | None = None,
     on_progress: Progress | None = None,
     start_seconds: float = 0.0,
     duration_seconds: float = 0.0,
-    name: str | None = None,
     panel: Panel | None = None,
 ) -> DriftReport:
     """Measure a video file, or a file in memory.
 
     Args:
-        timeline: start times of the prompts, in seconds of the file; by default those in the file's tags.
+        prompts: with their start times in seconds of the file; by default those in the file's tags.
         frames_per_block: latent frames per block; by default the number in the tags, else 3.
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
         start_seconds, duration_seconds: the measured part of the file, all that follows if it has no duration.
@@ -156,24 +151,33 @@ def report_video(
 
     Raises HeadForcingError for anything but a video of at least 2 frames.
     """
-    name = name or (Path(source).name if isinstance(source, (str, Path)) else "video")
-    if isinstance(source, (str, Path)) and not os.path.isfile(source):
-        raise HeadForcingError(f"there is no video file {str(source)!r}")
+    name = "video"
+    if isinstance(source, (str, Path)):
+        check_regular(source)
+        name = Path(source).name
     with open_video(source, name) as container:
         stream = container.streams.video[0]
         fps = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
         first = round(start_seconds * fps)
         last = first + round(duration_seconds * fps) if duration_seconds else None
-        expected = max(0, min(stream.frames, last or stream.frames) - first)
-        tags = read_tags(container.metadata, fps)
-        chunks = _video_frames(container, name, first, last)
-        return report_frames(chunks, fps, timeline, frames_per_block, on_progress, expected, name, tags, first, panel)
+        return report_frames(
+            _video_frames(container, name, first, last),
+            fps,
+            prompts,
+            frames_per_block,
+            on_progress,
+            expected=max(0, min(stream.frames, last or stream.frames) - first),
+            name=name,
+            tags=read_tags(container.metadata, fps),
+            first_video_frame=first,
+            panel=panel,
+        )
 
 
 def report_frames(
     chunks: Iterable[NDArray[np.uint8]],
     fps: float = VIDEO_FPS,
-    timeline: Prompts | None = None,
+    prompts: Prompts | None = None,
     frames_per_block: int | None = None,
     on_progress: Progress | None = None,
     expected: int = 0,
@@ -183,17 +187,14 @@ def report_frames(
     panel: Panel | None = None,
 ) -> DriftReport:
     """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
-    tags = tags or VideoTags()
+    tags, panel = tags or VideoTags(), panel or Panel({})
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
-    clock = BlockClock(per_block, fps)
-    prompts = _snap_prompts(tags.prompts if timeline is None else timeline, clock, first_video_frame)
-    begins = [round(start * fps) for start, _ in prompts[1:]]
+    given = _snap_prompts(tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame)
+    begins = [round(start * fps) for start, _ in given[1:]]
     meter = DriftMeter(fps, per_block, begins, first_video_frame)
-    panel = panel or Panel({})
-    measurement = panel.begin(MeasuredVideo(fps, prompts), FIRST_SECONDS)
-    size = (0, 0)
+    measurement, size = panel.begin(MeasuredVideo(fps, given), FIRST_SECONDS), (0, 0)
     for chunk in chunks:
         meter.add(chunk)
         measurement.add(chunk)
@@ -201,24 +202,23 @@ def report_frames(
         if on_progress is not None:
             on_progress(meter.video_frames, expected)
     if meter.video_frames < 2:
-        count = f"{meter.video_frames} frame{'s' * (meter.video_frames != 1)}"
-        raise HeadForcingError(f"{name} has {count}: drift can only be measured in a video of 2 or more")
-    prompts = [(start, text) for start, text in prompts if start < meter.video_frames / fps]
-    switches, learned = [start for start, _ in prompts[1:]], measurement.numbers()
+        raise HeadForcingError(f"{name} has {meter.video_frames} video frames: drift can be measured from 2 on")
+    shown = [(start, text) for start, text in given if start < meter.video_frames / fps]
+    switches, learned = [start for start, _ in shown[1:]], measurement.numbers()
     return DriftReport(
         name=name,
         video_frames=meter.video_frames,
-        fps=meter.fps,
+        fps=fps,
         size=size,
         frames_per_block=per_block,
         whole=numbers_of(meter, switches) | learned,
         first=numbers_of(meter, switches, FIRST_SECONDS) | measurement.first_numbers(),
-        first_seconds=min(FIRST_SECONDS, meter.video_frames / meter.fps),
-        prompts=prompts,
+        first_seconds=min(FIRST_SECONDS, meter.video_frames / fps),
+        prompts=shown,
         switches=meter.responses(),
         series=_series(meter.seconds()),
         similarity=self_similarity(meter.thumbnails.stack()),
-        similarity_spacing=meter.thumbnails.spacing / meter.fps,
+        similarity_spacing=meter.thumbnails.spacing / fps,
         tags=tags,
         learned=panel.groups(learned),
         left_out=panel.left_out,
@@ -239,13 +239,8 @@ def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
 
 def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -> list[tuple[float, str]]:
     """(start in seconds, text) in order; starts are moved to block starts and counted from the first measured frame."""
-    if isinstance(prompts, Timeline):
-        first_frame = prompts.clock.start_video_frame
-        starts = [(first_frame(segment.start_block) / clock.fps, segment.text) for segment in prompts.segments]
-    else:
-        starts = sorted((float(start), str(text)) for start, text in prompts)
     texts: dict[int, str] = {}  # by video frame
-    for start, text in starts:
+    for start, text in sorted(prompts):
         video_frame = clock.start_video_frame(clock.block_at(start)) - first_video_frame
         texts[max(0, video_frame)] = text  # the last prompt before the measured part is the one at its beginning
     return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
@@ -257,9 +252,8 @@ def _video_frames(
     """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`."""
     stream = container.streams.video[0]
     try:
-        for number, frame in enumerate(islice(container.decode(stream), last)):
-            if number >= first:
-                pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
-                yield pixels.astype(np.uint8, copy=False)[None]
+        for frame in islice(container.decode(stream), first, last):
+            pixels = frame.to_ndarray(format="rgb24", width=stream.width, height=stream.height)
+            yield pixels.astype(np.uint8, copy=False)[None]
     except av.error.FFmpegError as error:
         raise HeadForcingError(f"{name} is damaged and cannot be read to its end ({error}): make it again") from error

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.memory import MemoryEvent
-from ..errors import HeadForcingError
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,6 @@ class RunMeter:
     def add(self, latents: Tensor, occupied: int | None = None) -> None:
         """Add the next block of latents `[frames, channels, h, w]`, normalised as for the model."""
         x = latents.detach().float().cpu()
-        if x.ndim != 4 or not len(x):
-            raise HeadForcingError(f"latent blocks must be [frames, channels, h, w], got {list(latents.shape)}")
         if self._first is None:
             self._first = x[0].flatten().clone()
         cosine = F.cosine_similarity(x.flatten(1), self._first[None], dim=1).mean()
@@ -107,9 +104,7 @@ class RunMeter:
         self.occupied.append(occupied)
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
-        """The report of the blocks added so far; raises HeadForcingError if there are none."""
-        if not self._rows:
-            raise HeadForcingError("a run report needs at least one finished block")
+        """The report of the blocks added so far, at least one."""
         rows = torch.tensor(self._rows).unflatten(0, (len(self.occupied), -1))
         mean, std = rows[:, :-1].chunk(2, dim=1)
         return RunReport(mean, std, rows[:, -1], list(self.occupied), list(events))
@@ -117,25 +112,20 @@ class RunMeter:
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
     """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
-    lines = []
-    for event in events:
-        if not event.admitted:
-            continue
-        line = f"after block {event.after_block}: admitted frame {event.frame}"
+    lines, rejected = list[str](), [event.delta for event in events if not event.admitted]
+    for event in filter(lambda event: event.admitted, events):
+        parts = [f"after block {event.after_block}: admitted frame {event.frame}"]
         if event.delta != -1:
-            line += f" (similarity {event.delta:.3f})"
+            parts[0] += f" (similarity {event.delta:.3f})"
         if event.merged:
-            parts = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
-            line += f", merged {' and '.join(parts)}"
+            merged = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
+            parts.append(f"merged {' and '.join(merged)}")
         if event.dropped:
-            line += f", forgot frame {event.dropped[0]}"
-        lines.append(line)
-    rejected = [event.delta for event in events if not event.admitted]
+            parts.append(f"forgot frame {event.dropped[0]}")
+        lines.append(", ".join(parts))
     if rejected:
-        lines.append(
-            f"{len(rejected)} of {len(events)} candidates were not novel enough (similarity {min(rejected):.3f} to "
-            f"{max(rejected):.3f})"
-        )
+        span = f"similarity {min(rejected):.3f} to {max(rejected):.3f}"
+        lines.append(f"{len(rejected)} of {len(events)} candidates were not novel enough ({span})")
     return "\n".join(lines)
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from ..errors import HeadForcingError
 from ..timeline.clock import BlockClock
-from .thumbnails import SwitchResponse, SwitchWatch, Thumbnails, thumbnail
+from .thumbnails import THUMBNAIL, SwitchResponse, SwitchWatch, Thumbnails
 
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -60,12 +59,7 @@ class DriftMeter:
         self._before: tuple[Pixels, Array] | None = None
 
     def add(self, video_frames: Pixels) -> None:
-        """Measure the next video frames; raises HeadForcingError for a wrong shape, dtype or size."""
-        if video_frames.ndim != 4 or video_frames.shape[-1] != 3 or video_frames.dtype != np.uint8:
-            raise HeadForcingError(
-                "video frames must be uint8 of shape [n, height, width, 3], got "
-                f"{video_frames.dtype} {list(video_frames.shape)}"
-            )
+        """Measure the next video frames."""
         for video_frame in video_frames:
             self._measure(np.ascontiguousarray(video_frame))
 
@@ -82,11 +76,6 @@ class DriftMeter:
         return self._watch.responses()
 
     def _measure(self, video_frame: Pixels) -> None:
-        if self._before is not None and video_frame.shape != self._before[0].shape:
-            raise HeadForcingError(
-                f"all frames must have one size: {self._before[0].shape[1]}x{self._before[0].shape[0]} is followed "
-                f"by {video_frame.shape[1]}x{video_frame.shape[0]}"
-            )
         if self._hues is None:
             self._hues = hue_histogram(video_frame)
         image = Image.fromarray(video_frame)
@@ -103,9 +92,9 @@ class DriftMeter:
         small = np.asarray(grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64)
         if self._before is not None:
             self._compare(row, *self._before, video_frame, small)
-        small_rgb = thumbnail(image)
-        self.thumbnails.add(small_rgb)
-        self._watch.add(small_rgb)
+        thumbnail = np.asarray(image.resize(THUMBNAIL, Image.Resampling.BOX))  # area averaging
+        self.thumbnails.add(thumbnail)
+        self._watch.add(thumbnail)
         self._before, self.video_frames = (video_frame, small), self.video_frames + 1
 
     def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
@@ -126,7 +115,10 @@ class DriftMeter:
         if self.video_frames in self._switches:
             return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
         number = self.video_frames + self._first
-        edge, frame, period = (_starts_block(clock, number) for clock in (self.clock, self._frame, self._period))
+        edge, frame, period = (
+            (number - clock.video_frames(1)) % (clock.video_frames(2) - clock.video_frames(1)) == 0
+            for clock in (self.clock, self._frame, self._period)
+        )
         applies = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
         return [kind for kind, is_true in applies.items() if is_true]
 
@@ -144,19 +136,9 @@ class DriftMeter:
             self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
 
 
-def _starts_block(clock: BlockClock, video_frame: int) -> bool:
-    per_block = clock.video_frames(2) - clock.video_frames(1)
-    return (video_frame - clock.video_frames(1)) % per_block == 0
-
-
 def mean_change(a: Pixels, b: Pixels) -> float:
     """Mean absolute difference of two video frames, 0-255."""
     return float(np.subtract(np.maximum(a, b), np.minimum(a, b)).mean(dtype=np.float64))
-
-
-def flicker(mean_change: float) -> float:
-    """VBench's temporal flickering formula, 1 for a still video. (VBench applies it to static videos only.)"""
-    return (255 - mean_change) / 255
 
 
 def laplacian_variance(luma: Pixels) -> float:
@@ -187,8 +169,8 @@ def colour(video_frame: Pixels) -> tuple[float, ...]:
     most = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
     saturation = (most - least) / np.maximum(most, 1)
-    channels = (y, cb, cr)
-    return (*(float(c.mean()) for c in channels), *(float(c.std()) for c in channels), float(saturation.mean()))
+    means, deviations = zip(*((float(x.mean()), float(x.std())) for x in (y, cb, cr)), strict=True)
+    return *means, *deviations, float(saturation.mean())
 
 
 def histogram_distance(a: Array, b: Array) -> float:
@@ -198,8 +180,7 @@ def histogram_distance(a: Array, b: Array) -> float:
 
 def motion(before: Array, after: Array) -> float:
     """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera motion)."""
-    shifts = {(0, 0), _global_shift(before, after)}
-    return min(_residual(before, after, down, right) for down, right in shifts)
+    return min(_residual(before, after, *shift) for shift in {(0, 0), _global_shift(before, after)})
 
 
 def _global_shift(before: Array, after: Array) -> tuple[int, int]:

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .learned.base import Metric, Numbers
-from .meter import REFERENCE_SECONDS, DriftMeter, color_drift, flicker
-from .thumbnails import Repetition, repetition, self_similarity
+from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
+from .thumbnails import repetition, self_similarity
 
 Array = NDArray[np.float64]
 
@@ -23,10 +23,8 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 class Measured:
     """Measurements of a video or of its beginning, from which metrics are computed.
 
-    Attributes:
-        sums: the columns of `meter.FIELDS`, one value per second.
-        thumbnails: `[n, h, w, 3]`, `spacing_seconds` apart.
-        switches: start times of new prompts, in seconds.
+    `sums` are the columns of `meter.FIELDS`, one value per second; `thumbnails` are `[n, h, w, 3]`, `switches` start
+    times of new prompts in seconds.
     """
 
     sums: Mapping[str, Array]
@@ -36,7 +34,7 @@ class Measured:
     switches: Sequence[float] = ()
 
     @cached_property
-    def repetition(self) -> Repetition:
+    def repetition(self) -> tuple[float, float | None]:
         return repetition(self_similarity(self.thumbnails), self.spacing_seconds)
 
     def per_frame(self, field: str) -> Array:
@@ -49,8 +47,9 @@ class Measured:
 
     @property
     def flicker(self) -> float | None:
+        """VBench's temporal flickering formula, which VBench applies to static videos only."""
         change = self.mean("change")
-        return None if change is None else flicker(change)
+        return None if change is None else (255 - change) / 255
 
     def seam(self, kind: str) -> float | None:
         """Mean change at the transitions of a kind, over that inside blocks."""
@@ -64,7 +63,25 @@ class Measured:
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
-        return slope_per_minute(self.per_frame(field), self.sums["frames"], self.switches)
+        """Least-squares slope of a field's mean per frame, in units per minute; None for less than 2 seconds.
+
+        One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not
+        count as drift. The two seconds after a switch are excluded; seconds weigh as much as they have frames.
+        """
+        values, weights = self.per_frame(field), self.sums["frames"]
+        starts = np.arange(len(values), dtype=np.float64)
+        keep = np.ones(len(values), dtype=bool)
+        for switch in self.switches:
+            keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
+        prompt = np.searchsorted(np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right")
+        above = below = 0.0
+        for part in np.unique(prompt[keep]):
+            chosen = keep & (prompt == part)
+            w, t, v = weights[chosen], starts[chosen], values[chosen]
+            t = t - np.average(t, weights=w)
+            above += float((w * t * (v - np.average(v, weights=w))).sum())
+            below += float((w * t * t).sum())
+        return 60 * above / below if below else None
 
     def max_deviation(self, field: str) -> float | None:
         """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
@@ -90,12 +107,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class DriftMetric(Metric):
-    """A row of `GROUPS`, the one place that names a metric.
+    """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be measured.
 
-    Attributes:
-        measure: the metric of a video; None where it cannot be measured.
-        headline: its title among the large numbers of the plot, where it is one of them.
-        heading: its column in comparisons of methods, where it has one.
+    Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of methods.
     """
 
     measure: Callable[[Measured], float | None] = lambda m: None
@@ -121,7 +135,7 @@ GROUPS: dict[str, list[DriftMetric]] = {
     ],
     "Change at a boundary divided by change inside blocks (1 is seamless)": [
         DriftMetric("edge_ratio", "block boundaries", _two, lambda m: m.seam("edge"),
-                    "block boundaries (1: seamless)", "block edges"),
+                    "block edges (1: seamless)", "block edges"),
         DriftMetric("switch_ratio", "prompt switches", _two, lambda m: m.seam("switch")),
         DriftMetric("frame_ratio", "latent frame boundaries, over change inside them", _two, lambda m: m.frame_seam),
         DriftMetric("period_ratio", "every 21 latent frames (5 s)", _two, lambda m: m.seam("period")),
@@ -155,9 +169,9 @@ GROUPS: dict[str, list[DriftMetric]] = {
                     lambda m: m.largest("freeze_run") / m.fps, "longest freeze, s", "longest freeze, s"),
     ],
     "Repetition after more than 2 s (1 is a loop, 0 is none)": [
-        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition.similarity,
+        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition[0],
                     "repetition (1: a loop)"),
-        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition.lag_seconds),
+        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition[1]),
     ],
 }  # fmt: skip
 METRICS = [metric for group in GROUPS.values() for metric in group]
@@ -169,27 +183,6 @@ def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int |
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
     measured = Measured(sums, meter.fps, thumbnails, meter.thumbnails.spacing / meter.fps, switches)
     return {metric.key: metric.measure(measured) for metric in METRICS}
-
-
-def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = ()) -> float | None:
-    """Least-squares slope of a value per second, in units per minute; None for less than 2 seconds.
-
-    One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not count
-    as drift. The two seconds after a switch are excluded. `weights` are frames per second of video, `switches` seconds.
-    """
-    starts = np.arange(len(values), dtype=np.float64)
-    keep = np.ones(len(values), dtype=bool)
-    for switch in switches:
-        keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
-    prompt = np.searchsorted(np.asarray(sorted(switches), dtype=np.float64), starts, side="right")
-    above = below = 0.0
-    for part in np.unique(prompt[keep]):
-        chosen = keep & (prompt == part)
-        w, t, v = weights[chosen], starts[chosen], values[chosen]
-        t = t - np.average(t, weights=w)
-        above += float((w * t * (v - np.average(v, weights=w))).sum())
-        below += float((w * t * t).sum())
-    return 60 * above / below if below else None
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:

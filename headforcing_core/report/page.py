@@ -1,4 +1,7 @@
-"""Page layout shared by all plots: size, themes, axes, legends."""
+"""Page layout of all plots: 900 pixels wide, legible at half that size, drawn by matplotlib without pyplot.
+
+Colours are safe for colour-blind readers (Okabe and Ito) and accompanied by letters, marker shapes or line styles.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,18 @@ import textwrap
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from ..errors import HeadForcingError
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-WIDTH = 900
-DPI = 100
-
+WIDTH, DPI = 900, 100
 LEFT, RIGHT, MARGIN = 96, 28, 24  # pixels; the left edge is the same in every panel, so that layers are aligned
-_TITLE, _LINE, LEGEND, _BELOW = 40, 25, 42, 78
+LEGEND = 42  # pixels
+_TITLE, _LINE, _BELOW = 40, 25, 78
 SMALL, TEXT, LARGE = 12.5, 14, 18  # points, at 100 per inch
 _DRAWING = threading.Lock()  # matplotlib's font and layout caches are not thread-safe
 
@@ -51,7 +51,7 @@ THEMES = {
 
 @dataclass(frozen=True)
 class Panel:
-    """One diagram with title and subtitle; `draw` draws it on axes `height` pixels high."""
+    """One diagram below its title and subtitle; `draw` draws it on axes `height` pixels high."""
 
     title: str
     subtitle: str
@@ -60,99 +60,53 @@ class Panel:
     legend_height: int = LEGEND
     right: int = RIGHT
 
-    @property
-    def lines(self) -> list[str]:
-        return textwrap.wrap(self.subtitle, 96)
-
-    @property
-    def header(self) -> int:
-        return _TITLE + _LINE * len(self.lines) + self.legend_height
-
 
 def draw_page(panels: Sequence[Panel], theme: str) -> Image.Image:
-    """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels.
-
-    Raises HeadForcingError for an unknown theme.
-    """
-    if theme not in THEMES:
-        raise HeadForcingError(f"theme must be {' or '.join(THEMES)}, got {theme!r}")
+    """Draw panels below each other as an RGB image; deterministic, because the layout is fixed in pixels."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    look = THEMES[theme]
-    height = 2 * MARGIN + sum(panel.header + panel.height + _BELOW for panel in panels) - MARGIN
+    look, lines = THEMES[theme], [textwrap.wrap(panel.subtitle, 96) for panel in panels]
+    tops = [_TITLE + _LINE * len(text) + panel.legend_height for panel, text in zip(panels, lines, strict=True)]
+    height = MARGIN + sum(tops) + sum(panel.height + _BELOW for panel in panels)
     with _DRAWING:
         figure = Figure((WIDTH / DPI, height / DPI), dpi=DPI, facecolor=look.background)
-        canvas = FigureCanvasAgg(figure)
-        top = MARGIN
-        for panel in panels:
-            texts: list[tuple[int, str, dict[str, Any]]] = [
-                (top, panel.title, {"fontsize": LARGE, "color": look.ink, "weight": "bold"})
-            ]
-            for y, line in enumerate(panel.lines):
-                texts.append((top + _TITLE + _LINE * y, line, {"fontsize": SMALL, "color": look.dim}))
-            for y, text, style in texts:
-                figure.text(MARGIN / WIDTH, 1 - y / height, text, va="top", parse_math=False, **style)
-            bottom = top + panel.header + panel.height
+        canvas, top = FigureCanvasAgg(figure), MARGIN
+        for panel, text, header in zip(panels, lines, tops, strict=True):
+            common: dict[str, Any] = {"x": MARGIN / WIDTH, "va": "top", "parse_math": False}
+            figure.text(y=1 - top / height, s=panel.title, color=look.ink, size=LARGE, weight="bold", **common)
+            for place, line in enumerate(text):
+                y = 1 - (top + _TITLE + _LINE * place) / height
+                figure.text(y=y, s=line, color=look.dim, size=SMALL, **common)
+            bottom = top + header + panel.height
             box = (LEFT / WIDTH, 1 - bottom / height, (WIDTH - LEFT - panel.right) / WIDTH, panel.height / height)
-            panel.draw(styled(figure.add_axes(box, facecolor=look.background), look), look)
+            panel.draw(styled(figure.add_axes(box), look), look)
             top = bottom + _BELOW
         canvas.draw()
         return Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB")
 
 
-def styled(ax: Axes, theme: Theme) -> Axes:
-    """Apply the theme's colours to the axes, with text that is legible at half size."""
-    ax.tick_params(labelsize=SMALL, colors=theme.dim, labelcolor=theme.ink)
-    for spine in ax.spines.values():
-        spine.set_color(theme.dim)
+def styled(ax: Axes, look: Theme) -> Axes:
+    """Give axes the theme's colours, and text that is legible at half size; what is drawn later keeps them."""
+    ax.set_facecolor(look.background)
+    ax.tick_params(labelsize=SMALL, colors=look.dim, labelcolor=look.ink, grid_color=look.grid, grid_linewidth=0.8)
+    ax.spines[:].set_color(look.dim)
     ax.spines[["top", "right"]].set_visible(False)
+    ax.set_axisbelow(True)
+    for label in (ax.xaxis.label, ax.yaxis.label):
+        label.set(color=look.ink, size=TEXT)
     return ax
 
 
-def add_grid(ax: Axes, theme: Theme, axis: Literal["both", "y"] = "both") -> None:
-    """Draw a grid below what is drawn on the axes."""
-    ax.grid(axis=axis, color=theme.grid, linewidth=0.8)
-    ax.set_axisbelow(True)
-
-
-def add_colour_bar(ax: Axes, theme: Theme, values: Any, box: tuple[float, float, float, float]) -> Axes:
-    """Draw the colours of an image or a mesh above the axes; returns the bar's axes."""
-    bar = ax.figure.colorbar(values, cax=ax.inset_axes(box), orientation="horizontal")
-    bar.ax.xaxis.set_ticks_position("top")
-    bar.outline.set_visible(False)
-    return styled(bar.ax, theme)
-
-
-def label_axes(ax: Axes, theme: Theme, x: str, y: str = "") -> None:
-    ax.set_xlabel(x, fontsize=TEXT, color=theme.ink)
-    ax.set_ylabel(y, fontsize=TEXT, color=theme.ink)
-
-
-def draw_legend(ax: Axes, theme: Theme, handles: Sequence[Any], columns: int = 5) -> None:
-    """Draw a legend above the axes, with `columns` columns."""
+def draw_legend(ax: Axes, look: Theme, handles: Sequence[Any] | None = None, columns: int = 5) -> None:
+    """Draw a legend above the axes, with `columns` columns; of the labelled artists, or of these."""
     ax.legend(
         handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=columns, frameon=False, fontsize=TEXT,
-        labelcolor=theme.ink, borderaxespad=0.3, borderpad=0.1, handlelength=1.6 if columns == 1 else 0.9,
-        handletextpad=0.5, columnspacing=1.8,
+        labelcolor=look.ink, borderaxespad=0.3, borderpad=0.1, handlelength=0.9, handletextpad=0.5, columnspacing=1.8,
     )  # fmt: skip
 
 
-def percent_axis(axis: Any, most: float) -> None:
-    """Percent ticks for an axis from 0 to `most`, with the necessary digits."""
-    from matplotlib.ticker import MaxNLocator, PercentFormatter
-
-    axis.set_major_locator(MaxNLocator(4))
-    axis.set_major_formatter(PercentFormatter(1, decimals=0 if most > 0.06 else 1 if most > 0.006 else 2))
-
-
-def count_ticks(axis: Any, count: int, most: int = 15) -> None:
-    """Integer ticks from 0 below `count`, at most `most` of them."""
-    step = next(step for step in (1, 2, 3, 4, 5, 10, 20, 50, 100, 200, 500, count) if count / step <= most)
-    values = range(0, count, step)
-    axis.set_ticks(values, [str(value) for value in values])
-
-
 def cut_name(name: str, limit: int = 40) -> str:
+    """A name on one line, cut to this many characters."""
     name = " ".join(name.split())
     return name if len(name) <= limit else name[: limit - 3].rstrip() + "..."

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 Array = NDArray[np.float64]
 
-WIDTH, HEIGHT = 32, 18  # pixels of a thumbnail
+THUMBNAIL = (32, 18)  # width and height in pixels
 MOST_THUMBNAILS = 600
 RESPONSE_SECONDS = 10.0  # measured time after a switch; the mean of its second half is the final state
 BEFORE_SECONDS = 2.0  # measured time before a switch; its mean is the initial state
@@ -21,11 +19,6 @@ REPEAT_SECONDS = 2.0  # shorter lags do not count: adjacent frames are similar i
 _LONGEST_LAG = 0.75  # of the length: for longer lags there are too few pairs of thumbnails
 _LEAST_RISE = 0.1  # smallest rise of similarity, after a fall, that counts as repetition
 _NOISE = 1.0  # 0-255: smaller differences between thumbnails are noise
-
-
-def thumbnail(image: Image.Image) -> NDArray[np.uint8]:
-    """The image reduced to `[18, 32, 3]` uint8 by area averaging."""
-    return np.asarray(image.resize((WIDTH, HEIGHT), Image.Resampling.BOX))
 
 
 class Thumbnails:
@@ -71,16 +64,11 @@ def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
     return np.array([similarity.diagonal(lag).mean() for lag in range(int(len(similarity) * _LONGEST_LAG) + 1)])
 
 
-@dataclass(frozen=True)
-class Repetition:
-    """Similarity (0..1) at which a video repeats itself, and the lag; 0 and None without repetition."""
+def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> tuple[float, float | None]:
+    """The similarity (0..1) at which a video repeats itself, and after how many seconds; 0 and None if it does not.
 
-    similarity: float
-    lag_seconds: float | None
-
-
-def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> Repetition:
-    """The shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as much as at any lag."""
+    That is the shortest lag of at least 2 s at which similarity has risen again, within 5 %, by as much as at any lag.
+    """
     by_lag = similarity_by_lag(similarity)
     rise = by_lag - np.minimum.accumulate(by_lag)
     top = np.zeros(len(by_lag), dtype=bool)
@@ -88,17 +76,16 @@ def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> Repet
     rise[~top | (np.arange(len(by_lag)) * spacing_seconds < REPEAT_SECONDS - 1e-6)] = 0
     best = float(rise.max(initial=0))
     if best < _LEAST_RISE:
-        return Repetition(0.0, None)
+        return 0.0, None
     first = int(np.argmax(rise >= 0.95 * best))
-    return Repetition(max(0.0, float(by_lag[first])), first * spacing_seconds)
+    return max(0.0, float(by_lag[first])), first * spacing_seconds
 
 
 @dataclass(frozen=True)
 class SwitchResponse:
-    """Response of the video to a prompt switch, measured in thumbnails.
+    """Response of the video to a prompt switch at `video_frame`, measured in thumbnails.
 
     Attributes:
-        video_frame: index of the first video frame of the new prompt.
         change: mean absolute difference between the states before and after, 0-255.
         seconds_to_80: time until 80 % of the change; None if too little follows or changes.
         by_block: mean progress in each following block, 0 is the state before and 1 the state after.
@@ -108,16 +95,6 @@ class SwitchResponse:
     change: float
     seconds_to_80: float | None
     by_block: tuple[float, ...]
-
-    def to_dict(self, fps: float) -> dict[str, Any]:
-        """The JSON form."""
-        return {
-            "seconds": self.video_frame / fps,
-            "video_frame": self.video_frame,
-            "change": self.change,
-            "seconds_to_80": self.seconds_to_80,
-            "by_block": self.by_block,
-        }
 
 
 class SwitchWatch:
@@ -169,7 +146,5 @@ def response(video_frame: int, before: Array, after: Array, block_frames: int, f
     reached = int(np.argmax(progress >= 0.8))
     if progress[reached] < 0.8:
         return SwitchResponse(video_frame, change, None, by_block)
-    if reached == 0:
-        return SwitchResponse(video_frame, change, 0.0, by_block)
-    part = (0.8 - progress[reached - 1]) / (progress[reached] - progress[reached - 1])
+    part = (0.8 - progress[reached - 1]) / (progress[reached] - progress[reached - 1]) if reached else 1.0
     return SwitchResponse(video_frame, change, float(reached - 1 + part) / fps, by_block)

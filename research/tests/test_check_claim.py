@@ -11,9 +11,8 @@ from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.names import BUDGETS
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research import videos as claim_videos
@@ -120,7 +119,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
     assert lines["A", "text"]["difference"]["count"] == 2 and lines["A", "text"]["metric"] == "text_score"
     assert lines["A", "smoothness"]["difference"]["mean"] == 0.0
-    assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in lines["A", "dynamic"]["remark"]
+    assert "raft_large_C_T_V1-22a6c225.pth was not found" in lines["A", "dynamic"]["remark"]
     page = (out / "verdict.md").read_text("utf-8")
     assert "## Head Forcing less (A) Baseline" in page and "+1.75 (Table 4)" in page and "**Agrees**" in page
 

@@ -18,8 +18,6 @@ ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "
 FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-EVERY_PAGE = pytest.mark.parametrize("page", PAGES, ids=NAMES)
-
 COMMANDS = (
     "demo", "generate", "batch", "compare", "convert", "inspect", "profile",
     "profiles merge", "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes",
@@ -31,8 +29,8 @@ RESEARCH = (
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
+OF_COMFYUI = {"--enable-cors-header", "--listen"}
 PACKAGE_FOLDERS = ("headforcing_core", "research", "")  # where a path such as `cache/policy.py` is looked for
-NOT_HERE_YET: set[str] = set()
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
 
 
@@ -67,59 +65,52 @@ def command_of(words: list[str]) -> tuple[str, ...]:
     return tuple(words[:2] if words[0] in COMMANDS_WITH_PARTS else words[:1])
 
 
-def test_the_pages_were_found():
-    assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(NAMES)
-
-
-@EVERY_PAGE
-def test_every_link_leads_somewhere(page: Path):
-    text = page.read_text("utf-8")
+def wrong_links(page: Path, text: str) -> Iterator[str]:
     for target in re.findall(r"\]\(([^)\s]+)\)", without_blocks(text)):
-        if re.match(r"[a-z]+:", target):
-            continue
         file, _, anchor = target.partition("#")
         linked = (page.parent / file).resolve() if file else page
-        assert linked.exists(), target
-        if anchor:
-            assert anchor in anchors(linked.read_text("utf-8")), target
+        if re.match(r"[a-z]+:", target):
+            continue
+        if not linked.exists() or (anchor and anchor not in anchors(linked.read_text("utf-8"))):
+            yield f"the link {target} leads nowhere"
 
 
-@EVERY_PAGE
-def test_every_command_has_the_options_that_the_page_gives_it(page: Path):
-    for code in codes(page.read_text("utf-8")):
+def wrong_commands(page: Path, text: str) -> Iterator[str]:
+    for code in codes(text):
         found = PROGRAM.match(code) or PROGRAM_OF_RESEARCH.match(code)
         words = code[found.end() :].split() if found else []
         if not words or not words[0].islower():  # `headforcing COMMAND --help`
             continue
         known = options(*command_of(words), program=main if PROGRAM.match(code) else research)
-        assert known, f"there is no command {code!r}"
         unknown = {word for word in words if re.fullmatch(r"--[a-z][a-z0-9-]*", word)} - known
-        assert not unknown, f"{code!r} has no {unknown}"
+        if not known or unknown:
+            yield f"there is no command {code}" if not known else f"{code} has no {unknown}"
 
 
-OF_COMFYUI = {"--enable-cors-header", "--listen"}
+def wrong_options(page: Path, text: str) -> Iterator[str]:
+    """Options that stand alone."""
+    of_commands = (options(*command.split()) for command in COMMANDS)
+    of_research = (options(command, program=research) for command in RESEARCH)
+    known = OF_COMFYUI.union(*of_commands, *of_research)
+    for code in codes(text) if page.parent.name != "benchmarks" else ():  # a program of its own
+        yield from (
+            f"no command has {option}" for option in re.findall(r"^--[a-z][a-z0-9-]*", code) if option not in known
+        )
 
 
-@EVERY_PAGE
-def test_options_that_stand_alone_exist(page: Path):
-    if page.parent.name == "benchmarks":  # a program of its own
-        return
-    known = frozenset().union(
-        *(options(*command.split()) for command in COMMANDS),
-        *(options(command, program=research) for command in RESEARCH),
-    )
-    for code in codes(page.read_text("utf-8")):
-        for option in re.findall(r"^--[a-z][a-z0-9-]*", code):
-            assert option in known | OF_COMFYUI, option
+def wrong_files(page: Path, text: str) -> Iterator[str]:
+    for code in codes(text):
+        places = [*(ROOT / folder / code for folder in PACKAGE_FOLDERS), page.parent / code]
+        is_file = re.fullmatch(r"[\w.-]+(/[\w.-]+)+\.(py|md|sh|toml|txt)", code)
+        if is_file and not any(place.exists() for place in places):
+            yield f"there is no file {code}"
 
 
-@EVERY_PAGE
-def test_every_file_that_a_page_names_exists(page: Path):
-    for code in codes(page.read_text("utf-8")):
-        if not re.fullmatch(r"[\w.-]+(/[\w.-]+)+\.(py|md|sh|toml|txt)", code) or code in NOT_HERE_YET:
-            continue
-        places = [ROOT / folder / code for folder in PACKAGE_FOLDERS] + [page.parent / code]
-        assert any(place.exists() for place in places), code
+@pytest.mark.parametrize("mistakes", [wrong_links, wrong_commands, wrong_options, wrong_files])
+def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
+    assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(NAMES)
+    found = {name: list(mistakes(page, page.read_text("utf-8"))) for name, page in zip(NAMES, PAGES, strict=True)}
+    assert not {name: lines for name, lines in found.items() if lines}
 
 
 @pytest.mark.parametrize(
@@ -148,18 +139,11 @@ def test_the_memory_table_is_what_the_command_computes(capsys):
     assert all(size in readme for _, _, size in shown[:3])
 
 
-def architecture() -> str:
-    return (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
-
-
-def test_the_architecture_describes_every_folder():
-    described = re.findall(r"^\| `([\w/]+)` \| .+ \|$", architecture(), re.MULTILINE)
-    assert described == list(MAY_IMPORT)
-
-
-def test_the_picture_of_the_folders_allows_what_the_table_of_directions_allows():
+def test_the_architecture_describes_every_folder_and_its_picture_allows_what_the_table_of_directions_allows():
     """An arrow is a direction in use, and every direction in use follows arrows."""
-    (picture,) = re.findall(r"```mermaid\n(.*?)```", architecture(), re.DOTALL)
+    text = (ROOT / "docs" / "ARCHITECTURE.md").read_text("utf-8")
+    assert re.findall(r"^\| `([\w/]+)` \| .+ \|$", text, re.MULTILINE) == list(MAY_IMPORT)
+    (picture,) = re.findall(r"```mermaid\n(.*?)```", text, re.DOTALL)
     arrows = {above: set(below.split(" & ")) for above, below in re.findall(r"(\w+) --> (.+)", picture)}
 
     def reached(folder: str) -> set[str]:
@@ -167,8 +151,7 @@ def test_the_picture_of_the_folders_allows_what_the_table_of_directions_allows()
         return direct.union(*(reached(below) for below in direct))
 
     for folder, allowed in MAY_IMPORT.items():
-        assert arrows.get(folder, set()) <= set(allowed.split()), folder
-        assert set(allowed.split()) <= reached(folder), folder
+        assert arrows.get(folder, set()) <= set(allowed.split()) <= reached(folder), folder
 
 
 def test_the_table_of_cards_is_that_of_the_command(capsys):
@@ -177,17 +160,11 @@ def test_the_table_of_cards_is_that_of_the_command(capsys):
     assert len(cards.splitlines()) == 8 and f"| card |{cards}" in (ROOT / "docs" / "memory.md").read_text("utf-8")
 
 
-METHOD = (ROOT / "headforcing_core" / "METHOD.md").read_text("utf-8")
-
-
-def test_every_file_on_the_page_of_the_method_exists():
-    files = re.findall(r"`([\w/]+\.py)`", METHOD)
-    assert len(files) >= 6
-    assert not [file for file in files if not (ROOT / "headforcing_core" / file).is_file()]
-
-
-def test_every_name_in_the_glossary_is_in_the_code():
-    rows = [line.split("|")[2] for line in METHOD.split("## Glossary")[1].splitlines() if line.startswith("| ")][2:]
+def test_every_file_on_the_page_of_the_method_and_every_name_in_its_glossary_is_in_the_code():
+    page = (ROOT / "headforcing_core" / "METHOD.md").read_text("utf-8")
+    files = re.findall(r"`([\w/]+\.py)`", page)
+    assert len(files) >= 6 and all((ROOT / "headforcing_core" / file).is_file() for file in files)
+    rows = [line.split("|")[2] for line in page.split("## Glossary")[1].splitlines() if line.startswith("| ")][2:]
     names = {name for row in rows for code in re.findall(r"`([^`]+)`", row) for name in re.findall(r"[A-Za-z_]+", code)}
     source = "\n".join(path.read_text("utf-8") for path in (ROOT / "headforcing_core").rglob("*.py"))
     assert len(names) > 25

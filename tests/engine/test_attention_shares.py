@@ -49,15 +49,12 @@ def test_a_head_that_looks_at_one_place_alone_has_shares_a_profile_accepts(part)
     assert shares.min() >= 0 and (shares.sum(dim=-1) - 1).abs().max() < 1e-6
 
 
-def test_bf16_shares_sum_to_one():
+def test_bf16_shares_sum_to_one_and_nothing_is_float64_on_the_device(monkeypatch):
     """Even attention over 21 frames, where each share by itself is off by up to 0.2 % in bfloat16."""
     q, k, v = (torch.zeros(2, n, 32, dtype=torch.bfloat16) for n in (30, 210, 210))
     _, shares = with_shares(sdpa, q, k, v, 10, 30)
     torch.testing.assert_close(shares, torch.tensor([[1, 17, 3]] * 2).double() / 21, rtol=0, atol=2e-3)
     assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
-
-
-def test_nothing_is_float64_on_the_device(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "cpu", lambda tensor: torch.zeros(tensor.shape, dtype=tensor.dtype))
     q, k, v = (torch.empty(2, n, 16, device="meta") for n in (6, 24, 24))
     with RefuseFloat64():

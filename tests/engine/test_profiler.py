@@ -5,30 +5,23 @@ differs (recorded cases, float64 references) and the same bytes where it must no
 """
 
 import itertools
-import time
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
-from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
-from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
-from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, measure_prompt, pick_part, profile_heads
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.profile import load_profile
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.noise import RecordedNoise
-from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
-from headforcing.headforcing_core.timeline.clock import BlockClock
-from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
+from headforcing.headforcing_core.rollout.schedule import Schedule
 from scripts import script_of
 from small_engine import wan
 
@@ -40,14 +33,8 @@ RECORDED = [  # a window of 21 frames slides too late for the subset
 ]
 
 
-def recorded_case(which: str, name: str, repo_root: Path, shared_dir: Path | None) -> Case:
-    if which == "full" and (shared_dir is None or not (shared_dir / "golden").is_dir()):
-        pytest.skip("the full set (../shared/golden) is not here; only the subset was checked")
-    return Case.open((repo_root / "tests" / "golden" if which == "subset" else shared_dir / "golden") / name)
-
-
-def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measured: bool = True):
-    """Roll out a recorded window run; yields after each denoising step `(block, step, meter)`."""
+def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int):
+    """Roll out a recorded window run; the `(block, step, shares)` of every measured denoising step."""
     settings = case.run(run)
     sink = settings["sink_frames"]
     policy = CachePolicy.uniform(RolePolicy(sink, settings["window_frames"] - sink - 3), settings["rope"])
@@ -55,16 +42,14 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
     noise = case.tensors["noise"]
     shape = CacheShape.for_model(model.config, heads, policy, *noise.shape[-2:], 3, 3 * blocks)
     cache = HeadCache(shape, torch.float32)
-    meter = ShareMeter(model.config.num_layers, model.config.num_heads, cache.rope.frame_tokens)
-    if measured:
-        cache.meter = meter
+    cache.meter = meter = ShareMeter(model.config.num_layers, model.config.num_heads, cache.rope.frame_tokens)
     schedule = Schedule(tuple(timestep / 1000 for timestep in case.config["schedule"]["timesteps"]))
     seen = []
 
     def watch(block, step, latents):
         if latents is not None and meter.active:
             seen.append((block, step - 1, meter.shares.clone()))
-        meter.active = measured and block >= 2 and step < len(schedule.sigmas)
+        meter.active = block >= 2 and step < len(schedule.sigmas)
 
     source = RecordedNoise(noise, case.tensors["renoise"])
     script = script_of([0] * blocks, schedule, read_run(case, run).embeds)
@@ -76,7 +61,9 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int, measure
 @pytest.mark.parametrize(("which", "name", "run"), RECORDED, ids=["-".join(recorded) for recorded in RECORDED])
 def test_shares_equal_the_recorded_ones(which, name, run, repo_root, shared_dir):
     """For every recorded block, denoising step, layer and head, to 1e-5."""
-    case = recorded_case(which, name, repo_root, shared_dir)
+    if which == "full" and (shared_dir is None or not (shared_dir / "golden").is_dir()):
+        pytest.skip("the full set (../shared/golden) is not here; only the subset was checked")
+    case = Case.open((repo_root / "tests" / "golden" if which == "subset" else shared_dir / "golden") / name)
     prefix = f"buckets/{run}/block"
     recorded = {int(key.removeprefix(prefix)): case.tensors[key] for key in case.tensors if key.startswith(prefix)}
     assert len(recorded) >= 2 and max(recorded) >= 5
@@ -84,41 +71,13 @@ def test_shares_equal_the_recorded_ones(which, name, run, repo_root, shared_dir)
         assert max(recorded) > 7  # the window has slid: the first frame in the cache is not that of the video
     model = case.model()
     seen = recorded_rollout(case, model, run, max(recorded) + 1)
-    config = model.config
     for block, expected in recorded.items():
         ours = [(step, shares) for at, step, shares in seen if at == block]
         assert [step for step, _ in ours] == [0, 1, 2, 3]
         shares = torch.stack([shares for _, shares in ours])
-        assert shares.shape == expected.shape == (4, config.num_layers, config.num_heads, 3)
         assert (shares - expected).abs().max() < 1e-5
         assert (shares.sum(dim=-1) - 1).abs().max() < 1e-6
         assert expected.std(dim=(1, 2)).max() > 1e-3, "all heads look alike, so agreement means nothing"
-
-
-@pytest.mark.alone
-def test_measuring_costs_less_than_a_quarter_of_the_rollout(repo_root, shared_dir):
-    """CPU time of one thread, the least of interleaved repetitions; measuring has the recorded setting's cost."""
-    case = recorded_case("subset", "self_forcing_tiny_d32", repo_root, shared_dir)
-    model, threads = case.model(), torch.get_num_threads()
-
-    def cpu_seconds(measured: bool) -> float:
-        began = time.process_time()
-        recorded_rollout(case, model, "window21", 6, measured)
-        return time.process_time() - began
-
-    torch.set_num_threads(1)
-    try:
-        cpu_seconds(True)  # the first call tries the kernels
-        plain, measured = [], []
-        for _ in range(12):
-            plain.append(cpu_seconds(False))
-            measured.append(cpu_seconds(True))
-            overhead = min(measured) / min(plain) - 1
-            if len(plain) >= 4 and overhead < 0.25:
-                return
-    finally:
-        torch.set_num_threads(threads)
-    pytest.fail(f"measuring takes {overhead:.0%} more time than the rollout alone")
 
 
 CONFIG = WanConfig(dim=66, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7, num_layers=2, num_heads=3)
@@ -152,7 +111,9 @@ def measured(small) -> HeadShares:
 
 
 def assert_same(a: HeadShares, b: HeadShares) -> None:
-    assert a.setup == b.setup and torch.equal(a.sums, b.sums) and torch.equal(a.counts, b.counts)
+    assert a.setup == b.setup
+    for name in ("sums", "counts", "query_sums"):
+        assert torch.equal(vars(a)[name], vars(b)[name]), name
 
 
 def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, tmp_path):
@@ -185,7 +146,9 @@ def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, 
 
 
 @pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (1, 3)])
-def test_the_clean_pass_and_the_blocks_before_the_first_are_not_measured(small, monkeypatch, first_block, blocks):
+def test_every_denoising_step_is_measured_once_and_neither_the_clean_pass_nor_the_blocks_before_the_first(
+    small, monkeypatch, first_block, blocks
+):
     calls = []
 
     def counted(attention, q, k, v, first_tokens, last_tokens):
@@ -193,11 +156,13 @@ def test_the_clean_pass_and_the_blocks_before_the_first_are_not_measured(small, 
         return with_shares(attention, q, k, v, first_tokens, last_tokens)
 
     monkeypatch.setattr(profiler, "with_shares", counted)
-    setup = replace(SETUP, first_block=first_block, blocks=blocks)
-    shares = measure(small, setup, [0])
+    shares = measure(small, replace(SETUP, first_block=first_block, blocks=blocks), [0])
     keys = [min(10, 3 * (block + 1)) * 6 for block in range(first_block, blocks) for _ in range(4 * 2)]
     assert calls == [(6, 18, n) for n in keys]  # 4 steps x 2 layers a block; the first frame, the current block
     assert shares.counts[0].shape == (blocks - first_block, 4) and (shares.counts[0] == 1).all()
+    flat = shares.sums[0].flatten(0, 1)
+    assert (flat.sum(dim=-1) - 1).abs().max() < 1e-6 and flat.min() >= 0
+    assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2)).min() > 1e-4, "two passes gave the same shares"
 
 
 def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small, tmp_path):
@@ -207,19 +172,6 @@ def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small, tmp_path
     assert steps == [0, 0, 0, 1, 2, 3] and (shares.counts[0] == 1).all()
     shares.save(tmp_path / "x.safetensors")
     assert HeadShares.load(tmp_path / "x.safetensors").setup == setup
-    with pytest.raises(HeadForcingError, match="differ in first_block_sigmas"):
-        shares.merge(HeadShares(replace(setup, first_block_sigmas=None)))
-
-
-def test_measuring_does_not_change_the_video(small):
-    """The predicted clean latents of every step, within 1e-5."""
-    seen: dict[bool, list[torch.Tensor]] = {}
-    for first_block in (2, 5):
-        steps = seen.setdefault(first_block == 2, [])
-        setup = replace(SETUP, first_block=first_block)
-        measure(small, setup, [1], on_step=lambda block, step, x, steps=steps: steps.append(x))
-    pairs = [(a, b) for a, b in zip(seen[True], seen[False], strict=True) if a is not None]
-    assert len(pairs) == 24 and max(float((a - b).abs().max()) for a, b in pairs) < 1e-5
 
 
 def test_the_rope_the_noise_and_the_prompt_matter(small, measured):
@@ -229,10 +181,9 @@ def test_the_rope_the_noise_and_the_prompt_matter(small, measured):
         "seed": measure(small, replace(SETUP, seed=6), [0]).mean(),
         "prompt": measured.mean([1]),
     }
-    same = HeadShares(replace(SETUP, prompts=("same", "same", "same")))
-    for prompt in range(2):  # each is a video of its own, with noise of its own
-        model = WanVideoModel(small, torch.float32)
-        measure_prompt(model, CONFIG, same, prompt, embeds_of([0])[0], dtype=torch.float32)
+    same = HeadShares(replace(SETUP, prompts=("same", "same", "same")))  # each is a video of its own, with its noise
+    embeds = dict.fromkeys(range(2), embeds_of([0])[0])
+    profile_heads(WanVideoModel(small, torch.float32), CONFIG, same, embeds, dtype=torch.float32)
     others["number of the prompt"] = same.mean([1])
     assert torch.equal(same.mean([0]), first)
     for name, shares in others.items():
@@ -271,15 +222,7 @@ def test_an_interrupted_measurement_goes_on_to_the_same_numbers(small, measured,
     measure(small, into=again, on_step=lambda b, s, x: begun.append(1) if (b, x) == (0, None) else None)
     assert len(begun) == len(missing) and again.missing_prompts() == []
     assert_same(again, measured)
-
-
-def test_what_is_saved_comes_back_and_is_not_measured_again(small, measured, tmp_path):
-    file = tmp_path / "new folder" / "x.safetensors"
-    measured.save(file)
-    assert [path.name for path in file.parent.iterdir()] == ["x.safetensors"]
-    copy = HeadShares.load(file)
-    measure(small, into=copy, on_step=stop_at(0, 0, 1), on_prompt=lambda prompt: pytest.fail("measured again"))
-    assert_same(copy, measured)
+    measure(small, into=again, on_prompt=lambda prompt: pytest.fail("measured again"))
 
 
 def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
@@ -294,26 +237,3 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
             merged.merge(part)
         assert_same(merged, measured)
         assert merged.profile("x") == measured.profile("x")
-
-
-@pytest.mark.slow
-def test_a_quick_measurement_of_the_demo_model_agrees_with_the_shipped_profile():
-    """On at least 28 of 48 roles (chance is 19): the 30 s of the shipped one leave the range of training."""
-    info = inspect_checkpoint(assets.model_path())
-    model = WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32)
-    texts, sigmas = word_hash.sample_prompts(2), SCHEDULES["self_forcing"].sigmas
-    shares = HeadShares(ProfileSetup(info.fingerprint, 8, 6, texts, BlockClock(3).blocks_for(8.0), sigmas, 3, 64, 64))
-    embeds = {number: word_hash.encode(text) for number, text in enumerate(texts)}
-    profile_heads(WanVideoModel(model, torch.float32), info.config, shares, embeds, dtype=torch.float32)
-    quick, shipped = shares.profile("demo"), load_profile(bundled_profiles()["toy_world"])
-    assert quick.counts() == shipped.counts() == {"local": 10, "anchor": 12, "memory": 26}
-    roles = zip(itertools.chain(*quick.roles), itertools.chain(*shipped.roles), strict=True)
-    assert sum(ours == theirs for ours, theirs in roles) >= 28
-
-
-def test_every_denoising_step_of_every_block_is_measured_once(measured):
-    assert measured.counts.shape == (3, 4, 4)  # prompts, blocks 2 to 5, steps
-    assert (measured.counts == 1).all() and measured.missing_prompts() == []
-    assert (measured.sums.sum(dim=-1) - 1).abs().max() < 1e-6 and measured.sums.min() >= 0
-    flat = measured.sums.flatten(0, 2)
-    assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2, 3)).min() > 1e-4, "two passes gave the same shares"

@@ -149,11 +149,13 @@ def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path)
 def test_what_had_grown_before_a_failure_stays_and_plays_to_its_last_picture(tmp_path):
     path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
     partial.write_bytes(b"of an earlier attempt")
-    with pytest.raises(KeyboardInterrupt), VideoStream(path, FlatColourDecoder(), crf=4, partial=partial) as stream:
+    options = {"crf": 4, "partial": partial, "metadata": {"workflow": "{}"}}
+    with pytest.raises(KeyboardInterrupt), VideoStream(path, FlatColourDecoder(), **options) as stream:
         stream.add(latents(9))
         raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == [partial]
-    assert len(decoded(partial)) == 33
+    assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 33
+    with av.open(str(partial)) as container:
+        assert container.metadata["workflow"] == "{}"
 
 
 def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import socket
 import sys
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.report.drift import report_frames, report_video
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel
 from headforcing.headforcing_core.report.learned.models import CLIP, IMAGENET
-from headforcing.headforcing_core.report.learned.registry import COLUMNS, found_metrics, load_panel, stamps
+from headforcing.headforcing_core.report.learned.registry import COLUMNS, found_metrics, load_panel
 from headforcing.headforcing_core.video.writer import VideoWriter
 from metric_models import HEIGHT, WIDTH, consistency_in_a_loop, frames, tiny_models
 from torch.nn import functional
@@ -108,7 +109,7 @@ def test_a_report_has_the_metrics_of_the_video_and_of_its_first_5_seconds(panel)
     for name in ("subject consistency, across these clips", "text score, prompt 2", "aesthetic quality"):
         assert name in text
     assert "text score, prompt 3" not in text
-    assert "not measured: flow: raft_large_C_T_V1-22a6c225.pth is not in" in text
+    assert "not measured: flow: " in text and "raft_large_C_T_V1-22a6c225.pth was not found" in text
     stored = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert stored["whole"]["background_consistency"] is not None and len(stored["left_out"]) == 2
     assert not set(COLUMNS) & set(report_frames([video], 4).whole)
@@ -125,85 +126,64 @@ def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
     assert whole["subject_consistency"] == pytest.approx(expected["subject_consistency"], abs=1e-6)
     assert "dynamic_degree" not in whole
     assert main([*arguments, "--metrics", "flow"]) == 2
-    assert "flow: raft_large_C_T_V1-22a6c225.pth is not in" in capsys.readouterr().err
+    assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
+
+
+def spoil(place: Path, name: str) -> None:
+    """Damage one file of a folder of models in the way that `name` says."""
+    dino, config = place / "dino-vitb16" / "model.safetensors", place / "dino-vitb16" / "config.json"
+    head = place / "sa_0_4_vit_l_14_linear.pth"
+    if name == "missing":
+        dino.unlink()
+    elif name == "cut":
+        dino.write_bytes(dino.read_bytes()[: dino.stat().st_size // 2])
+    elif name == "of another model":
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
+    else:
+        torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)} if name == "of other width" else [1, 2], head)
+
+
+DAMAGE = {  # what is wrong, the metric that misses it, and what is said of it
+    "missing": (
+        "subject",
+        r"dino-vitb16/model.safetensors was not found: take .* from https://huggingface.co/facebook",
+    ),
+    "cut": ("subject", "dino-vitb16 cannot be read"),
+    "of another model": ("subject", "dino-vitb16 lacks .* by its config.json"),
+    "of other width": ("aesthetic", "is not a linear head for 24 features"),
+    "no weights": ("aesthetic", "holds no weights"),
+}
 
 
 @pytest.mark.slow
-def test_a_missing_file_is_named_with_its_source(folder, tmp_path):
-    with pytest.raises(HeadForcingError, match=r"no metric has its files in .*dino-vitb16/config.json is not in .*hug"):
-        load_panel(tmp_path)
-    with pytest.raises(HeadForcingError, match=r"^text: clip-vit-base-patch32/config.json is not in"):
-        load_panel(tmp_path, ["text"])
-    assert found_metrics(folder) == ["subject", "background", "text", "aesthetic"] and found_metrics(tmp_path) == []
-    assert len(load_panel(folder).left_out) == 2 and load_panel(folder, ["subject"]).left_out == ()
-
-
-@pytest.mark.slow
-def test_damaged_and_wrong_files_are_named(folder, tmp_path):
-    pytest.importorskip("transformers")
-    place = tmp_path / "dino-vitb16"
-    shutil.copytree(folder / "dino-vitb16", place)
-    weights = (place / "model.safetensors").read_bytes()
-    (place / "model.safetensors").write_bytes(weights[: len(weights) // 2])
-    with pytest.raises(HeadForcingError, match="dino-vitb16 cannot be read"):
-        load_panel(tmp_path, ["subject"])
-    config = json.loads((place / "config.json").read_text())
-    (place / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 3}))
-    (place / "model.safetensors").write_bytes(weights)
-    with pytest.raises(HeadForcingError, match=r"dino-vitb16 lacks .* by its config.json"):
-        load_panel(tmp_path, ["subject"])
-    torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, tmp_path / "head.pth")
-    with pytest.raises(HeadForcingError, match="takes 5 features, and the CLIP model has 24"):
-        load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "head.pth")
-    torch.save([1, 2], tmp_path / "bad.pth")
-    for head, why in (("bad.pth", "holds no weights"), ("none.pth", "none.pth was not found")):
-        with pytest.raises(HeadForcingError, match=why):
-            load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / head)
-
-
-@pytest.mark.slow
-def test_one_damaged_file_takes_only_its_own_metric_away(folder, tmp_path):
-    place = tmp_path / "models"
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(folder, tmp_path, name):
+    place, (metric, why) = tmp_path / "models", DAMAGE[name]
     shutil.copytree(folder, place)
-    (place / "dino-vitb16" / "model.safetensors").write_bytes(b"broken")
+    spoil(place, name)
+    with pytest.raises(HeadForcingError, match=f"^{metric}: .*{why}"):
+        load_panel(place, [metric])
     panel = load_panel(place)
-    assert [metric.name for metric in panel.metrics] == ["background", "text", "aesthetic"]
-    assert [line.split(":")[0] for line in panel.left_out] == ["flow", "motion_drift", "subject"]
-    assert "dino-vitb16 cannot be read" in panel.left_out[2]
-    shutil.rmtree(place / "clip-vit-base-patch32")
-    shutil.rmtree(place / "clip-vit-large-patch14")
-    with pytest.raises(HeadForcingError, match="no metric can be measured .* subject: dino-vitb16 cannot be read"):
-        load_panel(place)
+    assert [row.name for row in panel.metrics] == [row for row in found_metrics(folder) if row != metric]
+    assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}
+    with pytest.raises(HeadForcingError, match=r"no metric can be measured .*; subject: "):
+        load_panel(tmp_path)
+    moved = shutil.copy(folder / "sa_0_4_vit_l_14_linear.pth", tmp_path / "head.pth")
+    assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
+    with pytest.raises(HeadForcingError, match="none.pth was not found"):
+        load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
 
 
 @pytest.mark.slow
-def test_a_metric_is_stamped_with_its_files(folder, tmp_path):
-    moved = tmp_path / "head.pth"
-    moved.write_bytes((folder / "sa_0_4_vit_l_14_linear.pth").read_bytes())
-    names = ["subject", "aesthetic"]
-    before = stamps(folder, names, moved)
-    assert before == stamps(folder, names) and len(set(before.values())) == 2
-    moved.write_bytes(moved.read_bytes()[:-1] + b"?")
-    after = stamps(folder, names, moved)
-    assert after["subject"] == before["subject"] and after["aesthetic"] != before["aesthetic"]
-
-
-@pytest.mark.slow
-def test_a_missing_package_is_named(folder, monkeypatch):
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
-        load_panel(folder, ["subject"])
-
-
-@pytest.mark.slow
-def test_nothing_is_asked_of_the_network(folder, monkeypatch):
-    import socket
-
+def test_nothing_is_asked_of_the_network_and_a_missing_package_is_named(folder, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a metric wanted the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
     numbers_of(load_panel(folder), frames(2), [(0.0, "a red ball")])
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
+        load_panel(folder, ["subject"])
 
 
 @pytest.mark.parametrize(("arguments", "message"), [

@@ -15,7 +15,7 @@ from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
+from headforcing.headforcing_core.head_profiles.shares import ProfileSetup
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.options import RenderOptions
@@ -64,9 +64,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
     schedule: [{"name": "euler"}],
     Switch: [{"kind": "cut"}, {"blend_blocks": 17}, {"blend_blocks": -1}],
     BlockClock: [{"frames_per_block": 0}, {"frames_per_block": 2.5}, {"frames_per_block": True}, {"fps": 0}],
-    partial(ProfileSetup, **SETUP): [
-        {"prompts": ()}, {"blocks": 2}, {"first_block": 6}, {"first_block": 0}, {"window_frames": 6},
-    ],
+    partial(ProfileSetup, **SETUP): [{"prompts": ()}],
     RenderOptions: [
         {"width": 100}, {"height": 0}, {"seconds": math.nan}, {"seconds": -1.0}, {"state_seconds": -1.0},
         {"method": "no_such"}, {"roles": "no_such"}, {"model_family": "no_such"}, {"sigmas": "1, two"},

@@ -51,7 +51,7 @@ class Measurement(ABC):
 
     @abstractmethod
     def values(self) -> Sequence[float | None]:
-        """The numbers of the video frames so far, in the order of the metric's columns; None where there are too few.
+        """The numbers so far, in the order of the metric's columns; None where there are too few video frames.
 
         A video that lacks the last columns has fewer values.
         """

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -78,43 +77,18 @@ class FlowMeasurement(Measurement):
         return moves, within, self._top_total / pairs, self._mean_total / pairs
 
 
-@dataclass(frozen=True)
-class Motion:
-    """The motion of a part of a video.
-
-    Attributes:
-        scores: of every pair of sampled frames, the mean of the largest 5 % of the flow, in pixels.
-        threshold: a pair moves above it.
-        needed: how many pairs have to move; 0 asks for any pair.
-    """
-
-    scores: tuple[float, ...]
-    threshold: float
-    needed: int
-
-    @property
-    def moves(self) -> bool:
-        return bool(self.scores) and sum(score > self.threshold for score in self.scores) >= self.needed
-
-    @property
-    def flow(self) -> float | None:
-        """The mean score; None without a pair."""
-        return sum(self.scores) / len(self.scores) if self.scores else None
-
-
 def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[range, range]:
     """The indices of the sampled frames in the first and in the last `seconds` of a video, about 8 a second."""
     wanted, every = round(fps * seconds), max(1, round(fps / SAMPLED_FPS))
     return range(0, min(wanted, frames), every), range(max(0, frames - wanted), frames, every)
 
 
-def motion(flow: Flow, frames: Sequence[Tensor]) -> Motion:
-    """The motion in frames `[H, W, 3]` uint8 that were sampled from one part of a video."""
+def motion(flow: Flow, frames: Sequence[Tensor]) -> tuple[list[float], bool]:
+    """The largest flow of every pair of frames `[H, W, 3]` uint8, sampled from a part of a video, and if it moves."""
     images = [halved(frame.permute(2, 0, 1)[None].float()) for frame in frames]
-    pairs = zip(images, images[1:], strict=False)
-    scores = tuple(magnitudes(flow(*map(padded, pair)))[0] for pair in pairs)
-    side = min(images[0].shape[-2:]) if images else SIDE
-    return Motion(scores, THRESHOLD * side / SIDE, _needed(len(images)))
+    scores = [magnitudes(flow(*map(padded, pair)))[0] for pair in zip(images, images[1:], strict=False)]
+    above = [score > THRESHOLD * min(images[0].shape[-2:]) / SIDE for score in scores]
+    return scores, bool(scores) and sum(above) >= _needed(len(images))
 
 
 class MotionDriftMeasurement(Measurement):
@@ -126,7 +100,7 @@ class MotionDriftMeasurement(Measurement):
         self._first: list[Tensor] = []
         self._last: deque[Tensor] = deque(maxlen=self._wanted)
         self._frames = 0
-        self._beginning: Motion | None = None  # once it is complete
+        self._beginning: tuple[list[float], bool] | None = None  # once it is complete
 
     def add(self, video_frames: Tensor) -> None:
         if min(video_frames.shape[1:3]) < LEAST_SIDE:
@@ -147,7 +121,8 @@ class MotionDriftMeasurement(Measurement):
         if len(self._first) == self._wanted:
             self._beginning = begins
         ends = motion(self._flow, [self._last[i - before] for i in last])
-        return 100.0 * (not begins.moves or ends.moves), begins.flow, ends.flow
+        means = (sum(scores) / len(scores) if scores else None for scores, _ in (begins, ends))
+        return 100.0 * (not begins[1] or ends[1]), *means
 
 
 def _needed(sampled: int) -> int:

@@ -41,57 +41,43 @@ AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAI
 RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
 
 
-def resized(video_frames: Tensor, side: int, mode: str) -> Tensor:
-    """Resize `[n, H, W, 3]` uint8 as VBench does, the shorter side to `side`: `[n, 3, h, w]` in 0..1."""
+def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False) -> Tensor:
+    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8.
+
+    The shorter side is resized to `side`, the middle is cut out if they are to be `square`, and mean and standard
+    deviation of every channel are those of `statistics`.
+    """
     pixels = video_frames.permute(0, 3, 1, 2).float()
     short = min(pixels.shape[-2:])
     size = [int(side * length / short) for length in pixels.shape[-2:]]
-    return functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
-
-
-def centre(pixels: Tensor, side: int) -> Tensor:
-    """The square of that side in the middle of `[n, 3, h, w]`."""
-    top, left = (round((size - side) / 2) for size in pixels.shape[-2:])
-    return pixels[..., top : top + side, left : left + side]
-
-
-def standardised(pixels: Tensor, statistics: Statistics) -> Tensor:
-    """Pixels `[n, 3, h, w]` less their mean, over their standard deviation, by channel."""
+    pixels = functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
+    if square:
+        top, left = (round((length - side) / 2) for length in size)
+        pixels = pixels[..., top : top + side, left : left + side]
     mean, deviation = (torch.tensor(values, device=pixels.device)[:, None, None] for values in statistics)
     return (pixels - mean) / deviation
 
 
 class ImageEncoder:
-    """Unit vectors of video frames, `[n, d]` float32 on the CPU.
+    """Unit vectors of video frames, `[n, d]` float32 on the CPU, from a function that `encode`s `[n, H, W, 3]` uint8.
 
     The last batch is kept, so that two metrics with the same model run it once.
-
-    Args:
-        encode: pixels as the model wants them to features, `[n, d]`.
-        prepare: video frames `[n, H, W, 3]` uint8 to such pixels.
     """
 
-    def __init__(
-        self, encode: Callable[[Tensor], Tensor], prepare: Callable[[Tensor], Tensor], device: torch.device | str
-    ):
-        self._encode, self._prepare, self.device = encode, prepare, torch.device(device)
+    def __init__(self, encode: Callable[[Tensor], Tensor], device: torch.device | str = "cpu"):
+        self._encode, self.device = encode, torch.device(device)
         self._last: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, video_frames: Tensor) -> Tensor:
         if self._last is None or self._last[0] is not video_frames:
-            features = self._encode(self._prepare(video_frames.to(self.device)))
+            features = self._encode(video_frames.to(self.device))
             self._last = video_frames, functional.normalize(features.float(), dim=-1).cpu()
         return self._last[1]
 
 
 @dataclass(frozen=True)
 class Clip:
-    """CLIP's two encoders.
-
-    Attributes:
-        texts: texts to unit vectors `[n, d]` on the CPU; the first 77 tokens of each count.
-        width: `d`, the number of features.
-    """
+    """CLIP's encoders of images and of texts, whose first 77 tokens count, to unit vectors `[n, width]` on the CPU."""
 
     images: ImageEncoder
     texts: Callable[[list[str]], Tensor]
@@ -113,13 +99,19 @@ class Models:
         self.folder, self.device = Path(folder), torch.device(device)
         self._head = aesthetic_head
 
-    def missing(self, needed: Needed) -> str | None:
-        """The sentence about a file that is not there; None if it is."""
-        if self.file(needed).is_file():
-            return None
-        if self.file(needed) == self._head:
-            return f"{self._head} was not found: name the file of LAION's linear head, from {needed.source}"
-        return f"{needed.paths[0]} is not in {self.folder}: take it from {needed.source}"
+    def file(self, needed: Needed) -> Path:
+        """The place of a file, which need not be there."""
+        if needed is AESTHETIC_HEAD and self._head is not None:
+            return self._head
+        found = [self.folder / path for path in needed.paths]
+        return next((path for path in found if path.is_file()), found[0])
+
+    def find(self, needed: Needed) -> Path:
+        """The place of a file; raises HeadForcingError where it is not there."""
+        path = self.file(needed)
+        if not path.is_file():
+            raise HeadForcingError(f"{path} was not found: take {needed.paths[0]} from {needed.source}")
+        return path
 
     @cached_property
     def dino(self) -> ImageEncoder:
@@ -127,13 +119,11 @@ class Models:
         model = self._transformer("ViTModel", DINO, add_pooling_layer=False)
         side = int(model.config.image_size)
 
-        def encode(pixels: Tensor) -> Tensor:
+        def encode(video_frames: Tensor) -> Tensor:
+            pixels = prepared(video_frames, side, "bilinear", IMAGENET)
             return model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
 
-        def prepare(video_frames: Tensor) -> Tensor:
-            return standardised(resized(video_frames, side, "bilinear"), IMAGENET)
-
-        return ImageEncoder(encode, prepare, self.device)
+        return ImageEncoder(encode, self.device)
 
     @cached_property
     def clip_base(self) -> Clip:
@@ -149,11 +139,9 @@ class Models:
         model = self._transformer("CLIPModel", needed)
         side, folder = int(model.config.vision_config.image_size), self.file(needed[0]).parent
 
-        def encode(pixels: Tensor) -> Tensor:
+        def encode(video_frames: Tensor) -> Tensor:
+            pixels = prepared(video_frames, side, "bicubic", CLIP, square=True)
             return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
-
-        def prepare(video_frames: Tensor) -> Tensor:
-            return standardised(centre(resized(video_frames, side, "bicubic"), side), CLIP)
 
         def texts(prompts: list[str]) -> Tensor:
             transformers = import_optional("transformers", "these metrics", "metrics")
@@ -165,24 +153,20 @@ class Models:
                 found = model.text_model(**tokens.to(model.device))
                 return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
 
-        return Clip(ImageEncoder(encode, prepare, self.device), texts, int(model.config.projection_dim))
+        return Clip(ImageEncoder(encode, self.device), texts, int(model.config.projection_dim))
 
     @cached_property
     def aesthetic_head(self) -> nn.Linear:
         """The linear layer from `clip_large`'s image features to a score of 0 to 10, on the CPU."""
         path, weights = self._state(AESTHETIC_HEAD)
-        weight = weights.get("weight")
-        if weights.keys() != {"weight", "bias"} or weight is None or weight.ndim != 2 or len(weight) != 1:
+        width = self.clip_large.width
+        if {name: tuple(tensor.shape) for name, tensor in weights.items()} != {"weight": (1, width), "bias": (1,)}:
             raise HeadForcingError(
-                f"{path.name} is not a linear head with a weight and a bias: take it from {AESTHETIC_HEAD.source}"
+                f"{path.name} is not a linear head for {width} features: take that for ViT-L/14 from "
+                f"{AESTHETIC_HEAD.source}"
             )
-        if weight.shape[1] != self.clip_large.width:
-            raise HeadForcingError(
-                f"the aesthetic head takes {weight.shape[1]} features, and the CLIP model has {self.clip_large.width}: "
-                f"take the head for ViT-L/14 from {AESTHETIC_HEAD.source}"
-            )
-        head = nn.Linear(weight.shape[1], 1)
-        head.load_state_dict({"weight": weight.float(), "bias": weights["bias"].float().reshape(1)})
+        head = nn.Linear(width, 1)
+        head.load_state_dict({name: tensor.float() for name, tensor in weights.items()})
         return head.eval()
 
     @cached_property
@@ -203,22 +187,10 @@ class Models:
 
         return flow
 
-    def file(self, needed: Needed) -> Path:
-        """The place of a file, which need not be there."""
-        if needed is AESTHETIC_HEAD and self._head is not None:
-            return self._head
-        found = [self.folder / path for path in needed.paths]
-        return next((path for path in found if path.is_file()), found[0])
-
-    def _find(self, needed: Needed) -> Path:
-        if sentence := self.missing(needed):
-            raise HeadForcingError(sentence)
-        return self.file(needed)
-
     def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
         transformers = import_optional("transformers", "these metrics", "metrics")
-        folder = [self._find(file) for file in needed][0].parent
+        folder = [self.find(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
                 folder, local_files_only=True, output_loading_info=True, **options
@@ -232,7 +204,7 @@ class Models:
 
     def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
         """The tensors of a PyTorch file by name."""
-        path = self._find(needed)
+        path = self.find(needed)
         with _readable(path.name, needed):
             weights = torch.load(path, map_location="cpu", weights_only=True)
             if isinstance(weights, dict) and all(isinstance(value, Tensor) for value in weights.values()):
@@ -257,7 +229,7 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 def _quiet(transformers: Any) -> Iterator[None]:
     """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), getattr(logging, "is_progress_bar_enabled", lambda: False)()
+    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from ...errors import HeadForcingError, unknown_name
-from ...hashing import SHORT, digest, file_hash
 from .base import Begin, LearnedMetric, Metric, Needed, Panel
 from .flow import FlowMeasurement, MotionDriftMeasurement
 from .frame_scores import AestheticMeasurement, ConsistencyMeasurement, TextMeasurement
@@ -89,43 +88,24 @@ def load_panel(
 
     Raises HeadForcingError for an unknown name, for a metric that is named and cannot be loaded, and if none can.
     """
-    for name in names:
-        if name not in METRICS:
-            raise unknown_name("metrics", name, METRICS)
-    models = Models(folder, device, aesthetic_head)
-    wanted = [METRICS[name] for name in names] or _ROWS
-    lacking = {metric: sentence for metric in wanted if (sentence := _lacking(models, metric))}
-    if lacking and (names or len(lacking) == len(wanted)):
-        sentence = next(iter(lacking.values()))
-        raise HeadForcingError(sentence if names else f"no metric has its files in {folder}; {sentence}")
-    loaded: dict[LearnedMetric, Begin] = {}
-    damaged = []
-    for metric in wanted:
+    if unknown := next((name for name in names if name not in METRICS), None):
+        raise unknown_name("metrics", unknown, METRICS)
+    models, loaded, left_out = Models(folder, device, aesthetic_head), dict[LearnedMetric, Begin](), list[str]()
+    for metric in [METRICS[name] for name in names] or _ROWS:
         try:
-            if metric not in lacking:
-                loaded[metric] = metric.load(models)
+            for needed in metric.needs:
+                models.find(needed)
+            loaded[metric] = metric.load(models)
         except HeadForcingError as error:
             if names:
-                raise
-            damaged.append(f"{metric.name}: {error}")
+                raise HeadForcingError(f"{metric.name}: {error}") from error
+            left_out.append(f"{metric.name}: {error}")
     if not loaded:
-        raise HeadForcingError(f"no metric can be measured with the files in {folder}; {damaged[0]}")
-    return Panel(loaded, [*lacking.values(), *damaged])
-
-
-def stamps(folder: Path, names: Iterable[str], aesthetic_head: Path | None = None) -> dict[str, str]:
-    """A hash of the files of each metric, by name: numbers that other files have measured are not comparable."""
-    models, hash_of = Models(folder, aesthetic_head=aesthetic_head), cache(file_hash)
-    return {name: digest([hash_of(models.file(needed)) for needed in METRICS[name].needs])[:SHORT] for name in names}
+        raise HeadForcingError(f"no metric can be measured with the files in {folder}; {left_out[0]}")
+    return Panel(loaded, left_out)
 
 
 def found_metrics(folder: Path) -> list[str]:
     """The names of the metrics that a folder has the files for."""
     models = Models(folder)
-    return [name for name, metric in METRICS.items() if not _lacking(models, metric)]
-
-
-def _lacking(models: Models, metric: LearnedMetric) -> str | None:
-    """The sentence about the first file of a metric that is missing."""
-    sentence = next(filter(None, map(models.missing, metric.needs)), None)
-    return sentence and f"{metric.name}: {sentence}"
+    return [name for name, row in METRICS.items() if all(models.file(needed).is_file() for needed in row.needs)]
