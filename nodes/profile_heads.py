@@ -9,6 +9,7 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.demo import word_hash
+from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -17,7 +18,6 @@ from ..headforcing_core.head_profiles.shares import HeadShares
 from ..headforcing_core.names import BUDGETS
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
-from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts

@@ -7,6 +7,7 @@ import math
 
 from ..errors import HeadForcingError
 from ..render.describe import format_bytes
+from ..render.result import report_stored
 from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from .arguments import Result
@@ -60,7 +61,7 @@ def show_run(args: argparse.Namespace) -> Result:
     if video is None:
         damaged = "".join(f"; {problem}" for problem in problems)
         raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
-    report = video.report()
+    report = report_stored(video)
     problems += video.run.problems
     lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
     text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
