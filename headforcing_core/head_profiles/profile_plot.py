@@ -12,8 +12,7 @@ from .. import page
 from ..page import Panel, Theme
 from .agreement import compare_profiles
 from .profile import ROLES, HeadProfile
-from .profile_setup import ProfileSetup
-from .shares import PUBLISHED_STABILITY, HeadShares
+from .shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

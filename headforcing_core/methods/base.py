@@ -106,6 +106,8 @@ class MethodCache(Cache):
     """
 
     policy: Any  # subclasses declare the type
+    state_names: tuple[str, ...] = ()  # attributes that make up the state, of methods that resume from it
+    state_classes: tuple[type, ...] = ()  # dataclasses among their values
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
         """`of`: the settings of the method whose cache it is."""
@@ -152,12 +154,13 @@ class MethodCache(Cache):
         """Apply a new prompt, before the last `recached_frames` are written again."""
 
     def saved(self) -> Any:
-        """Contents of the cache between two blocks, for `state.pack`; of methods that store their state."""
-        raise NotImplementedError
+        """Contents of the cache between two blocks, for `state.pack`."""
+        return {name: vars(self)[name] for name in self.state_names}
 
     def load(self, saved: Any) -> None:
         """Take what `saved` gave in another cache of the same shape."""
-        raise NotImplementedError
+        for name in self.state_names:
+            setattr(self, name, saved[name])
 
     # --- cache.base.Cache
 
@@ -192,7 +195,7 @@ class MethodCache(Cache):
 
     def restore(self, state: State) -> None:
         try:
-            saved = unpack(state, self.device)
+            saved = unpack(state, self.device, *self.state_classes)
             self.load(saved["cache"])
             self.block = saved["block"]
         except (KeyError, ValueError, TypeError, IndexError) as error:

@@ -8,7 +8,6 @@ the sinks, the recent frames, and those that recent queries attend to most.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -75,18 +74,13 @@ class Tokens:
 
 class DeepForcingCache(MethodCache, of=DeepForcing):
     policy: DeepForcing
+    state_names, state_classes = ("layers",), (Tokens,)
     reads_queries = True  # compression scores tokens with them
 
     def begin_video(self) -> None:
         none_reused = torch.zeros(0, dtype=torch.long, device=self.device)
         self.layers = [Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)]
         self._new: dict[int, Tensor] = {}
-
-    def saved(self) -> Any:
-        return self.layers
-
-    def load(self, saved: Any) -> None:
-        self.layers = [Tokens(**tokens) for tokens in saved]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._new[layer] = torch.stack((self.at_own_index(k), v)).flatten(2, 3)

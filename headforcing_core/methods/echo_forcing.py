@@ -110,6 +110,11 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     """
 
     policy: EchoForcing
+    state_names = (
+        "filled", "memory", "memory_of", "recalled", "scene", "scene_start", "scene_blocks", "kept", "ready",
+        "query_count", "layers",
+    )  # fmt: skip
+    state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], dict[int, tuple[int, Scene]]]
 
@@ -149,17 +154,9 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             for kv, first, none in zip(*parts, strict=True)
         ]
 
-    def saved(self) -> Any:
-        names = ("filled", "memory", "memory_of", "scene_start", "scene_blocks", "kept", "ready", "query_count")
-        fields = {name: vars(self)[name] for name in names}
-        return {"fields": fields, "scene": self.scene, "recalls": self.recalled, "layers": self.layers}
-
     def load(self, saved: Any) -> None:
-        for name, value in saved["fields"].items():
-            setattr(self, name, value)
-        self.scene = None if saved["scene"] is None else Scene(**saved["scene"])
-        self.recalled = [Recall(**{**recall, "frames": tuple(recall["frames"])}) for recall in saved["recalls"]]
-        self.layers = [Layer(**{**state, "history": History(**state["history"])}) for state in saved["layers"]]
+        super().load(saved)
+        self.recalled = [replace(recall, frames=tuple(recall.frames)) for recall in self.recalled]
 
     # --- a call
 

@@ -184,16 +184,16 @@ class Heads:
         return [self.sinks, self.recent, middle, None if self.merged is None else self.merged.sum]
 
     def load(self, saved: Any) -> None:
-        sinks, recent, middle, total = saved
-        self.sinks, self.recent = ({at: Entry(**entry) for at, entry in held.items()} for held in (sinks, recent))
+        self.sinks, self.recent, middle, total = saved
         for queue, entries in zip(self.middle, middle, strict=True):
-            queue.extend(Entry(**entry) for entry in entries)
+            queue.extend(entries)
         if self.merged is not None:
             self.merged.sum = total
 
 
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
+    state_classes = (Entry,)
 
     def begin_video(self) -> None:
         self.layers: list[list[Heads]] = []

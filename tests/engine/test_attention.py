@@ -15,21 +15,27 @@ import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.cache.state import unpack
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
-from headforcing.headforcing_core.model import attention
 from headforcing.headforcing_core.model.attention import (
     AUTO,
     BACKENDS,
     LayerAttention,
+    LayerSizes,
     Span,
     attention_function,
     explicit,
     first_working,
     sdpa,
 )
-from headforcing.headforcing_core.model.attention_backends import self_test, sequence_starts
+from headforcing.headforcing_core.model.attention_backends import (
+    PLAN_PAYS,
+    PlannedAttention,
+    by_span,
+    on_streams,
+    self_test,
+    sequence_starts,
+)
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from small_engine import BUSY, difference
@@ -38,11 +44,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 CPU = torch.device("cpu")
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
 F, ROWS, COLUMNS, HEAD_DIM = 3, 2, 3, 22
-EVERY_WAY = pytest.mark.parametrize("way", WHOLE_LAYER)
 
 
-def new_cache(function, blocks: int, policy: CachePolicy = BUSY, kind: type[HeadCache] = HeadCache) -> HeadCache:
-    return kind(CacheShape(ROLES, policy, ROWS, COLUMNS, HEAD_DIM, F, blocks * F), torch.float32, "cpu", function)
+def new_cache(function, blocks: int, policy: CachePolicy = BUSY) -> HeadCache:
+    return HeadCache(CacheShape(ROLES, policy, ROWS, COLUMNS, HEAD_DIM, F, blocks * F), torch.float32, "cpu", function)
 
 
 def run(caches: list[HeadCache], blocks: int, before_block=lambda cache: None) -> list[list[torch.Tensor]]:
@@ -69,34 +74,32 @@ def run(caches: list[HeadCache], blocks: int, before_block=lambda cache: None) -
     return found
 
 
-@EVERY_WAY
+@pytest.mark.parametrize("way", WHOLE_LAYER)
 @pytest.mark.parametrize("rope", ["contiguous", "absolute"])
-def test_one_call_for_a_layer_equals_one_call_for_every_group(way, rope):
-    policy = CachePolicy(rope=rope, episodic=BUSY.episodic)
-    caches = [new_cache(explicit, 12, policy), new_cache(WHOLE_LAYER[way], 12, policy)]
-    groups, layers = run(caches, 12)
-    assert caches[0].memory.sources == caches[1].memory.sources and caches[0].memory.has_summary
-    for ours, theirs in zip(layers, groups, strict=True):
-        assert ours.shape == theirs.shape and difference(ours, theirs) < 1e-5
-
-
-@EVERY_WAY
-def test_one_call_for_a_layer_reads_no_slot_that_was_not_written(way):
+def test_one_call_for_a_layer_equals_one_call_for_every_group_and_reads_no_slot_that_was_not_written(way, rope):
     def poison(cache: HeadCache) -> None:
         for group in cache.groups:
             for buffer in (*group.k, *group.v):
                 buffer[:, group.current.start :] = math.nan
 
-    outs, expected = run([new_cache(WHOLE_LAYER[way], 8), new_cache(explicit, 8)], 8, poison)
-    for out, right in zip(outs, expected, strict=True):
-        assert out.isfinite().all() and difference(out, right) < 1e-5
+    policy = CachePolicy(rope=rope, episodic=BUSY.episodic)
+    caches = [new_cache(explicit, 12, policy), new_cache(WHOLE_LAYER[way], 12, policy)]
+    groups, layers = run(caches, 12, poison)
+    assert caches[0].memory.sources == caches[1].memory.sources and caches[0].memory.has_summary
+    for ours, theirs in zip(layers, groups, strict=True):
+        assert ours.shape == theirs.shape and difference(ours, theirs) < 1e-5
 
 
-def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps():
-    cache = new_cache(sdpa, 12)
-    run([cache], 11)
+def test_the_heads_with_most_frames_come_first_in_full_buffers_of_which_contexts_are_views():
+    cache, s = new_cache(sdpa, 12), ROWS * COLUMNS
+
+    def look(cache: HeadCache) -> None:
+        for group in cache.groups:
+            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
+                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * s
+
+    run([cache], 11, look)
     cache.begin_block()
-    s = ROWS * COLUMNS
     assert cache.spans(0) == (Span(1, 0, 11 * s, 11 * s), Span(1, 11 * s, 7 * s, 7 * s), Span(2, 18 * s, 4 * s, 4 * s))
     assert cache.spans(1) == (Span(2, 0, 7 * s, 7 * s), Span(2, 14 * s, 4 * s, 4 * s))
     assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
@@ -104,100 +107,97 @@ def test_the_heads_with_most_frames_come_first_and_fill_the_buffers_without_gaps
         assert len(k) == len(v) == sum(span.heads * span.room // s for span in cache.spans(layer))
 
 
-def refuses() -> attention.AttentionFunction:
+# ---------------------------------------------------------------------------------------------------- the choice
+
+
+def refuses():
     raise RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")
 
 
-def is_absent() -> attention.AttentionFunction:
+def is_absent():
     import a_package_that_is_not_there  # noqa: F401
 
-    return sdpa
 
-
-def forgets_a_key() -> attention.AttentionFunction:
-    return lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:])
-
-
-def gives_nan() -> attention.AttentionFunction:
-    return lambda q, k, v: sdpa(q, k, v) * math.nan
-
-
-def swaps_heads() -> attention.AttentionFunction:
-    return LayerAttention(lambda q, k, v, spans: WHOLE_LAYER["tables"].layer(q, k, v, spans).flip(0))
-
-
-def sees_every_row() -> attention.AttentionFunction:
+def sees_every_row():
     def layer(q, k, v, spans):
         return WHOLE_LAYER["tables"].layer(q, k, v, tuple(Span(s.heads, s.first, s.room, s.room) for s in spans))
 
     return LayerAttention(layer)
 
 
-BROKEN = [refuses, is_absent, forgets_a_key, gives_nan, swaps_heads, sees_every_row]
+BROKEN = {
+    "refuses": refuses,
+    "is_absent": is_absent,
+    "forgets_a_key": lambda: lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:]),
+    "gives_nan": lambda: lambda q, k, v: sdpa(q, k, v) * math.nan,
+    "swaps_heads": lambda: LayerAttention(lambda *given: WHOLE_LAYER["tables"].layer(*given).flip(0)),
+    "sees_every_row": sees_every_row,
+}
 
 
 @pytest.fixture
-def added(monkeypatch: pytest.MonkeyPatch):
-    """Adds a backend, for one test."""
+def fresh():
+    """No choice is remembered, before and after a test."""
     first_working.cache_clear()
-    yield lambda function: monkeypatch.setitem(BACKENDS, function.__name__, function)
+    yield
     first_working.cache_clear()
 
 
-@pytest.mark.parametrize("broken", BROKEN, ids=lambda function: function.__name__)
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_where_it_is_asked_for(
-    added, caplog, broken
+    fresh, monkeypatch, caplog, broken
 ):
-    added(broken)
+    monkeypatch.setitem(BACKENDS, broken, BROKEN[broken])
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert first_working((broken.__name__, "sdpa"), CPU, torch.bfloat16, 32) is sdpa
+            assert first_working((broken, "sdpa"), CPU, torch.bfloat16, 32) is sdpa
     (line,) = caplog.messages
-    assert f"not {broken.__name__} (" in line and "is sdpa" in line and "\n" not in line
-    words = rf"'{broken.__name__}' cannot be used on cpu in .*; choose auto"
-    with pytest.raises(HeadForcingError, match=words) as told:
-        attention_function(broken.__name__, "cpu", torch.float32, 32)
+    assert f"not {broken} (" in line and "is sdpa" in line and "\n" not in line
+    with pytest.raises(HeadForcingError, match=rf"'{broken}' cannot be used on cpu in .*; choose auto") as told:
+        attention_function(broken, "cpu", torch.float32, 32)
     assert "\n" not in str(told.value)
 
 
-def test_out_of_memory_is_not_taken_for_a_broken_backend(added):
+def test_out_of_memory_is_not_taken_for_a_broken_backend(fresh, monkeypatch):
     def is_full():
         raise torch.OutOfMemoryError("full")
 
-    added(is_full)
+    monkeypatch.setitem(BACKENDS, "is_full", is_full)
     with pytest.raises(torch.OutOfMemoryError):
         first_working(("is_full", "sdpa"), CPU, torch.float32, 32)
 
 
+def with_lse(*given):
+    return sequence_attention(*given), 0
+
+
 PACKAGES = {
-    "flash_attn_3": (
-        "flash_attn_interface",
-        {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)},
-    ),
+    "flash_attn_3": ("flash_attn_interface", {"flash_attn_varlen_func": with_lse}),
     "torch_varlen": ("torch.nn.attention.varlen", {"varlen_attn": sequence_attention}),
-    "flash_attn_4": ("flash_attn.cute", {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)}),
+    "flash_attn_4": ("flash_attn.cute", {"flash_attn_varlen_func": with_lse}),
     "flash_attn_2": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
     "sage": ("sageattention", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
 }
 
 
 @pytest.mark.parametrize("name", PACKAGES)
-def test_packages_are_called_as_they_want_to_be(added, monkeypatch, name):
+def test_packages_are_called_as_they_want_to_be(monkeypatch, name):
     package, functions = PACKAGES[name]
     monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
     found = attention_function(name, "cpu", torch.bfloat16, 32)
     assert isinstance(found, LayerAttention) == (name != "sage")
-    assert self_test(found, CPU, torch.bfloat16, 32) < 0.1
     outs, expected = run([new_cache(found, 5), new_cache(explicit, 5)], 5)
     assert max(difference(a, b) for a, b in zip(outs, expected, strict=True)) < (0.05 if name == "sage" else 1e-5)
 
 
-def test_auto_takes_all_heads_in_one_call_where_it_can_and_never_rounds_to_8_bits(added, monkeypatch):
+def test_auto_takes_all_heads_in_one_call_where_it_can_and_never_rounds_to_8_bits(fresh, monkeypatch):
     for package, functions in PACKAGES.values():
         monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
     assert isinstance(first_working(AUTO, CPU, torch.bfloat16, 32), LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
+    with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
+        attention_function("warp")
 
 
 @pytest.mark.parametrize("name", ["auto", "sdpa", "explicit"])
@@ -208,13 +208,92 @@ def test_every_backend_gives_softmax_attention(name, dtype, tolerance):
     scores = torch.einsum("hqd,hkd->hqk", q, k) / math.sqrt(22)
     expected = torch.einsum("hqk,hkd->hqd", scores.softmax(-1), v)
     out = attention_function(name)(q.to(dtype), k.to(dtype), v.to(dtype))
-    assert out.dtype == dtype
-    assert difference(out.double(), expected) < tolerance
+    assert out.dtype == dtype and difference(out.double(), expected) < tolerance
 
 
-def test_an_unknown_backend_is_refused_by_name():
-    with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
-        attention_function("warp")
+# ---------------------------------------------------------------------------------------------------- one backend
+
+
+def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_empty_one(monkeypatch):
+    given = []
+
+    def operator(q, k, v, bias, *rest):
+        starts_q, starts_k, longest_q, longest_k, lse, dropout, causal, debug = rest
+        assert bias is None and (lse, dropout, causal, debug) == (True, 0.0, False, False)
+        given.append(len(starts_q))
+        return (sequence_attention(q, k, v, starts_q, starts_k, longest_q, longest_k),)
+
+    monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
+    found = BACKENDS["cudnn_varlen"]()
+    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    q, k = torch.randn(3, 4, 32), torch.randn(30, 32)
+    for groups in (((3, 10),), ((1, 12), (2, 9))):
+        found.layer(q, k, k, LayerSizes(4, groups).spans)
+    assert set(given) == {2 * 3 + 1}  # heads, each with a place for rows without keys
+    starts = sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
+    assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14], [0, 40, 40, 80, 80]]
+
+
+def test_a_shape_that_a_growing_context_passes_through_gets_no_plan():
+    """Of 17 blocks that grow by a block each, with five passes in 30 layers."""
+    plans = set()
+
+    def planned(q, k, v):
+        plans.add(k.shape)
+        return sdpa(q, k, v)
+
+    attention, q = PlannedAttention(planned), torch.randn(2, 4, 8)
+    for block in range(17):
+        k = torch.randn(2, 3 * (1 + block), 8)
+        for _ in range(5 * 30):
+            attention(q, k, k)
+    assert not plans
+    for _ in range(PLAN_PAYS):
+        attention(q, k, k)
+    assert plans == {k.shape}
+
+
+class FakeStream:
+    """A stream that notes what waits for what, and what runs where."""
+
+    current: "FakeStream"
+    told: list = []
+
+    def __init__(self, name):
+        self.name = name
+
+    def wait_stream(self, other):
+        self.told.append((self.name, "waits for", other.name))
+
+    def __enter__(self):
+        self.before, FakeStream.current = FakeStream.current, self
+
+    def __exit__(self, *_):
+        FakeStream.current = self.before
+
+
+def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_result(monkeypatch):
+    names = iter("ab")
+    FakeStream.current, FakeStream.told = FakeStream("here"), []
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: FakeStream.current)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names)))
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+
+    def dense(q, k, v):
+        FakeStream.told.append((FakeStream.current.name, "attends to", k.shape[1]))
+        return sdpa(q, k, v)
+
+    sizes = LayerSizes(4, ((2, 11), (1, 7), (3, 4)))
+    q, k, v = torch.randn(6, 4, 8), *torch.randn(2, 41, 8)
+    torch.testing.assert_close(on_streams(dense).layer(q, k, v, sizes.spans), by_span(sdpa, q, k, v, sizes.spans))
+    assert FakeStream.told == [
+        ("a", "waits for", "here"), ("b", "waits for", "here"),
+        ("a", "attends to", 11), ("b", "attends to", 7), ("here", "attends to", 4),
+        ("here", "waits for", "a"), ("here", "waits for", "b"),
+    ]  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------- waiting for a device
 
 
 class Transfers(TorchDispatchMode):
@@ -289,23 +368,3 @@ def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, c
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
     run([cache], 12)
     assert cache.memory.has_summary and len(waits) == 11
-
-
-def test_a_stored_state_has_the_used_slots_of_every_group():
-    cache = new_cache(sdpa, 12)
-    run([cache], 11)
-    groups = unpack(cache.state(), torch.device("cpu"))["groups"]
-    assert [len(group["sources"]) for group in groups] == [8, 4, 1]
-    for group, (heads, frames) in zip(groups, ((1, 8), (1, 4), (2, 1)), strict=True):
-        assert group["k"][0].shape == group["v"][0].shape == (heads, frames, ROWS * COLUMNS, HEAD_DIM)
-
-
-def test_a_context_is_a_view_of_the_buffers_at_every_fill():
-    cache = new_cache(sdpa, 12)
-
-    def look(cache: HeadCache) -> None:
-        for group in cache.groups:
-            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
-                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * ROWS * COLUMNS
-
-    run([cache], 9, look)

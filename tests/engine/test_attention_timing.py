@@ -9,10 +9,7 @@ from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import GroupedAttention, LayerAttention, LayerSizes, sdpa
-from headforcing.headforcing_core.model.attention_backends import (
-    self_test,
-    varlen,
-)
+from headforcing.headforcing_core.model.attention_backends import self_test, varlen
 from headforcing.headforcing_core.model.attention_timing import LOADING_SECONDS, SECONDS, Clock, described, fastest
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.render import attention_name
@@ -22,163 +19,137 @@ SIZES = LayerSizes(64, ((2, 96), (1, 32)))
 
 
 class FakeGpu:
-    """A clock, and backends that take a known time: `seconds` is that of all queries of a layer."""
+    """A clock, and backends by their seconds for all queries of a layer; None does not work.
 
-    def __init__(self):
-        self.now, self.host, self.calls = 0.0, 0.0, []
-        self.clock = Clock(lambda: self.now, lambda: self.host)
+    `loading` is the time that the backend of a name takes once, before its self-test; `on_host` that of every call.
+    """
 
-    def backend(self, name: str, seconds: float, trying: float = 0.0, on_host: float = 0.0):
+    def __init__(self, folder, **backends: float | None):
+        self.now, self.host, self.file = 0.0, 0.0, folder / "attention.json"
+        self.backends, self.loading, self.on_host = backends, {}, {}
+        self.calls, self.tried = [], []
+
+    def try_backend(self, name: str):
+        self.tried.append(name)
+        self.now += self.loading.pop(name, 0.0)
+        if self.backends[name] is None:
+            raise RuntimeError("no kernel image. More")
+
         def layer(q, k, v, spans):
             self.calls.append((name, q.shape[1]))
-            self.now += seconds * q.shape[1] / SIZES.queries + on_host
+            on_host = self.on_host.get(name, 0.0)
+            self.now += self.backends[name] * q.shape[1] / SIZES.queries + on_host
             self.host += on_host
             return q
 
-        self.now += trying
         return LayerAttention(layer)
 
+    def timed(self, sizes=SIZES, try_backend=None, clock=None) -> dict[str, float]:
+        clock = clock or Clock(lambda: self.now, lambda: self.host)
+        names, sort = list(self.backends), (CPU, torch.float32, 16)
+        return fastest(names, sizes, try_backend or self.try_backend, *sort, clock, self.file)
 
-def timed(gpu: FakeGpu, tmp_path, try_backend, names, sizes=SIZES, clock=None) -> dict[str, float]:
-    return fastest(names, sizes, try_backend, CPU, torch.float32, 16, clock or gpu.clock, tmp_path / "attention.json")
-
-
-def measured(backends: dict, tmp_path, gpu: FakeGpu, sizes=SIZES, trying: float = 0.0) -> dict[str, float]:
-    def try_backend(name: str):
-        if backends[name] is None:
-            raise RuntimeError("no kernel image. More")
-        return gpu.backend(name, backends[name], trying)
-
-    return timed(gpu, tmp_path, try_backend, list(backends), sizes)
+    def stored(self) -> dict:
+        return json.loads(self.file.read_text())
 
 
-def test_the_fastest_comes_first_with_its_time_and_what_fails_is_left_out(tmp_path):
-    times = measured({"slow": 3e-3, "broken": None, "quick": 1e-3}, tmp_path, FakeGpu())
+def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_sizes_and_versions(
+    tmp_path, monkeypatch
+):
+    gpu = FakeGpu(tmp_path, slow=3e-3, broken=None, quick=1e-3)
+    times = gpu.timed()
     assert list(times) == ["quick", "slow"] and list(times.values()) == pytest.approx([1.0, 3.0])
     assert described(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
-
-
-def test_times_are_remembered_for_these_sizes_this_dtype_and_these_versions(tmp_path, monkeypatch):
-    backends, gpu = {"a": 1e-3, "b": 2e-3}, FakeGpu()
-    first = measured(backends, tmp_path, gpu)
-    calls = len(gpu.calls)
-    assert measured(backends, tmp_path, gpu) == first and len(gpu.calls) == calls
-    measured(backends, tmp_path, gpu, sizes=LayerSizes(32, SIZES.groups))
-    assert len(gpu.calls) > calls
-    calls = len(gpu.calls)
+    counts = [len(gpu.calls)]
+    assert gpu.timed() == times and len(gpu.calls) == counts[-1]
+    gpu.timed(LayerSizes(32, SIZES.groups))
+    counts.append(len(gpu.calls))
     monkeypatch.setattr(torch, "__version__", "2.99.0")
-    measured(backends, tmp_path, gpu)
-    assert len(gpu.calls) > calls
-    assert len(json.loads((tmp_path / "attention.json").read_text())) == 3
-    assert [path.name for path in tmp_path.iterdir()] == ["attention.json"]  # no temporary file stays
+    gpu.timed()
+    assert counts[0] < counts[1] < len(gpu.calls) and len(gpu.stored()) == 3
+    assert list(tmp_path.iterdir()) == [gpu.file], "no temporary file stays"
 
 
-@pytest.mark.parametrize(
-    "damage", ["", "{", "[1]", '{"x": 3}', '{"KEY": {"a": -1}}', '{"KEY": {"a": "fast"}}', "\x00", "[" * 9000]
-)
-def test_a_damaged_file_is_measured_anew_and_replaced(tmp_path, damage):
-    backends, gpu, file = {"a": 1e-3, "b": 2e-3}, FakeGpu(), tmp_path / "attention.json"
-    times = measured(backends, tmp_path, gpu)
-    (key,) = json.loads(file.read_text())
-    file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
-    assert measured(backends, tmp_path, gpu) == pytest.approx(times)
-    assert json.loads(file.read_text())[key] == pytest.approx(times)
+def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_no_error(tmp_path):
+    gpu = FakeGpu(tmp_path, a=1e-3, b=2e-3)
+    times = gpu.timed()
+    (key,) = gpu.stored()
+    for damage in ("", "{", "[1]", '{"x": 3}', '{"KEY": {"a": -1}}', '{"KEY": {"a": "fast"}}', "\x00", "[" * 9000):
+        gpu.file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
+        assert gpu.timed() == pytest.approx(times) and gpu.stored()[key] == pytest.approx(times)
+    gpu.file.unlink()
+    gpu.file.mkdir()
+    assert list(gpu.timed()) == ["a", "b"]
 
 
-def test_a_folder_that_cannot_be_written_is_no_error(tmp_path):
-    (tmp_path / "attention.json").mkdir()
-    assert list(measured({"a": 1e-3}, tmp_path, FakeGpu())) == ["a"]
-
-
-@pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0])
-@pytest.mark.parametrize("trying", [0.0, 0.3])
-def test_calls_never_take_longer_than_two_seconds(tmp_path, seconds, trying):
+@pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0, 10.0])
+@pytest.mark.parametrize("loading", [0.0, 0.3])
+def test_calls_never_take_longer_than_two_seconds(tmp_path, seconds, loading):
     """Nothing is begun that is known not to end in time; the order is that of the estimates then."""
-    gpu = FakeGpu()
-    times = measured({"a": seconds, "b": seconds / 2, "c": seconds / 4}, tmp_path, gpu, trying=trying)
-    assert gpu.now <= SECONDS + 3 * trying
+    gpu = FakeGpu(tmp_path, a=seconds, b=seconds / 2, c=seconds / 4)
+    gpu.loading = dict.fromkeys("abc", loading)
+    times = gpu.timed()
+    assert gpu.now <= SECONDS + 3 * loading + seconds / 8
     assert times and list(times) == sorted(times, key=lambda name: -ord(name))
     assert times["a"] == pytest.approx(1000 * seconds)
+    if seconds == 10.0:
+        assert {queries for _, queries in gpu.calls} == {SIZES.queries // 16}
 
 
 def test_what_prepares_itself_in_every_call_is_left_out(tmp_path):
     """As cuDNN's kernel for sequences does in PyTorch 2.11 and 2.13: 42 ms on the host, whatever the GPU takes."""
-    gpu = FakeGpu()
-
-    def try_backend(name: str):
-        return gpu.backend(name, 1e-4, on_host=0.042 if name == "anew" else 1e-3)
-
-    assert list(timed(gpu, tmp_path, try_backend, ["anew", "b"])) == ["b"]
-    assert len([name for name, _ in gpu.calls if name == "anew"]) == 2  # the second tells
-    stored = json.loads((tmp_path / "attention.json").read_text())
-    assert list(stored.values()) == [{"anew": None, "b": pytest.approx(1.1)}]
+    gpu = FakeGpu(tmp_path, anew=1e-4, b=1e-4)
+    gpu.on_host = {"anew": 0.042, "b": 1e-3}
+    assert list(gpu.timed()) == ["b"] and list(gpu.stored().values()) == [{"anew": None, "b": pytest.approx(1.1)}]
+    assert [name for name, _ in gpu.calls].count("anew") == 2  # the second tells
 
 
 @pytest.mark.parametrize("works", [True, False])
 def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tried(tmp_path, works):
     """The first backend of a fresh start may load for long, whether it works or not."""
-    gpu, cold = FakeGpu(), {"cold": LOADING_SECONDS}
-    milliseconds = {"cold": 1.0, "slow": 3.0, "broken": None, "quick": 0.5}
-    tried = []
-
-    def try_backend(name: str):
-        tried.append(name)
-        gpu.now += cold.pop(name, 0.0)
-        if milliseconds[name] is None or (name == "cold" and not works):
-            raise RuntimeError("no kernel image. More")
-        return gpu.backend(name, milliseconds[name] / 1000)
-
-    def call():
-        return list(timed(gpu, tmp_path, try_backend, list(milliseconds)))
-
-    assert (call(), tried) == (["cold"] * works, ["cold"])
-    assert call() == ["quick", *["cold"] * works, "slow"]
-    assert call() == ["quick", *["cold"] * works, "slow"]
-    assert tried == list(milliseconds)  # each of them once, also those that do not work
+    gpu = FakeGpu(tmp_path, cold=1e-3 if works else None, slow=3e-3, broken=None, quick=0.5e-3)
+    gpu.loading = {"cold": LOADING_SECONDS}
+    assert (list(gpu.timed()), gpu.tried) == (["cold"] * works, ["cold"])
+    for _ in range(2):
+        assert list(gpu.timed()) == ["quick", *["cold"] * works, "slow"]
+    assert gpu.tried == list(gpu.backends)  # each of them once, also those that do not work
 
 
 @pytest.mark.parametrize("error", [RuntimeError("an illegal memory access"), KeyboardInterrupt("stop")], ids=repr)
 def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(tmp_path, error):
     """After an illegal access everything later in this process raises."""
-    gpu, tried, ends = FakeGpu(), [], [error]
+    gpu, ends = FakeGpu(tmp_path, a=1e-3, b=1e-3, c=1e-3), [error]
 
     def now() -> float:
-        if tried[-1:] == ["b"] and not ends:
+        if gpu.tried[-1:] == ["b"] and not ends:
             raise error
         return gpu.now
 
     def try_backend(name: str):
-        tried.append(name)
+        attention = gpu.try_backend(name)
         if name == "b" and ends:
             raise ends.pop()
-        return gpu.backend(name, 1e-3)
+        return attention
 
     with pytest.raises(type(error), match=str(error)):
-        timed(gpu, tmp_path, try_backend, "abc", clock=Clock(now))
+        gpu.timed(try_backend=try_backend, clock=Clock(now))
     interrupted = isinstance(error, KeyboardInterrupt)
-    found = timed(gpu, tmp_path, try_backend, "abc")
-    assert list(found) == (["a", "b", "c"] if interrupted else ["a", "c"])
-    assert tried == ["a", "b", *(["b"] if interrupted else []), "c"]
-
-
-def test_a_slow_device_runs_only_a_part_of_the_queries(tmp_path):
-    gpu = FakeGpu()
-    measured({"a": 10.0}, tmp_path, gpu)
-    assert {queries for _, queries in gpu.calls} == {SIZES.queries // 16}
+    assert list(gpu.timed(try_backend=try_backend)) == (["a", "b", "c"] if interrupted else ["a", "c"])
+    assert gpu.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
 def test_full_memory_leaves_the_choice_to_the_order(tmp_path):
     def full(name):
         raise torch.OutOfMemoryError("full")
 
-    assert timed(FakeGpu(), tmp_path, full, ["a"]) == {} and not list(tmp_path.iterdir())
+    assert FakeGpu(tmp_path, a=1.0).timed(try_backend=full) == {} and not list(tmp_path.iterdir())
 
 
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
 @pytest.fixture
-def gpu(monkeypatch, tmp_path):
+def gpu(monkeypatch):
     """A device for which nothing is known but the times that a test sets; backends run on the CPU."""
     times: dict[str, float] = {}
     asked = []
@@ -196,11 +167,11 @@ def gpu(monkeypatch, tmp_path):
 
     monkeypatch.setattr(attention_timing, "fastest", timed)
     monkeypatch.setattr(attention, "load_attention", tried)
-    attention.fastest_backend.cache_clear()
-    attention.first_working.cache_clear()
+    for function in (attention.fastest_backend, attention.first_working):
+        function.cache_clear()
     yield times, asked, works
-    attention.fastest_backend.cache_clear()
-    attention.first_working.cache_clear()
+    for function in (attention.fastest_backend, attention.first_working):
+        function.cache_clear()
 
 
 def choose(name: str = "auto", sizes: LayerSizes | None = SIZES, device: str = "cuda"):
@@ -232,33 +203,17 @@ def test_a_remembered_winner_that_no_longer_works_gives_way_to_the_next(gpu):
     assert choose().name.startswith("torch_varlen (timed")
 
 
-def test_where_nothing_could_be_timed_the_order_decides(gpu):
-    assert choose() == gpu[2]["torch_varlen"]
-
-
-def test_a_forced_choice_a_cpu_and_unknown_sizes_time_nothing(gpu):
+def test_a_forced_choice_a_cpu_and_unknown_sizes_time_nothing_and_without_times_the_order_decides(gpu):
     _, asked, works = gpu
-    assert choose("torch_varlen") == works["torch_varlen"]
-    assert choose(device="cpu") is sdpa
-    assert choose(sizes=None) == works["torch_varlen"]
-    assert not asked
+    assert choose("torch_varlen") == choose(sizes=None) == works["torch_varlen"]
+    assert choose(device="cpu") is sdpa and not asked
+    assert choose() == works["torch_varlen"] and asked
 
 
 def test_the_sizes_are_those_of_the_render_s_roles():
     roles = [["memory"] * 6 + ["anchor"] * 4 + ["local"] * 2, ["memory"] * 8 + ["anchor"] * 2 + ["local"] * 2]
     shape = CacheShape(roles, preset("head_forcing"), 30, 52, 128, 3, 120)
     assert shape.layer_sizes == LayerSizes(4680, ((7, 11 * 1560), (3, 7 * 1560), (2, 4 * 1560)))
-    assert CacheShape.for_model(
-        WanConfig(num_layers=1), [["memory"] * 12], preset("self_forcing_window_21"), 60, 104, 3, 120
-    ).layer_sizes == LayerSizes(4680, ((12, 21 * 1560),))
-
-
-@pytest.mark.parametrize("loading", [1.5, 2.0, 3.0])
-def test_a_cold_start_chooses_among_several_whatever_the_first_one_loads(tmp_path, loading):
-    """Libraries are loaded with the first backend, which is the slowest here."""
-    gpu, cold = FakeGpu(), [loading]
-
-    def try_backend(name: str):
-        return gpu.backend(name, {"slow": 3e-3, "quick": 1e-3}[name], cold.pop() if cold else 0.0)
-
-    assert list(timed(gpu, tmp_path, try_backend, ["slow", "quick"])) == ["quick", "slow"]
+    window = preset("self_forcing_window_21")
+    shape = CacheShape.for_model(WanConfig(num_layers=1), [["memory"] * 12], window, 60, 104, 3, 120)
+    assert shape.layer_sizes == LayerSizes(4680, ((12, 21 * 1560),))

@@ -5,18 +5,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import (
-    method_policy,
-    method_schedule,
-)
-from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
+from headforcing.headforcing_core.methods.registry import method_policy, method_schedule
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
-from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from method_renders import (
@@ -61,8 +60,7 @@ def test_a_plan_counts_the_whole_window_of_rolling_forcing():
 
 @pytest.mark.parametrize(
     ("made", "stop_after"),
-    [(rolling_plan(TWO), 1), (rolling_plan(TWO), 10), (rolling_plan(TWO), 13)]
-    + [(causvid_plan(12.0, TWO), 3), (causvid_plan(12.0, TWO), 7), (causvid_plan(12.0, TWO), 15)],
+    [(rolling_plan(TWO), stop) for stop in (1, 10, 13)] + [(causvid_plan(12.0, TWO), stop) for stop in (3, 7, 15)],
     ids=[f"{name}-{stop}" for name, stops in (("rolling", (1, 10, 13)), ("causvid", (3, 7, 15))) for stop in stops],
 )
 def test_a_render_in_another_order_goes_on_to_the_same_bytes_and_makes_no_step_twice(
@@ -78,17 +76,15 @@ def test_a_render_in_another_order_goes_on_to_the_same_bytes_and_makes_no_step_t
 
 def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it():
     def same(other: RenderPlan) -> int:
-        pairs = list(zip(keys_of(rolling_plan(TWO)), keys_of(other), strict=False))
-        equal = [a == b for a, b in pairs]
+        equal = [a == b for a, b in zip(keys_of(rolling_plan(TWO)), keys_of(other), strict=False)]
         assert equal == sorted(equal, reverse=True)
         return sum(equal)
 
     assert same(rolling_plan(TWO)) == 13
     assert same(rolling_plan(TWO.replace("yellow", "green"))) == 2  # its first block, 6, comes in with block 2
     longer = rolling_plan(TWO, seconds=12.0)
-    assert longer.blocks == 17 and same(longer) == 13 - 4
+    assert longer.blocks == 17 and same(longer) == 13 - 4 and len(set(keys_of(longer))) == 17
     assert same(rolling_plan(TWO, seconds=8.0)) == 11 - 4
-    assert len(set(keys_of(longer))) == 17
 
 
 @pytest.mark.parametrize(("seconds", "text", "reused"), [(12.0, TWO, 9), (9.0, TWO.replace("yellow", "green"), 2)])
@@ -101,22 +97,57 @@ def test_a_longer_rolling_render_or_one_with_another_prompt_takes_what_is_the_sa
     assert len(run.stored) == reused and torch.equal(torch.cat(latents), latents_of(made, backbone))
 
 
-def test_a_rolling_render_stops_within_one_model_call_and_loses_no_finished_block(backbone, tmp_path):
-    made, seen = rolling_plan(), []
+@pytest.mark.parametrize(("made", "at", "kept"), [(rolling_plan(), 31, 2), (causvid_plan(12.0), 40, 12)])
+def test_a_render_in_another_order_stops_within_one_model_call_and_loses_no_finished_block(
+    backbone, tmp_path, made, at, kept
+):
+    job, model = video_of(made, backbone, runs=tmp_path)
+    reports, calls, flow, joint = [], [], model.flow, model.denoise_jointly
+    model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)
+    model.denoise_jointly = lambda *args: calls.append(len(reports)) or joint(*args)
 
     class Cancel(Exception):
         pass
 
     def on_step(block, step, latents):
-        seen.append(block)
-        if len(seen) == 31:
+        reports.append(block)
+        if len(reports) == at:
             raise Cancel
 
     with pytest.raises(Cancel):
-        rolled(tmp_path, made, backbone, on_step=on_step)
-    assert len(seen) == 31
+        rolled(tmp_path, made, backbone, on_step=on_step, model=model)
+    assert len(reports) == at and max(calls) < at, "no call after the stop"
+    assert len(set(calls)) == len(calls), "a report between two calls"
     again, _ = rolled(tmp_path, made, backbone)
-    assert len(again.stored) == 2
+    assert len(again.stored) == kept
+
+
+def test_a_long_rolling_video_holds_no_more_than_a_short_one(backbone):
+    job, model = video_of(rolling_plan(seconds=15.0), backbone)
+    held = []
+    with begin_render(job, model) as render:
+        for block in render.blocks():
+            past, size = render.run.cache.past[-1], sum(len(x) for x in block.unfinished)
+            held.append((len(past), size))
+            assert min(past) == 0 and render.run.cache.block == block.index + 1
+            own = (block.latents, *block.unfinished, *past.values())
+            assert all(x.untyped_storage().nbytes() == x.nbytes for x in own), "no view keeps more in memory"
+    assert held[7:-4] == [(8, 4 * 3)] * (len(held) - 11)
+
+
+def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_what_fits_no_window(backbone):
+    job, model = video_of(rolling_plan(TWO), backbone)
+    given = list(torch.zeros(3, 3, 16, 8, 12))
+    inputs = RolloutInputs(job.script, SeededNoise((3, 16, 8, 12)), given=given)
+    with pytest.raises(HeadForcingError, match="after 3 of 13 blocks needs the 4 unfinished ones"):
+        next(RollingForcing().rollout(model, None, inputs))
+    for noise, blocks, words in (
+        (SCHEDULE, 4, "5 steps needs a video of at least 5 blocks .* got 4"),
+        (Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10, "at most 6 steps fit, got 7"),
+        (Schedule.warped([1000, 500], first=[1000]), 10, "same noise levels"),
+    ):
+        with pytest.raises(HeadForcingError, match=words):
+            RollingForcing().for_video(VideoFacts(noise, blocks))
 
 
 def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(backbone):
@@ -164,8 +195,22 @@ def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
 
     one, other = keys(12.0, "one"), keys(12.0, "other")
     assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
-    assert keys(20.0, "one")[:17] == one
-    assert keys(5.25, "")[:7] == one[:7]
+    assert keys(20.0, "one")[:17] == one and keys(5.25, "")[:7] == one[:7]
+
+
+def test_overlapping_rollouts_are_counted_and_an_overlap_of_no_whole_blocks_is_refused():
+    assert Overlap().finished_frames == 19 and Overlap(overlap=6).finished_frames == 16
+    assert Overlap().restart_frames(20) == (18, 36, 54) and Overlap().restart_frames(7) == ()
+    for layout in (Overlap(), Overlap(overlap=6), Overlap(12, 3), Overlap(8, 2, 1)):
+        for rollouts in (1, 2, 5):
+            blocks = layout.blocks + (rollouts - 1) * layout.stride
+            assert (layout.rollouts(blocks), layout.rollouts(blocks + 1)) == (rollouts, rollouts + 1)
+            assert len(layout.restart_frames(blocks)) == rollouts - 1
+    for overlap in (0, 1, 4, 21, -3):
+        with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3 latent frames"):
+            Overlap(21, overlap)
+    with pytest.raises(HeadForcingError, match="frames must be whole blocks of 3, got 20"):
+        Overlap(20)
 
 
 def test_a_blend_goes_over_where_the_switch_is_a_reset():

@@ -47,9 +47,6 @@ from method_renders import (
 from torch import Tensor
 from toy_renders import rendered
 
-TRAINED = (
-    "longlive", "memflow", "causal_forcing", "rolling_forcing", "reward_forcing", "causvid", "self_gradient_forcing",
-)  # fmt: skip
 NAMES = [*METHODS, *ALIASES]
 OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]  # aliases are these, too
 
@@ -79,12 +76,11 @@ def test_every_name_is_offered_once_and_old_names_come_first():
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS) and set(NAMES) <= set(names)
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_report_names_paper_and_weights_and_warns_where_they_matter(name):
-    (text,) = describe_method(name)
-    row = METHODS[name]
-    assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
-    assert ("were trained for this method" in text) == row.trained == name.startswith(TRAINED)
+def test_a_report_names_paper_and_weights_and_warns_where_they_matter():
+    for name, row in METHODS.items():
+        (text,) = describe_method(name)
+        assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
+        assert ("were trained for this method" in text) == row.trained
 
 
 def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_its_size(repo_root):
@@ -168,7 +164,7 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, straight, tmp_
     assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)  # only the latest
 
 
-@pytest.mark.parametrize("name", [name for name in OWN_CACHE if "blocks" not in method_policy(name).resumes_from])
+@pytest.mark.parametrize("name", [name for name in NAMES if "blocks" not in method_policy(name).resumes_from])
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
 def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_the_blocks_after_it(
     backbone, straight, tmp_path, name, state_seconds
@@ -228,26 +224,21 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence(make, words):
         make()
 
 
-def test_a_new_prompt_takes_over_in_the_methods_own_way():
-    block = 6
-    kinds = {name: plan(name, TWO).switches for name in OWN_CACHE}
-    for name, kind in (("longlive", "recache"), ("infinity_rope", "flush"), ("memflow", "recache")):
-        assert {b: switch.kind for b, switch in kinds[name].items()} == {block: kind}
-    assert kinds["deep_forcing"] == {}
-    cut = plan("infinity_rope", TWO.replace("0:04.5 ", "0:04.5 [re-anchor] ")).switches[block]
-    assert (cut.kind, cut.re_anchor) == ("flush", True)
-
-
 @pytest.mark.parametrize("name", OWN_CACHE)
-@pytest.mark.parametrize("tag", ["recache", "flush", "re-anchor"])
-def test_any_other_way_is_refused_in_one_sentence(name, tag):
+def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused(name):
     policy = method_policy(name)
-    text = TWO.replace("0:04.5 ", f"0:04.5 [{tag}] ")
-    if tag == policy.switch or (tag == "re-anchor" and policy.cuts):
-        assert plan(name, text).switches
-    else:
-        with pytest.raises(HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"):
-            plan(name, text)
+    own = {"longlive": "recache", "memflow": "recache", "infinity_rope": "flush", "deep_forcing": "reset"}
+    assert policy.switch == own.get(name, policy.switch)
+    plain = {block: switch.kind for block, switch in plan(name, TWO).switches.items()}
+    assert plain == ({} if policy.switch == "reset" else {6: policy.switch})
+    for tag in ("recache", "flush", "re-anchor"):
+        text = TWO.replace("0:04.5 ", f"0:04.5 [{tag}] ")
+        if tag == policy.switch or (tag == "re-anchor" and policy.cuts):
+            switch = plan(name, text).switches[6]
+            assert (switch.kind, switch.re_anchor) == (policy.switch, tag == "re-anchor")
+        else:
+            with pytest.raises(HeadForcingError, match=f"prompt switch is always {policy.switch}.*got .{tag}"):
+                plan(name, text)
 
 
 def test_a_recache_is_counted_in_activations_and_reads_the_window_in_one_pass(backbone):

@@ -6,9 +6,7 @@ import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
-from headforcing.headforcing_core.methods.registry import (
-    method_policy,
-)
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
@@ -90,8 +88,10 @@ def watched(seen: list):
     return lambda block, step, clean: clean is None or seen.append((block, step))
 
 
-def rolled(tmp_path, made: RenderPlan, backbone, stop_after: int | None = None, **options) -> tuple[Run, list[Tensor]]:
+def rolled(
+    tmp_path, made: RenderPlan, backbone, stop_after: int | None = None, model=None, **options
+) -> tuple[Run, list[Tensor]]:
     """A render in a run folder, stopped right after a block or not at all."""
-    video, model = video_of(made, backbone, runs=tmp_path)
-    latents, run = rendered(video, model, stop_after=stop_after, **options)
+    video, own = video_of(made, backbone, runs=tmp_path)
+    latents, run = rendered(video, model or own, stop_after=stop_after, **options)
     return run, latents
