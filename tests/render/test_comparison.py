@@ -17,11 +17,11 @@ from headforcing.headforcing_core.distributed.farm import Farm, Shared
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
+from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.render import comparison
 from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, Entry, entries_of
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.headforcing_core.versions import versions
 from headforcing.headforcing_core.video.grid import STRIP
 from headforcing.headforcing_core.video.sheets import side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
