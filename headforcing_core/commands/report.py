@@ -10,6 +10,7 @@ from tqdm import tqdm
 
 from ..errors import HeadForcingError
 from ..render.describe import format_bytes
+from ..render.result import report_stored
 from ..report.drift import report_video
 from ..report.learned.base import Panel
 from ..report.learned.registry import load_panel
@@ -115,7 +116,7 @@ def show_run(args: argparse.Namespace) -> Result:
     if video is None:
         damaged = "".join(f"; {problem}" for problem in problems)
         raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
-    report = video.report()
+    report = report_stored(video)
     problems += video.run.problems
     lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
     text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
