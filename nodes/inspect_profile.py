@@ -14,10 +14,11 @@ from .host.helpers import HeadProfileType
 class InspectHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingInspectProfile",
-            display_name="Inspect Head Profile",
-            category=f"{helpers.CATEGORY}/analysis",
+        return helpers.schema(
+            "HeadForcingInspectProfile",
+            "Inspect Head Profile",
+            "analysis",
+            aliases="head roles, attention heads, heat map, compare profiles",
             description="Plots which head has which role, and how far two profiles of one model agree.",
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
@@ -29,7 +30,6 @@ class InspectHeadProfile(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, heat map, compare profiles")
 
     @classmethod
     @helpers.shows_errors

@@ -21,10 +21,11 @@ IN_FILE = "in file"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadProfile",
-            display_name="Load Head Profile",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadProfile",
+            "Load Head Profile",
+            "loaders",
+            aliases="head roles, attention heads, KV cache",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 helpers.explain(
@@ -54,7 +55,6 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
@@ -66,20 +66,14 @@ class LoadHeadProfile(io.ComfyNode):
     def execute(
         cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
     ) -> io.NodeOutput:
+        anchor, local = (percent / 100 if percent >= 0 else None for percent in (anchor_percent, local_percent))
+        given = RULES[0] if rule == IN_FILE else rule
         if profile == AUTO:
-            anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
-            local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(
-                AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule), helpers.no_picture()
-            )
+            fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
+            return io.NodeOutput(AutoProfile(*fractions, given), helpers.no_picture())
         loaded = load_profile(_path(profile))
-        if anchor_percent >= 0 or local_percent >= 0:
-            loaded = loaded.with_thresholds(
-                anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
-                local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
-            )
-        if rule != IN_FILE:
-            loaded = with_rule(loaded, rule)
+        if rule != IN_FILE or anchor is not None or local is not None:
+            loaded = with_rule(loaded, given, anchor, local)
         return io.NodeOutput(loaded, helpers.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
 
 

@@ -13,10 +13,11 @@ NONE = "no runs yet"
 class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadRun",
-            display_name="Load Head Forcing Run",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadRun",
+            "Load Head Forcing Run",
+            "loaders",
+            aliases="resume, continue, restore, recover, earlier render, takes",
             description=(
                 "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
                 "decoding failed. To resume a render, queue its graph again."
@@ -37,7 +38,6 @@ class LoadHeadForcingRun(io.ComfyNode):
                 ),
             ],
         )
-        return helpers.aliases(schema, "resume, continue, restore, recover, earlier render, takes")
 
     @classmethod
     def validate_inputs(cls, run: str | None = None) -> bool | str:

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -126,21 +126,6 @@ class HeadProfile:
                 f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
                 f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
             )
-
-    def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
-        """Classify the same measurement with other thresholds, in percent of all heads (0-100).
-
-        Raises HeadForcingError for a profile without shares.
-        """
-        if self.shares is None:
-            raise HeadForcingError(
-                f"Head profile '{self.name}' has roles only, so its thresholds cannot be changed; "
-                "choose a profile with measured shares."
-            )
-        anchor, local = anchor_percent / 100, local_percent / 100
-        by_quota = {key: value for key, value in self.provenance.items() if key != "rule"}
-        roles = classify(self.shares, anchor, local)
-        return replace(self, roles=roles, anchor_fraction=anchor, local_fraction=local, provenance=by_quota)
 
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""

@@ -10,8 +10,7 @@ from PIL import Image
 
 from ..head_profiles.agreement import compare_profiles
 from ..head_profiles.profile import ROLES, HeadProfile
-from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares
+from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 from . import page
 from .page import Panel, Theme
 

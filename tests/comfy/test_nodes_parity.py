@@ -24,7 +24,7 @@ PROBES = [
 ]
 SMOKE = [  # in the oldest version, too
     "importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_names",
-    "a_rollout_on_the_native_model_equals_the_cores_own",
+    "a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_once",
     "a_native_lora_equals_one_merged_by_the_core",
     "streaming_decode_equals_decoding_at_once",
     "a_fingerprint_names_weights_and_loras",

@@ -47,7 +47,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
     found = json.loads((made / "comparison.json").read_text("utf-8"))
-    rows = found["rows"]
+    rows, heads = found["rows"], 48
     assert [row["entry"]["method"] for row in rows] == METHODS
     for row in rows:
         video = made / f"{row['entry']['method']}-seed3.mp4"
@@ -55,11 +55,9 @@ def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
         assert row["drift"] == report_video(video).whole
         assert row["seconds_per_block"] > 0 and row["reused_blocks"] == 0
         assert row["cache_bytes"] == row["frame_slots"] * 16 * 32 * 2 * 4  # tokens, head width, key and value, float32
-    heads = 48
     assert [row["slots_in_use"] for row in rows[1:]] == [9 * heads, 9 * heads], "nine frames are made, room is for more"
     assert rows[0]["slots_in_use"] < rows[0]["frame_slots"] < rows[2]["frame_slots"] == 12 * heads
-    slots = [row["frame_slots"] for row in rows]
-    assert slots[0] < slots[1], "head-wise caches are smaller than a window"
+    assert rows[0]["frame_slots"] < rows[1]["frame_slots"], "head-wise caches are smaller than a window"
     lines = (made / "comparison.md").read_text("utf-8").splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
     assert cells[0] == ["method", *TABLE_COLUMNS] and [line[0] for line in cells[2:]] == METHODS

@@ -163,15 +163,15 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     model = patcher(
         patches={"attn2_patch": [print]},
         patches_replace={"dit": {("double_block", 1): print}},
-        wrappers={"diffusion_model": {"TeaCache": [print], "ours": [print]}},
+        wrappers={"diffusion_model": {"TeaCache": [print], loaded_model.KEY: [print]}},
     )
     model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
     model.wrappers = {"apply_model": {"torch.compile": [print]}}
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
-    told = "\n".join(loaded_model.ignored(model, "ours"))
+    told = "\n".join(loaded_model.ignored(model))
     parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks"
     assert all(named in told for named in parts.split("|"))
-    plain = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
-    assert loaded_model.ignored(plain, "ours") == []
+    plain = patcher(wrappers={"diffusion_model": {loaded_model.KEY: [print]}, "outer_sample": {"theirs": [print]}})
+    assert loaded_model.ignored(plain) == []
     assert len(told.splitlines()) == 5 and "model_sampling" not in told
