@@ -21,9 +21,8 @@ from headforcing.headforcing_core.head_profiles.auto import (
     warm_up_shape,
 )
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan

@@ -27,12 +27,12 @@ def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, floa
 def plain_encoder(runs: list[int] | None = None) -> ImageEncoder:
     """Colours of the first pixels as features, which need no model; `runs` gets the size of every batch."""
 
-    def encode(pixels: torch.Tensor) -> torch.Tensor:
+    def encode(video_frames: torch.Tensor) -> torch.Tensor:
         if runs is not None:
-            runs.append(len(pixels))
-        return pixels
+            runs.append(len(video_frames))
+        return video_frames.float().reshape(len(video_frames), -1)[:, :96]
 
-    return ImageEncoder(encode, lambda x: x.float().reshape(len(x), -1)[:, :96], "cpu")
+    return ImageEncoder(encode)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 21])
