@@ -113,12 +113,12 @@ def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():
                 continue
             ours = kind.startswith("HeadForcing")
             assert (properties["cnr_id"], properties["ver"]) == (PACK if ours else CORE), (name, kind)
-            if kind in MODELS:
+            if kind in {model["node"] for model in MODELS}:
                 (model,) = properties["models"]
                 assert model == models_of({model["name"]})[kind]
                 assert model["name"] == node["widgets_values"][0] == model["url"].rpartition("/")[2], (name, kind)
                 loaders.add((kind, model["directory"]))
-    assert loaders == {(kind, model["directory"]) for kind, model in MODELS.items()}
+    assert loaders == {(model["node"], model["directory"]) for model in MODELS}
 
 
 def problems(prompt: dict[str, Any], known: dict[str, Any]) -> list[str]:
@@ -231,7 +231,7 @@ def test_the_blueprint_is_offered_as_one_node_whose_widgets_reach_the_nodes_in_i
         assert prompt["HeadForcingPromptTimeline"]["prompts"] == "0:00 a snail"
         sampler = prompt["HeadForcingSampler"]
         assert (sampler["seed"], sampler["width"], sampler["height"]) == (99, 640, 480)
-        assert prompt["VAELoader"]["vae_name"] == MODELS["VAELoader"]["name"]
+        assert prompt["VAELoader"]["vae_name"] == "wan_2.1_vae.safetensors"
         assert problems(editor.api_prompt(), comfy.object_info()) == []
         assert editor.page_errors == []
 

@@ -20,7 +20,7 @@ from workflow_blueprint import NAME as BLUEPRINT
 from workflow_blueprint import blueprint
 from workflow_graphs import WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
-from workflow_sources import MODELS, OTHERS, add_sources, write
+from workflow_sources import MODELS, add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
@@ -155,7 +155,7 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
 
 def stand_ins(server: ComfyServer) -> None:
     """Empty files under the names in the graphs, so that the editor does not mark them as missing in the pictures."""
-    for _, model in (*MODELS.items(), *OTHERS):
+    for model in MODELS:
         server.model_path(model["directory"], model["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
     Image.new("RGB", (64, 48), "tan").save(server.input_dir / "my_image.png")
