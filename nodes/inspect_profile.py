@@ -3,10 +3,10 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.report import profile_plot as pictures
 from .host import helpers
 from .host.helpers import HeadProfileType
 

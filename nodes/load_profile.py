@@ -8,9 +8,9 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
+from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
-from ..headforcing_core.report.profile_plot import profile_picture
 from .host import folders, helpers
 from .host.helpers import HeadProfileType
 

@@ -2,6 +2,7 @@
 
 from comfy_api.latest import io
 
+from ..headforcing_core.render.result import report_stored
 from ..headforcing_core.report.latents_plot import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
 from .host import helpers
@@ -55,7 +56,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)
         frames = latents.shape[2]
-        report = video.report()
+        report = report_stored(video)
         lines = [
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
             *map(str, video.about["prompts"]),

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..headforcing_core.demo import word_hash
 from ..headforcing_core.hashing import digest
+from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
@@ -20,7 +21,6 @@ from ..headforcing_core.names import BUDGETS
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.resources import pass_bytes
-from ..headforcing_core.report import profile_plot as pictures
 from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock

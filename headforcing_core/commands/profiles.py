@@ -217,7 +217,7 @@ def show(args: argparse.Namespace) -> Result:
 
 def plot(args: argparse.Namespace) -> Result:
     """Plot a profile."""
-    from ..report.profile_plot import profile_picture
+    from ..head_profiles.profile_plot import profile_picture
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
         raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")

@@ -21,7 +21,6 @@ from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
-from ..timeline.clock import is_finite
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -266,9 +265,13 @@ def _are_shares(values: Any) -> bool:
     return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+
+
 def _are_queries(values: Any) -> bool:
     third = len(values) // 3 if _is_list(values) else 0
-    return 0 < 3 * third == len(values) and all(map(is_finite, values)) and min(values[-third:]) >= 0
+    return 0 < 3 * third == len(values) and all(map(_is_number, values)) and min(values[-third:]) >= 0
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:

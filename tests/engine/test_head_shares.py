@@ -183,4 +183,4 @@ def test_the_hash_of_prompts_depends_on_their_words_and_order_and_twenty_come_wi
     assert len({" ".join(prompt.split()[:3]) for prompt in PROFILING_PROMPTS}) == len(PROFILING_PROMPTS) == 20
     assert all("\n" not in prompt and 60 < len(prompt) < 200 for prompt in PROFILING_PROMPTS)
     samples = word_hash.sample_prompts(20)
-    assert len(set(samples)) == 20 and not any(map(word_hash.check_prompt, samples))
+    assert len(set(samples)) == 20 and not any(map(word_hash.advice, samples))

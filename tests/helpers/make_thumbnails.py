@@ -15,7 +15,7 @@ import av
 from headforcing.headforcing_core.commands.cli import main as headforcing
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.report.profile_plot import profile_picture
+from headforcing.headforcing_core.head_profiles.profile_plot import profile_picture
 from headforcing.headforcing_core.video.sheets import font
 from PIL import Image, ImageDraw
 from workflow_sources import story

@@ -14,9 +14,9 @@ from headforcing.headforcing_core.commands.values import find_profile, render_op
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
+from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.versions import versions
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from PIL import Image

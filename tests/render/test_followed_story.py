@@ -8,8 +8,8 @@ import time
 import av
 import pytest
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.follow import FollowedFile
 from headforcing.headforcing_core.commands.loaded import ProgressBar
+from headforcing.headforcing_core.commands.values import FollowedFile
 from headforcing.headforcing_core.errors import HeadForcingError
 
 RED, CROSS, CUBE = "a red ball", "a yellow cross", "a blue cube"

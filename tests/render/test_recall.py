@@ -16,6 +16,7 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout import loop
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -106,7 +107,7 @@ def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does
     for reused in (5, render.plan.new_blocks):  # the cache is rebuilt, then restored
         render.go()
         assert (render.reused, render.events) == (reused, events)
-    assert stored_videos(tmp_path)[0].report().events == events
+    assert report_stored(stored_videos(tmp_path)[0]).events == events
 
 
 def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):

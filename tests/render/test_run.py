@@ -15,6 +15,7 @@ from headforcing.headforcing_core.hashing import SHORT
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.render import Place, begin_render
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -170,7 +171,7 @@ def test_decisions_of_a_warm_up_after_start_frames_are_counted_once(backbone, tm
         render.go(stop_after=stop_after)
     (video,) = stored_videos(tmp_path / "runs")
     assert render.reused == 6 and render.straight_events
-    assert render.events == video.report().events == render.straight_events
+    assert render.events == report_stored(video).events == render.straight_events
 
 
 @pytest.mark.parametrize(

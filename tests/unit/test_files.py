@@ -156,11 +156,11 @@ def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path)
 
 
 def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):
-    from headforcing.headforcing_core.commands import cli, runs
+    from headforcing.headforcing_core.commands import cli, report
 
     def refuse(_):
         raise OSError(5, "Input/output error", "somewhere")
 
-    monkeypatch.setattr(runs, "survey", refuse)
+    monkeypatch.setattr(report, "survey", refuse)
     assert cli.main(["runs", "list", "."]) == 2
     assert capsys.readouterr().err == "error: somewhere: Input/output error\n"

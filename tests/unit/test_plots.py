@@ -6,10 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core import page
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
+from headforcing.headforcing_core.head_profiles.profile_plot import comparison_map, profile_picture, stability_panel
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from headforcing.headforcing_core.report import page
-from headforcing.headforcing_core.report.profile_plot import comparison_map, profile_picture, stability_panel
 
 pytestmark = pytest.mark.filterwarnings("error")
 

@@ -13,6 +13,7 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.latents_plot import run_picture
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -126,8 +127,8 @@ def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
     told = render(1e-9)  # goes on from a stored cache
     (video,) = stored_videos(tmp_path)
     assert len(told.events) > 5 and told.events[0].after_block == 1
-    assert video.report().events == told.events
-    assert torch.equal(video.report().cosine, told.cosine)
+    assert report_stored(video).events == told.events
+    assert torch.equal(report_stored(video).cosine, told.cosine)
 
 
 def test_blocks_may_lie_on_another_device_than_the_first():

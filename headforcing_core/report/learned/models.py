@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import HeadForcingError, one_line
-from ...versions import import_optional
+from ...errors import HeadForcingError, import_optional, one_line
 from .base import Needed
 
 Flow = Callable[[Tensor, Tensor], Tensor]

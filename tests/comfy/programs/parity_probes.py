@@ -673,37 +673,6 @@ def comfyui_is_asked_for_the_memory_of_the_estimate():
     assert before_the_first_block < 0.5 * estimate["self_forcing"]
 
 
-@probe
-def toy_objects_behave_like_native_ones():
-    model, clip, vae = toy.load_toy_model(), toy.load_toy_clip(), toy.ToyVAE()
-
-    def encode(c):
-        return c.encode_from_tokens_scheduled(c.tokenize("a red ball bouncing in the teal plain room"))[0][0]
-
-    lora = comfy.utils.load_torch_file(f"{folder}/toy_lora.safetensors")
-    with torch.inference_mode():
-        patched, patched_clip = comfy.sd.load_lora_for_models(model, clip, lora, 1.0, 1.0)
-        text = encode(clip)
-        policy, schedule = core.policy.preset("head_forcing"), core.schedule.schedule("self_forcing")
-        plan = core.plan.RenderPlan.make(
-            loaded_model.wan_config(model), policy, schedule, core.timeline.parse_timeline("x", 0.5), 64, 64, 0.5
-        )
-
-        def run(m):
-            return sampled(m, plan, embeds={"x": text[0]}).latents
-
-        assert text.shape == (1, 12, 64)
-        assert apart(text, encode(clip.clone())) == apart(text, encode(patched_clip)) == 0
-        base = run(model)
-        assert apart(base, run(model.clone())) == 0 and apart(base, run(patched)) > 1e-2
-        assert apart(base, run(model)) == 0
-        latents = base.transpose(0, 1)[None]
-        pictures = vae.decode(latents)
-        assert pictures.shape == (1, 9, 64, 64, 3) and 0 <= pictures.min() < pictures.max() <= 1
-        back = vae.encode(pictures.reshape(-1, *pictures.shape[-3:]))
-        assert back.shape == (1, 16, 3, 8, 8) and (back - latents).abs().mean() < 0.5 * latents.abs().mean()
-
-
 def decoded(streaming, latents, size):
     chunks = core.stream.Chunks()
     pictures = [streaming.decode(chunk) for block in latents.split(size) for chunk in chunks.add(block)]
