@@ -24,7 +24,6 @@ class FrameCodec:
 
     Attributes:
         new_decoder: creates a streaming decoder in its initial state.
-        network: the module with the weights.
         encode: see `encode_video`; None if only the decoder was loaded, which is sufficient for a video of one rollout
             that begins with noise.
         dtype: of the weights in the fingerprint, where some are cast only when they are used; None for their own.

@@ -64,7 +64,7 @@ def contact_sheet(
     """Write evenly spaced video frames with their times as a PNG; `labels` are (start in seconds, prompt).
 
     A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
-    each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
+    each further row. Raises HeadForcingError for an unreadable video.
     """
     with open_video(video_path) as container:
         stream = container.streams.video[0]
@@ -109,12 +109,8 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
 
     Prompts with the same text have the same colour, and one that comes back says so.
 
-    Args:
-        videos: name and file, of the same story and length.
-        prompts: (start in seconds, text) in order; of more than twelve the first are drawn.
-        seconds: length of the videos.
-
-    Raises HeadForcingError for an unreadable video.
+    `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in seconds, text) in order,
+    of which the first twelve are drawn. Raises HeadForcingError for an unreadable video.
     """
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.report.learned import models as files
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, PanelMeasurement
-from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, magnitudes
+from headforcing.headforcing_core.report.learned.flow import FlowMeasurement
 from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement, TextMeasurement
 from headforcing.headforcing_core.report.learned.models import ImageEncoder
 from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics
@@ -99,12 +99,6 @@ def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_s
     assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
     assert len(measurement._last) == 15, "what is held does not grow"
-
-
-def test_the_largest_flow_is_the_mean_of_five_per_cent_of_the_pixels():
-    flow = torch.randn(1, 2, 24, 40, generator=torch.manual_seed(0))
-    lengths = np.sort(np.sqrt(np.square(flow[0].numpy()).sum(axis=0)).ravel())[::-1]
-    assert magnitudes(flow) == pytest.approx((lengths[: int(24 * 40 * 0.05)].mean(), lengths.mean()), abs=1e-6)
 
 
 def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow():
