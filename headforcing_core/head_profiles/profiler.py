@@ -25,8 +25,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
-from ..rollout.noise import SeededNoise
-from ..rollout.rows import Script, lay_out_rows
+from ..rollout.rows import Script, SeededNoise, lay_out_rows
 from .shares import HeadShares, ProfileSetup, ReturnStory
 
 FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's video has

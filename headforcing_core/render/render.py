@@ -23,7 +23,7 @@ from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import GroupedAttention, LayerAttention
 from ..names import versions
 from ..rollout.loop import Block, JointModel
-from ..rollout.noise import SeededNoise
+from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..video.queue_thread import QueueThread
 from ..weights.containers import first_not_finite

@@ -243,7 +243,8 @@ def _open_patched(
     path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
 ) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
     """`_open`, and the patches of a LoRA after checking that they fit the model."""
-    check_strength(strength)
+    if lora is not None:
+        check_strength(strength)
     tensors, info = _open(Path(path), weights, num_heads)
     if lora is None:
         return tensors, info, {}

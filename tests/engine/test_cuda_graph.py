@@ -22,7 +22,7 @@ from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of

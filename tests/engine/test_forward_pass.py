@@ -10,7 +10,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from scripts import script_of
 from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
 

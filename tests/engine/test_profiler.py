@@ -20,7 +20,7 @@ from headforcing.headforcing_core.model.attention import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.rows import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from scripts import script_of
 from small_engine import wan

@@ -10,7 +10,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, Role
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
 from scripts import script_of

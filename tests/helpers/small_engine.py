@@ -12,7 +12,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, Epis
 from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from scripts import script_of
 

@@ -27,7 +27,7 @@ from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from scripts import script_of

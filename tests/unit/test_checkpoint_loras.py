@@ -137,7 +137,7 @@ def test_loading_merges_a_lora_file_and_the_fingerprint_tells(tmp_path: Path) ->
     assert info.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", expected)).fingerprint
     for wrong, said in (
         ({"lora": base}, "base.pt is not a LoRA"), ({"lora": tmp_path / "gone.pt"}, "gone.pt was not found"),
-        ({"lora_strength": float("nan")}, "lora_strength is nan"),
+        ({"lora": adapter, "lora_strength": float("nan")}, "lora_strength is nan"),
     ):  # fmt: skip
         with pytest.raises(HeadForcingError, match=said):
             load_state_dict(base, **wrong)
@@ -232,7 +232,7 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
         ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
         ({"out": out, "dtype": torch.int8}, "dtype is torch.int8"),
         ({"out": out, "frames_per_block": 0}, "frames_per_block is 0"),
-        ({"out": out, "lora_strength": float("inf")}, "lora_strength is inf"),
+        ({"out": out, "lora": adapter, "lora_strength": float("inf")}, "lora_strength is inf"),
         ({"out": out, "lora": source}, "not a LoRA"),
     ]
     for arguments, match in cases:
