@@ -4,6 +4,8 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterable
+from importlib import import_module
+from types import ModuleType
 
 MAX_MESSAGE = 1000  # characters
 _MAX_VALUE = 200  # of one that is quoted, or a word
@@ -28,6 +30,17 @@ def unknown_name(field: str, name: object, choices: Iterable[str]) -> HeadForcin
     if meant := difflib.get_close_matches(given, names, 1, 0.75):
         return HeadForcingError(f"{field} has no {given!r}; did you mean {meant[0]}?")
     return HeadForcingError(f"{field} must be one of {', '.join(names)}, got {given!r}")
+
+
+def import_optional(package: str, use: str, extra: str) -> ModuleType:
+    """Import a package of an `extra` of this one; where it is missing HeadForcingError names its `use`."""
+    try:
+        return import_module(package)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
+        raise HeadForcingError(
+            f"{use} need the package {package.split('.')[0]}, which cannot be imported ({one_line(error, 200)}): run "
+            f'`pip install -e ".[{extra}]"` in the folder of the pack'
+        ) from error
 
 
 def one_line(text: object, most: int = MAX_MESSAGE) -> str:

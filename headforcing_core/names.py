@@ -5,11 +5,20 @@ Names of things that are built elsewhere are those of the tables there, which a 
 
 from __future__ import annotations
 
+import platform
 from pathlib import Path
 
+VERSION = "0.1.0"  # of the pack; a test compares it with pyproject.toml
 BUNDLED_FOLDER = Path(__file__).parents[1] / "profiles"
 DEMO_MODEL = Path(__file__).parent / "demo" / "rooms_wan_4step_bf16.safetensors"
 DEMO_AUTOENCODER = DEMO_MODEL.with_name("rooms_ae_bf16.safetensors")
+
+
+def versions() -> dict[str, str]:
+    """The versions of this pack, of torch and of Python, for files that are written."""
+    import torch
+
+    return {"headforcing": VERSION, "torch": str(torch.__version__), "python": platform.python_version()}
 
 
 def bundled_profiles() -> dict[str, Path]:

@@ -1,6 +1,7 @@
 """The ComfyUI nodes: each parses its widgets, calls the core and wraps the result. No mathematics here."""
 
 from comfy_api.latest import ComfyExtension, io
+from server import PromptServer
 
 from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
@@ -24,7 +25,8 @@ class HeadForcingExtension(ComfyExtension):
     """Everything the pack registers."""
 
     async def get_node_list(self) -> list[type[io.ComfyNode]]:
-        pages.register([*pages.ROUTES, *runs.ROUTES, *live_story.ROUTES])  # not in `on_load`, which 0.3.75 ignores
+        for route in (*pages.ROUTES, *runs.ROUTES, *live_story.ROUTES):  # not in `on_load`, which 0.3.75 ignores
+            PromptServer.instance.routes.route(route.method, route.path)(route.handler)
         return [
             LoadSelfForcing,
             LoadHeadProfile,

@@ -1,25 +1,44 @@
-"""Apply Head Forcing: a long video inside native samplers, with their noise, guider and sigmas nodes."""
+"""Apply Head Forcing: the rollout as a SAMPLER, inside the native samplers of ComfyUI, with their noise and sigmas."""
 
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import comfy.model_management
+import comfy.samplers
+import torch
 from comfy_api.latest import io
+from torch import Tensor
 
 from ..headforcing_core.errors import HeadForcingError
-from .host import bridge, checks, helpers
-from .host.conditioning import fitted, timeline_of
-from .host.helpers import HeadProfileType
-from .host.loaded_model import options_for
-from .host.open_sampler import Request, RolloutSampler, applied
+from ..headforcing_core.render.options import RenderOptions
+from ..headforcing_core.render.render import Listener, Place, make_video
+from ..headforcing_core.render.sinks import KeptLatents
+from ..headforcing_core.rollout.rows import Embeddings
+from ..headforcing_core.timeline.clock import video_frames_of
+from ..headforcing_core.timeline.timeline import Timeline
+from .host import bridge, helpers
+from .host.conditioning import TIMELINE, fitted, timeline_of
+from .host.loaded_model import check_text_width, fingerprint, ignored, options_for, wan_config
+from .host.render import FOUND_PROFILES, HostRender, is_out_of_memory, out_of_memory
 from .sampler_inputs import options_input, sampler_options
+
+log = logging.getLogger(__name__)
+_PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
 
 
 class ApplyHeadForcing(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingApply",
-            display_name="Apply Head Forcing",
-            category=f"{helpers.CATEGORY}/sampling",
+        return helpers.schema(
+            "HeadForcingApply",
+            "Apply Head Forcing",
+            "sampling",
+            aliases="SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
             description=(
                 "Long videos with SamplerCustomAdvanced: connect the model and the same conditioning to BasicGuider, "
                 "and the sampler, RandomNoise, sigmas and an empty video latent to SamplerCustomAdvanced. The same "
@@ -27,16 +46,9 @@ class ApplyHeadForcing(io.ComfyNode):
                 "video as it grows."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
-                io.Conditioning.Input(
-                    "positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."
-                ),
-                HeadProfileType.Input(
-                    "head_profile",
-                    optional=True,
-                    tooltip="Roles of the attention heads. Not connected: the bundled profile that fits the model, or, "
-                    "if none fits, roles found while the first seconds are sampled.",
-                ),
+                helpers.model_input(),
+                helpers.positive_input(),
+                helpers.profile_input(),
                 options_input("Method and memory, from Head Forcing Options. Not connected: those of the paper."),
             ],
             outputs=[
@@ -52,17 +64,13 @@ class ApplyHeadForcing(io.ComfyNode):
                 ),
             ],
         )
-        return helpers.aliases(
-            schema,
-            "SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
-        )
 
     @classmethod
     @helpers.shows_errors
     def execute(
         cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
     ) -> io.NodeOutput:
-        bridge.wan_config(model)  # refuses other models
+        wan_config(model)  # refuses other models
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
         timeline, embeds = timeline_of(fitted(positive, chosen), 0.0)
         if timeline.references:
@@ -70,6 +78,182 @@ class ApplyHeadForcing(io.ComfyNode):
                 "Apply Head Forcing has no vae that could encode pictures: use Head Forcing Sampler, or disconnect "
                 "references from Prompt Timeline"
             )
-        checks.check_text_width(model, embeds.values())
+        check_text_width(model, embeds.values())
         request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())
+
+
+@dataclass(frozen=True)
+class Request:
+    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes."""
+
+    options: RenderOptions
+    timeline: Timeline
+    embeds: Embeddings
+
+    def sigmas(self) -> Tensor:
+        """The noise levels of the method or the model family as SIGMAS, highest first, 0 at the end."""
+        return torch.tensor([*self.options.schedule.sigmas, 0.0])
+
+    def length(self) -> int:
+        """Video frames of the blocks that the timeline fills: the `length` of the empty latent."""
+        clock = self.options.schedule.clock
+        return clock.video_frames(clock.blocks_for(self.timeline.seconds))
+
+    def render(
+        self, model: Any, shape: Sequence[int], sigmas: Tensor | None = None, seed: int = 0, weights: str = ""
+    ) -> HostRender:
+        """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
+        own, (_, _, frames, height, width) = self.options.schedule, shape
+        blocks, rest = divmod(frames, own.frames_per_block)
+        if rest:
+            near = [video_frames_of(n * own.frames_per_block) for n in (blocks, blocks + 1) if n]
+            raise HeadForcingError(
+                f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
+                f"set the empty latent's length to {' or '.join(map(str, near))}"
+            )
+        clock, stride = own.clock, own.latents.stride
+        options = replace(self.options, width=width * stride, height=height * stride, seed=seed)
+        options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
+        if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
+            options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
+        return HostRender(model, options, self.timeline, self.embeds, found_profiles=FOUND_PROFILES, weights=weights)
+
+
+def applied(model: Any, request: Request) -> Any:
+    """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
+
+    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+        try:
+            render = request.render(patcher, noise_shape)
+            plan = render.plan()
+        except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
+            return executor(patcher, noise_shape, *args, **kwargs)
+        one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
+        return bridge.load_with_room(executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs)
+
+    return bridge.hosting(model, prepare)
+
+
+class RolloutSampler(comfy.samplers.Sampler):
+    """A SAMPLER that makes a video block by block; keeps no model.
+
+    Of the native noise only its seed is used: as in Head Forcing Sampler, the noise of each block and step is a
+    function of the seed and their numbers, so that the same seed gives the same latents.
+    """
+
+    def __init__(self, request: Request):
+        self.request = request
+
+    @helpers.shows_errors
+    def sample(
+        self,
+        model_wrap: Any,
+        sigmas: Tensor,
+        extra_args: dict[str, Any],
+        callback: Callable[[int, Tensor, Tensor, int], None] | None,
+        noise: Tensor,
+        latent_image: Tensor | None = None,
+        denoise_mask: Tensor | None = None,
+        disable_pbar: bool = False,
+    ) -> Tensor:
+        """Called by a guider: latents as the model sees them, in the shape of `noise [videos, 16, frames, h, w]`."""
+        _check_latent(noise, self.request.options.schedule.latents.channels, latent_image, denoise_mask)
+        _check_guider(model_wrap, extra_args, self.request)
+        if float(sigmas[-1]) != 0:
+            raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
+        model = model_wrap.model_patcher
+        check_text_width(model, self.request.embeds.values())
+        render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, fingerprint(model))
+        plan = render.planned()
+        if plan.restart_frames:
+            raise HeadForcingError(
+                f"method {render.options.method} encodes video frames between its rollouts; use Head Forcing Sampler "
+                "with a vae"
+            )
+        needs = render.check_needs(plan, len(noise))
+        for line in ignored(model):  # there is no report to put it in, here and below
+            log.warning("Apply Head Forcing: %s", line)
+        progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
+        try:
+            for video in range(len(noise)):
+                job, kept = render.job(plan, video), KeptLatents()
+                hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
+                attention = hosted.attention.or_better(job.dtype, noise.device, plan.shape)
+                made = make_video(job, hosted, Place(noise.device, attention), [progress, kept])
+                videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
+                for line in [*(recall.describe() for recall in made.recalls), *made.guards, made.kernels]:
+                    if line:
+                        log.info("Apply Head Forcing, video %d: %s", video + 1, line)
+                if made.found_profile is not None:
+                    plan = render.plan(made.found_profile)
+        except BaseException as error:
+            if is_out_of_memory(error):
+                raise out_of_memory(error, needs, kept=False) from error
+            raise
+        samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
+        progress.complete(samples)
+        return samples
+
+
+class _Progress(Listener):
+    """Progress and previews through the callback of a native sampler; stops within one model call on cancel."""
+
+    def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
+        self.callback, self.steps, self.done = callback, steps, 0
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is None:
+            return
+        self.done += 1
+        if self.done < self.steps:  # the last call gives the whole video
+            self._call(latents.transpose(0, 1)[None])
+
+    def complete(self, samples: Tensor) -> None:
+        """Hand over the finished latents, which become the sampler's second output."""
+        self.done = self.steps
+        self._call(samples)
+
+    def _call(self, latents: Tensor) -> None:
+        if self.callback is not None:
+            self.callback(self.done - 1, latents, latents, self.steps)
+
+
+def _check_latent(noise: Tensor, channels: int, latent_image: Tensor | None, denoise_mask: Tensor | None) -> None:
+    if denoise_mask is not None:
+        raise HeadForcingError("latent_image: Head Forcing makes whole video frames; remove the noise mask")
+    if noise.ndim != 5 or noise.shape[1] != channels:
+        raise HeadForcingError(
+            f"latent_image: expected an empty video latent of the model's [videos, {channels}, frames, h, w], got "
+            f"{list(noise.shape)}"
+        )
+    if latent_image is not None and latent_image.any():
+        raise HeadForcingError(
+            "latent_image must be empty; to continue a video use Head Forcing Sampler with start_frames"
+        )
+    if not noise.any():
+        raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
+
+
+def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> None:
+    """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
+    patcher, conds = getattr(guider, "model_patcher", None), getattr(guider, "conds", {})
+    if patcher is None or not bridge.is_hosting(patcher):
+        raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
+    guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {"positive", "negative"}
+    if guided or extra_args["model_options"].get("disable_cfg1_optimization", False):
+        raise HeadForcingError(
+            "guider: Head Forcing runs without guidance and negative prompt; use BasicGuider, or CFGGuider at cfg 1"
+        )
+    positive = conds.get("positive", [])
+    text = positive[0].get("cross_attn") if len(positive) == 1 else None
+    expected = request.embeds[request.timeline.texts[0]]
+    same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
+    if not same or positive[0].get(TIMELINE, {}).get("timeline") not in (None, request.timeline):
+        raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")
+    if unknown := [part for part in _PARTS if part in positive[0]]:
+        raise HeadForcingError(
+            f"guider: its conditioning has {' and '.join(unknown)}, which Head Forcing does not read; connect Prompt "
+            "Timeline directly"
+        )

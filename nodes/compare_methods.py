@@ -26,12 +26,14 @@ from ..headforcing_core.render.comparison import (
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
-from .host import bridge, checks, folders, helpers, player
+from .host import folders, helpers, player
 from .host.conditioning import fitted, timeline_of
 from .host.helpers import HeadProfileType
-from .host.loaded_model import options_for
-from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, pictures_of, sample_one
+from .host.loaded_model import check_text_width, compute_dtype, fingerprint, options_for
+from .host.native_model import size_for
+from .host.player import RenderProgress
+from .host.render import FOUND_PROFILES, RUNS, HostRender, check_room, sample
+from .host.vae import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -39,17 +41,18 @@ EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 class CompareMethods(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingCompareMethods",
-            display_name="Compare Methods",
-            category=f"{helpers.CATEGORY}/sampling",
+        return helpers.schema(
+            "HeadForcingCompareMethods",
+            "Compare Methods",
+            "sampling",
+            aliases="compare, side by side, grid, ablation, benchmark, XY plot",
             description=(
                 "Makes one video per method from the same prompts and noise, shows them side by side, and reports in "
                 "one table each method's cache size, time per block and drift of the video. The numbers are not "
                 "VBench scores."
             ),
             inputs=[
-                io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
+                helpers.model_input(),
                 io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
                 io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
                 helpers.explain(
@@ -78,10 +81,8 @@ class CompareMethods(io.ComfyNode):
                 ),
             ],
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
-            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
-            is_output_node=True,
+            makes_video=True,
         )
-        return helpers.aliases(schema, "compare, side by side, grid, ablation, benchmark, XY plot")
 
     @classmethod
     def validate_inputs(cls, methods: str | None = None) -> bool | str:
@@ -111,8 +112,8 @@ class CompareMethods(io.ComfyNode):
         chosen, _ = options_for(model, RenderOptions(model_family=model_family))
         positive = fitted(positive, chosen)
         timeline, embeds = timeline_of(positive, seconds)
-        checks.check_text_width(model, embeds.values())
-        width, height = checks.size_for(model, width, height)
+        check_text_width(model, embeds.values())
+        width, height = size_for(model, width, height)
         sized = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         shared = HostRender(
             model,
@@ -124,11 +125,12 @@ class CompareMethods(io.ComfyNode):
             vae=vae,
             filename_prefix=filename_prefix,
             hidden=cls.hidden,
+            weights=fingerprint(model),
         )
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-        checks.check_room([video.needs for video in todo])
+        check_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
@@ -174,11 +176,11 @@ def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     entry, render = video.entry, video.render
     plan = render.job(video.plan).take_found_roles(render.plan)
     progress.next_video(place, plan, entry.label)
-    made = sample_one(render, plan, 0, progress, video.needs)
+    made = sample(render, plan, 0, progress)
     if made.video is None:
         kept = "; its finished blocks are kept, queue again to go on" if render.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
-    return measured(entry, render.options.seed, plan, bridge.compute_dtype(render.model), made, _stop_where_asked)
+    return measured(entry, render.options.seed, plan, compute_dtype(render.model), made, _stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

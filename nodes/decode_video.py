@@ -21,13 +21,14 @@ CHUNK_FRAMES = 3
 CONNECTED = "connected samples"
 
 
-class DecodeLatentsToVideo(io.ComfyNode):
+class DecodeLatentsToVideo(helpers.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingDecodeVideo",
-            display_name="Decode Latents to Video",
-            category=f"{helpers.CATEGORY}/video",
+        return helpers.schema(
+            "HeadForcingDecodeVideo",
+            "Decode Latents to Video",
+            "video",
+            aliases="video combine, save video, VAE decode, mp4, export video",
             description=(
                 "Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 MP4 in "
                 "the output folder. The frames equal those of decoding all at once; memory does not grow with length."
@@ -55,15 +56,8 @@ class DecodeLatentsToVideo(io.ComfyNode):
                 ),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
-            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
-            is_output_node=True,
+            makes_video=True,
         )
-        return helpers.aliases(schema, "video combine, save video, VAE decode, mp4, export video")
-
-    @classmethod
-    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
-        """Check when the graph is queued that the file name stays in the output folder."""
-        return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
     def fingerprint_inputs(cls, run: str = CONNECTED, **_: Any) -> int:
@@ -86,17 +80,16 @@ class DecodeLatentsToVideo(io.ComfyNode):
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
-        files, before = [], 0
+        files, before, stride = [], 0, latent_format(vae.latent_channels).stride
         for video in videos:
-            height, width = video.size
+            (height, width), about = video.size, video.about
             # the widget's default is that of Wan 2.1
-            rate = video.about.get("fps", fps) if fps == VIDEO_FPS else fps
+            rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
 
             def on_progress(done: int, before: int = before) -> None:
                 comfy.model_management.throw_exception_if_processing_interrupted()
                 progress.update_absolute(before + done)
 
-            stride = latent_format(vae.latent_channels).stride
             with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
                 write_video(
                     file.path,
@@ -106,7 +99,7 @@ class DecodeLatentsToVideo(io.ComfyNode):
                     crf=crf,
                     video_frames=video.video_frames,
                     scale=upscale,
-                    metadata={**helpers.graph_tags(cls.hidden), **helpers.video_tags(video.about, rate)},
+                    metadata=helpers.graph_tags(cls.hidden) | helpers.video_tags(about, rate),
                     on_progress=on_progress,
                 )
             before += video.total
@@ -146,19 +139,14 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
     trim = samples.get("head_forcing", {})
     # latents that were cut or joined still have this metadata, which is then wrong: their number of frames differs
     trim = trim if trim.get("frames") == latents.shape[2] else {}
-    wanted, restarts = trim.get("video_frames"), trim.get("restart_frames", ())
-    total = wanted or video_frames_of(latents.shape[2])
-    size = (latents.shape[3], latents.shape[4])
-    videos = latents.transpose(1, 2)
-    about = trim.get("about", {})
-    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, total, restarts, about) for video in videos]
+    wanted, size = trim.get("video_frames"), (latents.shape[3], latents.shape[4])
+    more = wanted or video_frames_of(latents.shape[2]), trim.get("restart_frames", ()), trim.get("about", {})
+    return [_Latents(video.split(CHUNK_FRAMES), size, wanted, *more) for video in latents.transpose(1, 2)]
 
 
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    first = next(video.blocks())
-    video_frames = video.about["video_frames"]
+    about, (height, width) = video.about, next(video.blocks()).shape[-2:]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
-    height, width = first.shape[-2:]
-    restarts = video.about.get("restart_frames", ())
-    return _Latents(chunks, (height, width), video_frames, video_frames, restarts, video.about)
+    length = about["video_frames"]
+    return _Latents(chunks, (height, width), length, length, about.get("restart_frames", ()), about)

@@ -5,7 +5,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import sha256
 from io import BytesIO
@@ -26,19 +26,19 @@ from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoWriter, to_uint8
 from .host import folders, helpers, player
-from .host.progress import say
 
 BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
 MOST_AT_ONCE = 16  # frames of the video
 
 
-class FinishVideo(io.ComfyNode):
+class FinishVideo(helpers.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingFinishVideo",
-            display_name="Finish Video",
-            category=f"{helpers.CATEGORY}/video",
+        return helpers.schema(
+            "HeadForcingFinishVideo",
+            "Finish Video",
+            "video",
+            aliases="upscale video, interpolate video, RIFE, FILM, super resolution, 4K",
             description=(
                 "Enlarges a video with an upscale model, adds frames with a frame interpolation model, or both, into "
                 "an H.264 MP4 that plays while it grows. It reads and writes a few frames at a time: memory does not "
@@ -66,15 +66,8 @@ class FinishVideo(io.ComfyNode):
                 helpers.crf_input(),
             ],
             outputs=[io.Video.Output(display_name="video")],
-            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
-            is_output_node=True,
+            makes_video=True,
         )
-        return helpers.aliases(schema, "upscale video, interpolate video, RIFE, FILM, super resolution, 4K")
-
-    @classmethod
-    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
-        """Check when the graph is queued that the file name stays in the output folder."""
-        return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
     @player.shows_errors
@@ -114,9 +107,10 @@ class FinishVideo(io.ComfyNode):
                     writer.path = file.path
                     stack.close()
             except BaseException:
-                progress.stopped()
+                kept = f"the video so far is output/{growing.label}, queue again to go on"
+                progress.show("stopped", f"stopped at frame {progress.done + 1} of {total}; {kept}")
                 raise
-        progress.completed(file, f"{width}x{height} at {fps:g} fps")
+        progress.show("done", f"wrote output/{file.label} - {total} frames, {width}x{height} at {fps:g} fps")
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), ui=progress.player.output([file]))
 
 
@@ -187,27 +181,24 @@ class _Models:
             return images
         from comfy_extras.nodes_frame_interpolation import FrameInterpolate  # newer than 0.3.75
 
-        with _own_progress():
-            return FrameInterpolate.execute(self.interpolation, images, self.multiplier).args[0]
+        return _run(FrameInterpolate, self.interpolation, images, self.multiplier)
 
     def _enlarge(self, images: Tensor) -> Tensor:
         if self.upscale is None:
             return images
         from comfy_extras.nodes_upscale_model import ImageUpscaleWithModel
 
-        with _own_progress():
-            return ImageUpscaleWithModel.execute(self.upscale, images).args[0]
+        return _run(ImageUpscaleWithModel, self.upscale, images)
 
 
-@contextmanager
-def _own_progress() -> Iterator[None]:
-    """Let other nodes that are called here not move this one's progress bar; they still stop on cancel."""
+def _run(node: Any, *inputs: Any) -> Tensor:
+    """The images of another node, which does not move this one's progress bar, and still stops on cancel."""
     hook = comfy.utils.PROGRESS_BAR_HOOK
     comfy.utils.set_progress_bar_global_hook(
         lambda *_, **__: comfy.model_management.throw_exception_if_processing_interrupted()
     )
     try:
-        yield
+        return node.execute(*inputs).args[0]
     finally:
         comfy.utils.set_progress_bar_global_hook(hook)
 
@@ -216,12 +207,9 @@ class _Progress:
     """Progress bar, player and status line of the node."""
 
     def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
-        self.growing, self.total = growing, total
-        self.first = self.done = first
-        self.player = player.NodePlayer(hidden)
-        self.bar = comfy.utils.ProgressBar(total)
+        self.growing, self.first, self.done, self.total = growing, first, first, total
+        self.player, self.bar = player.NodePlayer(hidden), comfy.utils.ProgressBar(total)
         self.id, self.begun = uuid.uuid4().hex, time.perf_counter()
-        self.video: dict[str, Any] | None = None
 
     def add(self, video_frames: Tensor) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -229,23 +217,9 @@ class _Progress:
         self.bar.update_absolute(self.done)
         per_second = (self.done - self.first) / (time.perf_counter() - self.begun)
         left = format_time((self.total - self.done) / per_second).partition(".")[0]
-        text = f"frame {self.done} of {self.total} - {per_second:.1f} fps, {left} left"
-        self.video = player.growing(self.growing, self.id)
         preview = None if self.player.grows else Image.fromarray(video_frames[-1].cpu().numpy())
-        self.player.show("running", text, self.video, preview)
+        self.show("running", f"frame {self.done} of {self.total} - {per_second:.1f} fps, {left} left", preview)
 
-    def stopped(self) -> None:
-        self._tell(
-            "stopped",
-            f"stopped at frame {self.done + 1} of {self.total}; the video so far is output/{self.growing.label}, "
-            "queue again to go on",
-        )
-
-    def completed(self, file: folders.OutputFile, about: str) -> None:
-        self._tell("done", f"wrote output/{file.label} - {self.total} frames, {about}")
-
-    def _tell(self, state: str, text: str) -> None:
-        if self.player:
-            self.player.show(state, text, self.video)
-        else:
-            say(text, self.player.node_id)
+    def show(self, state: str, text: str, preview: Any = None) -> None:
+        video = player.growing(self.growing, self.id) if self.done > self.first else None
+        self.player.show(state, text, video, preview)

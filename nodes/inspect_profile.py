@@ -3,10 +3,10 @@
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
+from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from ..headforcing_core.report import profile_plot as pictures
 from .host import helpers
 from .host.helpers import HeadProfileType
 
@@ -14,10 +14,11 @@ from .host.helpers import HeadProfileType
 class InspectHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingInspectProfile",
-            display_name="Inspect Head Profile",
-            category=f"{helpers.CATEGORY}/analysis",
+        return helpers.schema(
+            "HeadForcingInspectProfile",
+            "Inspect Head Profile",
+            "analysis",
+            aliases="head roles, attention heads, heat map, compare profiles",
             description="Plots which head has which role, and how far two profiles of one model agree.",
             inputs=[
                 HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
@@ -29,7 +30,6 @@ class InspectHeadProfile(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, heat map, compare profiles")
 
     @classmethod
     @helpers.shows_errors

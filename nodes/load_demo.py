@@ -10,10 +10,11 @@ from .host import native_model as native
 class LoadDemoModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadDemo",
-            display_name="Load Demo Model",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadDemo",
+            "Load Demo Model",
+            "loaders",
+            aliases="demo, example, toy, test model, head forcing",
             description=(
                 "A tiny model of shapes that move through rooms. It comes with the pack, runs without a graphics card "
                 "and with the same engine as Self Forcing, and makes videos of 64x64 only. "
@@ -27,7 +28,6 @@ class LoadDemoModel(io.ComfyNode):
                 io.Vae.Output(display_name="vae"),
             ],
         )
-        return helpers.aliases(schema, "demo, example, toy, test model, head forcing")
 
     @classmethod
     @helpers.shows_errors

@@ -15,10 +15,11 @@ WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16,
 class LoadSelfForcing(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadModel",
-            display_name="Load Self Forcing",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadModel",
+            "Load Self Forcing",
+            "loaders",
+            aliases="LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
             description=(
                 "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 and 2.2, as "
                 "published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers accept "
@@ -40,10 +41,6 @@ class LoadSelfForcing(io.ComfyNode):
                 ),
             ],
             outputs=[io.Model.Output(display_name="model")],
-        )
-        return helpers.aliases(
-            schema,
-            "LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
         )
 
     @classmethod

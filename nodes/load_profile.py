@@ -8,9 +8,9 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRACTION, bundled_profiles, load_profile
+from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
-from ..headforcing_core.report.profile_plot import profile_picture
 from .host import folders, helpers
 from .host.helpers import HeadProfileType
 
@@ -21,10 +21,11 @@ IN_FILE = "in file"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadProfile",
-            display_name="Load Head Profile",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadProfile",
+            "Load Head Profile",
+            "loaders",
+            aliases="head roles, attention heads, KV cache",
             description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
                 helpers.explain(
@@ -54,7 +55,6 @@ class LoadHeadProfile(io.ComfyNode):
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
-        return helpers.aliases(schema, "head roles, attention heads, KV cache")
 
     @classmethod
     def fingerprint_inputs(cls, profile: str, **_: object) -> float:
@@ -66,20 +66,14 @@ class LoadHeadProfile(io.ComfyNode):
     def execute(
         cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
     ) -> io.NodeOutput:
+        anchor, local = (percent / 100 if percent >= 0 else None for percent in (anchor_percent, local_percent))
+        given = RULES[0] if rule == IN_FILE else rule
         if profile == AUTO:
-            anchor = anchor_percent / 100 if anchor_percent >= 0 else ANCHOR_FRACTION
-            local = local_percent / 100 if local_percent >= 0 else LOCAL_FRACTION
-            return io.NodeOutput(
-                AutoProfile(anchor, local, RULES[0] if rule == IN_FILE else rule), helpers.no_picture()
-            )
+            fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
+            return io.NodeOutput(AutoProfile(*fractions, given), helpers.no_picture())
         loaded = load_profile(_path(profile))
-        if anchor_percent >= 0 or local_percent >= 0:
-            loaded = loaded.with_thresholds(
-                anchor_percent if anchor_percent >= 0 else 100 * (loaded.anchor_fraction or 0),
-                local_percent if local_percent >= 0 else 100 * (loaded.local_fraction or 0),
-            )
-        if rule != IN_FILE:
-            loaded = with_rule(loaded, rule)
+        if rule != IN_FILE or anchor is not None or local is not None:
+            loaded = with_rule(loaded, given, anchor, local)
         return io.NodeOutput(loaded, helpers.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
 
 

@@ -2,6 +2,7 @@
 
 from comfy_api.latest import io
 
+from ..headforcing_core.render.result import report_stored
 from ..headforcing_core.report.latents_plot import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
 from .host import helpers
@@ -13,10 +14,11 @@ NONE = "no runs yet"
 class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingLoadRun",
-            display_name="Load Head Forcing Run",
-            category=f"{helpers.CATEGORY}/loaders",
+        return helpers.schema(
+            "HeadForcingLoadRun",
+            "Load Head Forcing Run",
+            "loaders",
+            aliases="resume, continue, restore, recover, earlier render, takes",
             description=(
                 "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
                 "decoding failed. To resume a render, queue its graph again."
@@ -37,7 +39,6 @@ class LoadHeadForcingRun(io.ComfyNode):
                 ),
             ],
         )
-        return helpers.aliases(schema, "resume, continue, restore, recover, earlier render, takes")
 
     @classmethod
     def validate_inputs(cls, run: str | None = None) -> bool | str:
@@ -55,7 +56,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)
         frames = latents.shape[2]
-        report = video.report()
+        report = report_stored(video)
         lines = [
             f"{video.finished} of {len(video.keys)} blocks, {frames} latent frames",
             *map(str, video.about["prompts"]),

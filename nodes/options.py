@@ -12,10 +12,11 @@ from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
 class HeadForcingOptionsNode(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingOptions",
-            display_name="Head Forcing Options",
-            category=f"{helpers.CATEGORY}/sampling",
+        return helpers.schema(
+            "HeadForcingOptions",
+            "Head Forcing Options",
+            "sampling",
+            aliases="method, settings, advanced, long video, head forcing",
             description=(
                 "The method, the model family and what memory heads keep, for Head Forcing Sampler and Apply Head "
                 "Forcing. Without it they use Head Forcing with the settings of the paper."
@@ -23,7 +24,6 @@ class HeadForcingOptionsNode(io.ComfyNode):
             inputs=method_inputs(),
             outputs=[HeadForcingOptions.Output(display_name="options")],
         )
-        return helpers.aliases(schema, "method, settings, advanced, long video, head forcing")
 
     @classmethod
     def validate_inputs(cls, method: str | None = None) -> bool | str:

@@ -1,38 +1,46 @@
 """Profile Heads: measure what every attention head of a MODEL attends to."""
 
-import hashlib
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import comfy.model_management
 import comfy.utils
 import torch
 from comfy_api.latest import io
+from torch import Tensor
 
 from ..headforcing_core.demo import word_hash
+from ..headforcing_core.hashing import digest
+from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
-from ..headforcing_core.head_profiles.profile_setup import ProfileSetup
+from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ..headforcing_core.head_profiles.rules import RULES, with_rule
-from ..headforcing_core.head_profiles.shares import HeadShares
+from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from ..headforcing_core.names import BUDGETS
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
-from ..headforcing_core.report import profile_plot as pictures
+from ..headforcing_core.render.resources import pass_bytes
+from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
-from .host import bridge, checks, folders, helpers, native_model
+from .host import folders, helpers
+from .host.bridge import HostedModel, host
 from .host.helpers import HeadProfileType
-from .host.progress import say
+from .host.loaded_model import compute_dtype, fingerprint, wan_config
+from .host.native_model import is_toy_clip, size_for
+from .host.player import previewer, say
 
 
 class ProfileHeads(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingProfileHeads",
-            display_name="Profile Heads",
-            category=f"{helpers.CATEGORY}/analysis",
+        return helpers.schema(
+            "HeadForcingProfileHeads",
+            "Profile Heads",
+            "analysis",
+            aliases="head roles, attention, measure, calibrate",
             description=(
                 "Measures which attention heads of a model are local, anchor or memory heads, while it samples videos "
                 "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
@@ -75,7 +83,6 @@ class ProfileHeads(io.ComfyNode):
             ],
             hidden=[io.Hidden.unique_id],
         )
-        return helpers.aliases(schema, "head roles, attention, measure, calibrate")
 
     @classmethod
     @helpers.shows_errors
@@ -94,17 +101,16 @@ class ProfileHeads(io.ComfyNode):
         rule: str = "quota",
     ) -> io.NodeOutput:
         path = folders.profile_path(save_name) if save_name.strip() else None
-        width, height = checks.size_for(model, width, height)
+        width, height = size_for(model, width, height)
         check_size("width", width)
         check_size("height", height)
-        config, family = bridge.wan_config(model), schedule(model_family)
+        config, family = wan_config(model), schedule(model_family)
         count, seconds = BUDGETS[preset]
         texts = split_prompts(prompts)
         if not texts:
-            texts = word_hash.sample_prompts(count) if native_model.is_toy_clip(clip) else PROFILING_PROMPTS[:count]
+            texts = word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
         blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
-        fingerprint = bridge.fingerprint(model)
-        setup = ProfileSetup.of(fingerprint, config, texts, blocks, family, (width, height), **options)
+        setup = ProfileSetup.of(fingerprint(model), config, texts, blocks, family, (width, height), **options)
         shares = _measure(model, clip, setup, cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = profile if rule == "quota" else with_rule(profile, rule)
@@ -118,31 +124,44 @@ class ProfileHeads(io.ComfyNode):
 def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
     embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
-    digest = hashlib.blake2b(repr(setup).encode(), digest_size=8)
-    for embed in embeds:  # the text encoder is part of the setup
-        digest.update(embed.float().cpu().numpy().tobytes())
-    path = folders.user_folder("measured") / f"{digest.hexdigest()}.safetensors"
+    key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
+    path = folders.user_folder("measured") / f"{key}.safetensors"
     shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
     missing = shares.missing_prompts()
     if not missing:
         return shares
-    bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
-    previewer = bridge.previewer(model)
+    bar, preview = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas)), previewer(model)
 
-    def on_step(block: int, step: int, latents: torch.Tensor | None) -> None:
+    def on_step(block: int, step: int, latents: Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
         if latents is None:
             done = len(missing) - len(shares.missing_prompts())
-            text = f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}"
-            say(text, node_id)
+            say(f"prompt {done + 1} of {len(missing)} - block {block + 1} of {setup.blocks}", node_id)
         else:
             last = step == len(setup.sigmas)
-            image = previewer(latents.transpose(0, 1)[None]) if last else None
-            bar.update_absolute(bar.current + 1, preview=image)
+            bar.update_absolute(bar.current + 1, preview=preview(latents.transpose(0, 1)[None]) if last else None)
 
     try:
-        todo = {prompt: embeds[prompt] for prompt in missing}
-        bridge.measure(model, shares, todo, on_step, lambda prompt: shares.save(path))
+        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, lambda _: shares.save(path))
     finally:
         shares.save(path)
     return shares
+
+
+def measure(
+    model: Any,
+    shares: HeadShares,
+    embeds: Mapping[int, Tensor],
+    on_step: StepCallback,
+    on_prompt: Callable[[int], None],
+) -> None:
+    """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
+    setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
+    block_shape, shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config)), setup.shape(config)
+
+    def body(hosted: HostedModel, device: torch.device) -> None:
+        profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)
+
+    # twice, for what measures attention beside a pass
+    memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
+    host(model, next(iter(embeds.values())), setup.schedule, block_shape, memory, body)

@@ -1,17 +1,17 @@
 """Prompt Timeline: several prompts over time as one CONDITIONING."""
 
-from dataclasses import replace
+import uuid
 from typing import Any
 
 from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.render.options import DEFAULTS
+from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
-from .host.conditioning import TimelineNode
+from .host.conditioning import CLIPS, TimelineNode
 from .references import references_input
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
@@ -22,10 +22,11 @@ EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 class PromptTimeline(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingPromptTimeline",
-            display_name="Prompt Timeline",
-            category=f"{helpers.CATEGORY}/prompts",
+        return helpers.schema(
+            "HeadForcingPromptTimeline",
+            "Prompt Timeline",
+            "prompts",
+            aliases="prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
             description=(
                 "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
                 "by vertical bars, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend "
@@ -44,7 +45,21 @@ class PromptTimeline(io.ComfyNode):
                     io.String.Input("shared_prompt", default=""),
                     "Put before every prompt, for what stays the same: the subject, the style.",
                 ),
-                *_switch_inputs(),
+                helpers.advanced(
+                    io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind),
+                    "What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
+                    "written again under the new prompt. flush: only the first and the last two latent frames stay. "
+                    "A tag before a prompt, such as [flush], sets it for that prompt.",
+                ),
+                helpers.advanced(
+                    io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS),
+                    "Blocks over which the text embedding is interpolated at a new prompt. As a tag: [blend 3].",
+                ),
+                helpers.advanced(
+                    io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor),
+                    "Every prompt is a new scene: its first frames replace the video's first frames in the "
+                    "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
+                ),
                 references_input(),
                 helpers.family_input(
                     "Whose blocks the bars and the table show: 0.75 s with Wan 2.1, 1.33 s with longlive2. The sampler "
@@ -56,10 +71,6 @@ class PromptTimeline(io.ComfyNode):
                 io.String.Output(display_name="table"),
                 io.Float.Output(display_name="seconds"),
             ],
-        )
-        return helpers.aliases(
-            schema,
-            "prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
         )
 
     @classmethod
@@ -83,28 +94,8 @@ class PromptTimeline(io.ComfyNode):
     ) -> io.NodeOutput:
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
-        chosen = Switch(switch, blend_blocks, re_anchor)
-        node = TimelineNode.of(clip, prompts, seconds, shared_prompt, chosen, model_family)
-        positive, timeline = replace(node, references=references or {}).conditioning()
+        CLIPS[key := uuid.uuid4().hex] = clip
+        chosen, family = Switch(switch, blend_blocks, re_anchor), RenderOptions(model_family=model_family)
+        node = TimelineNode(prompts, seconds, shared_prompt, chosen, key, family, references or {})
+        positive, timeline = node.conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)
-
-
-def _switch_inputs() -> list[Any]:
-    """Inputs for the switch of prompts without a tag."""
-    return [
-        helpers.advanced(
-            io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind),
-            "What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
-            "written again under the new prompt. flush: only the first and the last two latent frames stay. "
-            "A tag before a prompt, such as [flush], sets it for that prompt.",
-        ),
-        helpers.advanced(
-            io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS),
-            "Blocks over which the text embedding is interpolated at a new prompt. As a tag: [blend 3].",
-        ),
-        helpers.advanced(
-            io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor),
-            "Every prompt is a new scene: its first frames replace the video's first frames in the "
-            "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
-        ),
-    ]

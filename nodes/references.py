@@ -7,7 +7,7 @@ from comfy_api.latest import io
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.references import MAX_REFERENCES, check_names
 from .host import helpers
-from .host.render import one_image
+from .host.vae import one_image
 
 References = io.Custom("HEAD_FORCING_REFERENCES")
 _NAMES = ("hero", "place", "prop", "other")
@@ -16,10 +16,11 @@ _NAMES = ("hero", "place", "prop", "other")
 class SceneReferences(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingReferences",
-            display_name="Scene References",
-            category=f"{helpers.CATEGORY}/prompts",
+        return helpers.schema(
+            "HeadForcingReferences",
+            "Scene References",
+            "prompts",
+            aliases="reference image, character, identity, consistency, ip adapter",
             description=(
                 "Pictures that scenes keep. Connect it to Prompt Timeline and write a picture's name into a prompt, "
                 "with an at sign before it: while that prompt's scene lasts, anchor and memory heads hold the picture. "
@@ -28,7 +29,6 @@ class SceneReferences(io.ComfyNode):
             inputs=[part for number, name in enumerate(_NAMES, 1) for part in _picture(number, name)],
             outputs=[References.Output(display_name="references")],
         )
-        return helpers.aliases(schema, "reference image, character, identity, consistency, ip adapter")
 
     @classmethod
     @helpers.shows_errors

@@ -8,31 +8,32 @@ import torch
 from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.head_profiles.rules import remark_on_rule
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
-from ..headforcing_core.render.options import RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
-from ..headforcing_core.render.resources import Needs
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
-from .host import bridge, checks, folders, helpers, live_story, player
+from .host import folders, helpers, live_story, player
 from .host.conditioning import fitted, other_blocks, timeline_of
-from .host.loaded_model import inexact, options_for
-from .host.progress import RenderProgress
+from .host.loaded_model import check_text_width, compute_dtype, fingerprint, ignored, inexact, options_for
+from .host.native_model import size_for
+from .host.player import RenderProgress
 from .host.queued_graph import Part
-from .host.render import FOUND_PROFILES, RUNS, STARTS, HostRender, pictures_of, sample_one, start_of
-from .host.vae import draft_decoder
+from .host.render import FOUND_PROFILES, RUNS, HostRender, check_room, free_on, sample
+from .host.vae import STARTS, draft_decoder, pictures_of, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
-class HeadForcingSampler(io.ComfyNode):
+class HeadForcingSampler(helpers.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingSampler",
-            display_name="Head Forcing Sampler",
-            category=f"{helpers.CATEGORY}/sampling",
+        return helpers.schema(
+            "HeadForcingSampler",
+            "Head Forcing Sampler",
+            "sampling",
+            aliases="long video, infinite, extend, continue, resume, autoregressive, self forcing",
             description=(
                 "Makes long videos with a five-second autoregressive Wan model: every attention head keeps only the "
                 "frames of its role, so memory use does not grow with length. No negative prompt: these models are "
@@ -44,15 +45,8 @@ class HeadForcingSampler(io.ComfyNode):
                 io.String.Output(display_name="report"),
                 io.Video.Output(display_name="video", is_output_list=True, tooltip="Needs a vae."),
             ],
-            hidden=[io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo],
-            is_output_node=True,  # with a vae the video is on disk: nothing else need be connected
+            makes_video=True,
         )
-        return helpers.aliases(schema, "long video, infinite, extend, continue, resume, autoregressive, self forcing")
-
-    @classmethod
-    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
-        """Check when the graph is queued that the file name stays in the output folder."""
-        return helpers.refusal(folders.check_prefix, filename_prefix)
 
     @classmethod
     def fingerprint_inputs(cls, **inputs: Any) -> int:
@@ -75,11 +69,19 @@ class HeadForcingSampler(io.ComfyNode):
     ) -> io.NodeOutput:
         begins_with = {name: settings.pop(name, None) for name in STARTS}
         part = Part.of(cls.hidden)
-        part.check_start(begins_with["start_frames"])
-        options, family = _options(model, positive, settings, options, part)
+        if part.draft and begins_with["start_frames"] is not None:
+            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
+        asked = settings["width"], settings["height"]
+        settings["width"], settings["height"] = made_for = size_for(model, *asked)
+        options, notes = options_for(model, sampler_options(settings, options))
+        width, height = part.size(options.width, options.height, options.schedule.latents)
+        options = replace(options, width=width, height=height)
+        notes += other_blocks(positive, options)
+        if begins_with["start_frames"] is None and made_for != asked:
+            notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
         positive = fitted(positive, options)
         timeline, embeds = timeline_of(positive, options.seconds)
-        checks.check_text_width(model, embeds.values())
+        check_text_width(model, embeds.values())
         start = start_of(options, begins_with, vae)
         if start.latents is not None:
             height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
@@ -97,22 +99,25 @@ class HeadForcingSampler(io.ComfyNode):
             filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
             hidden=cls.hidden,
             decode_in_background=decode_in_background,
+            weights=fingerprint(model),
             story=story,
             part=part,
             pictures=pictures_of(options, positive, vae),
         )
-        planned = render.job(render.plan()).take_found_roles(render.plan)
+        planned = render.planned()
         count = batch_size if start.latents is None else max(batch_size, len(start.latents))
-        checks.check_room([needs := render.check_needs(planned, count)])
-        sized = [] if begins_with["start_frames"] is not None else _size_note(options, settings)
-        report = ["", needs.describe(), *sized, *family, *start.notes, *_about_model(model)]
+        check_room([needs := render.check_needs(planned, count)])
+        report = ["", needs.describe(), *notes, *start.notes]
+        report += [*(f"inexact: {what}" for what in inexact(model)), *ignored(model)]
         progress = RenderProgress(model, [planned] * count, cls.hidden, part=part)
-        story.room = lambda: checks.free_on(model)
+        story.room = lambda: free_on(model)
         with live_story.running(story):
-            videos, lines = _sample(render, planned, count, progress, needs)
+            videos, lines = _sample(render, planned, count, progress)
         progress.completed()
         plan, render = videos[-1].plan, render.retold(videos[-1])
-        plan_text = describe(_with_story(planned, plan), bridge.compute_dtype(model))
+        # the story of the last plan; roles that have been found since are not in it
+        told = {name: vars(plan)[name] for name in ("timeline", "story", "alike", "rows", "video_frames")}
+        plan_text = describe(replace(planned, **told), compute_dtype(model))
         head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
         files = [folders.shown(made.video.path) for made in videos if made.video is not None]
         return io.NodeOutput(
@@ -123,38 +128,8 @@ class HeadForcingSampler(io.ComfyNode):
         )
 
 
-def _size_note(options: RenderOptions, settings: dict[str, Any]) -> list[str]:
-    """A line where the model's own size was taken in place of the one that was asked for."""
-    if (options.width, options.height) == (settings["width"], settings["height"]):
-        return []
-    return [f"width and height: {options.width}x{options.height}, what the model was made for"]
-
-
-def _about_model(model: Any) -> list[str]:
-    """Lines on what of a MODEL computes differently here than the file says, or not at all."""
-    return [*(f"inexact: {what}" for what in inexact(model)), *bridge.ignored_patches(model)]
-
-
-def _options(
-    model: Any, positive: list[Any], settings: dict[str, Any], chosen: Any, part: Part
-) -> tuple[RenderOptions, list[str]]:
-    """The options of a part of the video on this MODEL, and lines of the report; `chosen` is the input *options*."""
-    width, height = checks.size_for(model, settings["width"], settings["height"])
-    chosen = sampler_options(settings | {"width": width, "height": height}, chosen)
-    options, lines = options_for(model, chosen)
-    width, height = part.size(width, height, options.schedule.latents)
-    options = replace(options, width=width, height=height)
-    return options, lines + other_blocks(positive, options)
-
-
-def _with_story(plan: RenderPlan, current: RenderPlan) -> RenderPlan:
-    """A plan with the story of another; roles that have been found since are not in it."""
-    story = {name: getattr(current, name) for name in ("timeline", "story", "alike", "rows", "video_frames")}
-    return replace(plan, **story)
-
-
 def _sample(
-    render: HostRender, plan: RenderPlan, count: int, progress: RenderProgress, needs: Needs
+    render: HostRender, plan: RenderPlan, count: int, progress: RenderProgress
 ) -> tuple[list[RenderResult], list[str]]:
     """All videos of a batch, and the lines of the report about them.
 
@@ -164,7 +139,7 @@ def _sample(
     lines: list[str] = []
     for video in range(count):
         progress.next_video(video, plan)
-        made = sample_one(render, plan, video, progress, needs)
+        made = sample(render, plan, video, progress)
         videos.append(made)
         plan, render = made.plan, render.retold(made)
         if render.story is not None:

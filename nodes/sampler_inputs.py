@@ -8,7 +8,6 @@ from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import COMPRESSIONS, ROLE_ARRANGEMENTS
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from .host import helpers
-from .host.helpers import HeadProfileType
 
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
@@ -23,7 +22,7 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_video(), *_method(), *_memory(), _batch(), *_files(), options_input(), *_starts()]
+    return [*_video(), *_method(), *_memory(), *_files(), options_input(), *_starts()]
 
 
 def method_inputs() -> list[Any]:
@@ -31,7 +30,12 @@ def method_inputs() -> list[Any]:
     inputs = [*_method(), *_memory(), *_guards()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")
-    return [*inputs, _method_options()]
+    method_options = helpers.explain(
+        io.String.Input("method_options", default=DEFAULTS.method_options, optional=True),
+        "Options of the chosen method, such as window_frames=12, sink_frames=3. Empty: those of its paper. A "
+        "wrong name gets an error that lists all of them.",
+    )
+    return [*inputs, method_options]
 
 
 def options_input(
@@ -43,8 +47,8 @@ def options_input(
 
 def _video() -> list[Any]:
     return [
-        io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader."),
-        io.Conditioning.Input("positive", tooltip="Prompt Timeline for several prompts, CLIP Text Encode for one."),
+        helpers.model_input(),
+        helpers.positive_input(),
         *helpers.size_inputs(),
         helpers.seconds_input(
             "Length of the new part of the video. 0: the timeline's, or 10 for a plain prompt. A shorter value cuts "
@@ -54,12 +58,7 @@ def _video() -> list[Any]:
             "A block's noise depends only on the seed and the block's number, so changing a later prompt does not "
             "change earlier blocks.",
         ),
-        HeadProfileType.Input(
-            "head_profile",
-            optional=True,
-            tooltip="Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none "
-            "fits, roles found while the first seconds are sampled.",
-        ),
+        helpers.profile_input(),
         io.Latent.Input(
             "start_frames",
             optional=True,
@@ -152,23 +151,12 @@ def _guards() -> list[Any]:
     ]
 
 
-def _method_options() -> Any:
-    return helpers.explain(
-        io.String.Input("method_options", default=DEFAULTS.method_options, optional=True),
-        "Options of the chosen method, such as window_frames=12, sink_frames=3. Empty: those of its paper. A "
-        "wrong name gets an error that lists all of them.",
-    )
-
-
-def _batch() -> Any:
-    return helpers.advanced(
-        io.Int.Input("batch_size", default=1, min=1, max=64),
-        "Number of videos, rendered one after another, each with its own noise.",
-    )
-
-
 def _files() -> list[Any]:
     return [
+        helpers.advanced(
+            io.Int.Input("batch_size", default=1, min=1, max=64),
+            "Number of videos, rendered one after another, each with its own noise.",
+        ),
         helpers.explain(
             io.Boolean.Input("resume", default=True, optional=True),
             "Store every finished block in ComfyUI/output/head_forcing. The same graph queued again resumes, "

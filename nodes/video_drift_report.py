@@ -1,13 +1,12 @@
 """Video Drift Report: how a video changes over its length; with models in `models/metrics` their metrics, too."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import comfy.model_management
 import comfy.utils
-import numpy as np
 from comfy_api.latest import InputImpl, io
 
 from ..headforcing_core.errors import HeadForcingError
@@ -15,6 +14,7 @@ from ..headforcing_core.report.drift import DriftReport, report_frames, report_v
 from ..headforcing_core.report.drift_plot import drift_picture
 from ..headforcing_core.report.learned.base import Panel
 from ..headforcing_core.report.learned.registry import found_metrics, load_panel
+from ..headforcing_core.video.writer import to_uint8
 from .host import folders, helpers
 
 log = logging.getLogger(__name__)
@@ -26,10 +26,11 @@ METRIC_MODELS_BYTES = 4 << 30  # of all metrics' models and what they compute at
 class VideoDriftReport(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        schema = io.Schema(
-            node_id="HeadForcingVideoDriftReport",
-            display_name="Video Drift Report",
-            category=f"{helpers.CATEGORY}/analysis",
+        return helpers.schema(
+            "HeadForcingVideoDriftReport",
+            "Video Drift Report",
+            "analysis",
+            aliases="drift, flicker, video quality, metrics, evaluate",
             description=(
                 "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
                 "fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos of any "
@@ -48,7 +49,6 @@ class VideoDriftReport(io.ComfyNode):
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
-        return helpers.aliases(schema, "drift, flicker, video quality, metrics, evaluate")
 
     @classmethod
     def fingerprint_inputs(cls, **_: Any) -> str:
@@ -78,24 +78,22 @@ def _find_models() -> list[tuple[Path, list[str]]]:
 
 def _panel() -> Panel | None:
     """The metrics of the first folder with models for any; without those that cannot be loaded the report goes on."""
-    for folder, _ in _find_models():
-        device = comfy.model_management.get_torch_device()
-        comfy.model_management.free_memory(METRIC_MODELS_BYTES, device)
-        try:
-            return load_panel(folder, device=device)
-        except HeadForcingError as error:
-            log.warning("Video Drift Report: %s", error)
-            return Panel({}, [str(error)])
-    return None
+    if not (found := _find_models()):
+        return None
+    device = comfy.model_management.get_torch_device()
+    comfy.model_management.free_memory(METRIC_MODELS_BYTES, device)
+    try:
+        return load_panel(found[0][0], device=device)
+    except HeadForcingError as error:
+        log.warning("Video Drift Report: %s", error)
+        return Panel({}, [str(error)])
 
 
 def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel | None) -> DriftReport:
     if isinstance(video, InputImpl.VideoFromComponents):  # already in memory: no need to encode it first
-        components = video.get_components()
-        video_frames, fps = components.images, float(components.frame_rate)
-        return report_frames(
-            _chunks(video_frames), fps, on_progress=on_progress, expected=len(video_frames), panel=panel
-        )
+        parts = video.get_components()
+        chunks = (to_uint8(chunk[..., :3]).cpu().numpy() for chunk in parts.images.split(CHUNK_VIDEO_FRAMES))
+        return report_frames(chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images), panel=panel)
     start, duration = helpers.window_of(video)
     return report_video(
         video.get_stream_source(),
@@ -104,9 +102,3 @@ def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel |
         duration_seconds=duration,
         panel=panel,
     )
-
-
-def _chunks(video_frames: Any) -> Iterator[np.ndarray]:
-    """The frames of an IMAGE as uint8, a few at a time."""
-    for chunk in video_frames.split(CHUNK_VIDEO_FRAMES):
-        yield (chunk[..., :3].float().clamp(0, 1) * 255).round().byte().cpu().numpy()

@@ -16,9 +16,9 @@ sys.dont_write_bytecode = False
 
 TESTS = Path(__file__).resolve().parent
 VERSIONS = ("0.30.0", "0.3.75")  # parameters of the tests that run ComfyUI in a process of its own
-IN_A_BROWSER = {  # files that open pages of servers; as many minutes as all other tests of servers
+IN_A_BROWSER = {  # files that open pages of the newest frontend; as many minutes as all other tests of servers
     f"test_{name}.py"
-    for name in ("live_story", "player", "renders_on_pages", "takes", "timeline_editor", "widgets", "workflows")
+    for name in ("player", "renders_on_pages", "shelf", "timeline_editor", "timeline_faces", "widgets")
 }
 
 
@@ -117,15 +117,13 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def pytest_terminal_summary(terminalreporter) -> None:
     """How many tests hold each promise of the pages, and what the tests of reliability counted."""
-    stats = terminalreporter.stats
-    lines = [f"{count} {label}" for label, count in counted(terminalreporter).items() if count]
+    stats, lines = terminalreporter.stats, [f"{n} {label}" for label, n in counted(terminalreporter).items() if n]
     for promise, patterns in PROMISES.items():
         counts = {
             outcome: sum(of_promise(patterns, report.nodeid) for report in stats.get(outcome, ()))
             for outcome in ("passed", "failed", "error", "skipped")
         }
-        told = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
-        if told:
+        if told := ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count):
             lines.append(f"{told}: {promise}")
     if lines:
         terminalreporter.section("promises")

@@ -17,8 +17,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
 from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
-from ..rollout.noise import NoiseSource
-from ..rollout.rows import Script
+from ..rollout.rows import NoiseSource, Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline

@@ -240,17 +240,17 @@ def _compare(sub: argparse.ArgumentParser) -> None:
 
 def _runs(parser: argparse.ArgumentParser) -> None:
     command = subcommands(parser)
-    sub = command("list", "runs.list_runs", "List stored videos: finished blocks, size of the folder, prompt.")
+    sub = command("list", "report.list_runs", "List stored videos: finished blocks, size of the folder, prompt.")
     add(sub, "folder", STORED, text="the folder given to --runs; ComfyUI's is output/head_forcing")
-    sub = command("takes", "runs.list_run_takes", "List stored videos as a table: take, date, length, size, prompts.")
+    sub = command("takes", "report.list_run_takes", "List stored videos as a table: take, date, length, size, prompts.")
     add(sub, "folder", STORED, text="as for `runs list`; default: the current folder", nargs="?", default=Path())
     text = "Report drift of a stored video's latents, and decisions of episodic memory."
-    sub = command("show", "runs.show_run", text)
+    sub = command("show", "report.show_run", text)
     add(sub, "folder", STORED)
     add(sub, "name", text="as listed, FOLDER/VIDEO; default: the newest", nargs="?")
     add(sub, "--plot", WRITTEN, text="PNG to write: the report as a plot")
     add_known(sub, "theme")
-    sub = command("prune", "runs.prune_runs", "Remove the oldest run folders until the others fit into a size.")
+    sub = command("prune", "report.prune_runs", "Remove the oldest run folders until the others fit into a size.")
     add(sub, "folder", STORED)
     add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
 
@@ -267,8 +267,8 @@ def _replay(sub: argparse.ArgumentParser) -> None:
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
     "demo": ("render.demo", _demo, "Render a one-minute, six-prompt video with the embedded toy model; no download."),
     "generate": ("render.generate", _generate, "Render a video from Self Forcing weights (or a relative) and prompts."),
-    "encode": ("stages.encode", _encode, "Write the embeddings of prompts, which `generate --embeddings` reads."),
-    "decode": ("stages.decode", _decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to "
+    "encode": ("files.encode", _encode, "Write the embeddings of prompts, which `generate --embeddings` reads."),
+    "decode": ("files.decode", _decode, "Decode a stored run, finished or not, or latents of `generate --latents`, to "
                "an MP4."),
     "batch": ("batch.batch", _batch, "Render many videos, named in a file; the same command goes on where it stopped."),
     "inspect": ("files.inspect", _inspect, "Describe a checkpoint or head profile, and the cache it needs."),
@@ -283,6 +283,6 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] 
     "compare": ("compare.compare", _compare, "Render one timeline with several methods: videos side by side, one "
                 "table."),
     "runs": ("", _runs, "List, show and prune run folders."),
-    "replay": ("stages.replay_case", _replay, "Run a recorded case again and write its latents (parity, bug reports)."),
+    "replay": ("files.replay_case", _replay, "Run a recorded case again and write its latents (parity, bug reports)."),
 }  # fmt: skip
 """For each command, in the order of the help: its function, what adds its arguments, and its help."""

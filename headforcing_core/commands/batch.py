@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import sys
 import time
 from collections import Counter
@@ -119,10 +117,7 @@ def make_video(job: VideoJob) -> Note:
             "blocks": video.plan.new_blocks,
             "reused_blocks": result.reused_blocks,
             "seconds": round(time.monotonic() - begun, 2),
-            "seconds_per_block": result.seconds_per_block,
-            "attention": result.attention,
             "problems": list(result.problems),
-            "made_by": {"machine": platform.node(), "process": os.getpid()},
         }
         with replacing(args.runs / "finished.json") as temporary:
             temporary.write_text(json.dumps(note, indent=1), encoding="utf-8")

@@ -17,16 +17,11 @@ from ..files import reason
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
-RESEARCH = ("check-claim", "rooms")
-"""The commands of the folder `research` of a checkout."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
     words = sys.argv[1:] if argv is None else argv
     with usable_streams():
-        if words and words[0] in RESEARCH:
-            return _answer(2, f"error: this is a command of a checkout: python -m headforcing.research {words[0]}")
         try:
             args = _parser(words).parse_args(words)
         except HeadForcingError as error:

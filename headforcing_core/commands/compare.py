@@ -19,7 +19,7 @@ from ..demo import assets
 from ..distributed.farm import Farm, Outcome, Shared
 from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
-from ..names import COMPARED_METHODS
+from ..names import COMPARED_METHODS, versions
 from ..render.comparison import (
     NOTE,
     Compared,
@@ -34,7 +34,6 @@ from ..render.comparison import (
 )
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
-from ..versions import versions
 from ..video.sheets import side_by_side
 from .arguments import Result
 from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from tqdm import tqdm
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
@@ -23,9 +20,9 @@ from ..model.cuda_graph import GraphedForward
 from ..render.describe import going_on
 from ..render.job import RenderJob, file_tags
 from ..render.plan import RenderPlan
-from ..render.render import Listener, Place, Render, make_video
+from ..render.render import Listener, Place, make_video
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, VideoFile, partial_path
+from ..render.sinks import LatentsFile, ProgressBar, VideoFile, partial_path
 from ..rollout.loop import WanVideoModel
 from ..runs.folder import count_blocks
 from ..video.restarts import FrameCodec
@@ -198,28 +195,3 @@ class LoadedModel:
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]
-
-
-class ProgressBar(Listener):
-    """A progress bar of denoising steps in the terminal."""
-
-    render: Render | None = None
-
-    def __init__(self, plan: RenderPlan, quiet: bool):
-        self.plan, self.quiet = plan, quiet
-        self._bar: Any = None
-
-    def begin(self, render: Render) -> None:
-        self.render = render
-        done = render.run.stored_steps
-        self._bar = tqdm(total=self.plan.steps, initial=done, unit="step", desc="sampling", disable=self.quiet)
-
-    def step(self, block: int, step: int, latents: Tensor | None) -> None:
-        self._bar.update(latents is not None)
-
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.plan, self._bar.total = plan, plan.steps
-
-    def __exit__(self, *error: object) -> None:
-        if self._bar is not None:
-            self._bar.close()

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -19,28 +20,18 @@ from ..files import Named, check_kept, partial_path
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError
-MAX_SCALE = 64
 
 
-def whole_number(text: str) -> int:
-    """The value of an argument of type `int`: at most nine digits, so that no size or count overflows."""
-    if not re.fullmatch("-?[0-9]{1,9}", text):
-        raise Mistake(f"must be a whole number of at most nine digits, got {text!r}")
+def whole_number(text: str, least: int = -999_999_999, most: int = 999_999_999) -> int:
+    """The value of an argument of type `int`, within bounds, so that no size or count overflows."""
+    if not re.fullmatch("-?[0-9]{1,20}", text) or not least <= int(text) <= most:
+        raise Mistake(f"must be a whole number from {least} to {most}, got {text!r}")
     return int(text)
 
 
-def count(text: str) -> int:
-    """The type of an argument that says how many: 1 or more."""
-    if (number := whole_number(text)) < 1:
-        raise Mistake(f"must be 1 or more, got {text}")
-    return number
-
-
-def scale(text: str) -> int:
-    """The type of `--scale`: every pixel becomes a square of this side."""
-    if not 1 <= (number := whole_number(text)) <= MAX_SCALE:
-        raise Mistake(f"must be from 1 to {MAX_SCALE}, got {number}")
-    return number
+count = partial(whole_number, least=1)
+scale = partial(whole_number, least=1, most=64)  # every pixel becomes a square of this side
+seed_number = partial(whole_number, least=0, most=2**64 - 1)  # what a random number generator takes
 
 
 def finite_number(text: str) -> float:
@@ -51,13 +42,6 @@ def finite_number(text: str) -> float:
     except ValueError:
         pass
     raise Mistake(f"must be a number, got {text!r}")
-
-
-def seed_number(text: str) -> int:
-    """The type of `--seed`: what a random number generator takes, 0 to 2^64 - 1."""
-    if not re.fullmatch("[0-9]{1,20}", text) or int(text) >= 1 << 64:
-        raise Mistake(f"must be a whole number from 0 to 2^64 - 1, got {text!r}")
-    return int(text)
 
 
 def speeds(text: str) -> tuple[float, ...]:

@@ -16,11 +16,10 @@ from ..demo import assets, word_hash
 from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import check_writable, claimed
-from ..head_profiles.profile_setup import ProfileSetup, ReturnStory
 from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
-from ..head_profiles.shares import HeadShares
+from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
 from ..model.wan import WanModel
 from ..names import BUDGETS
 from ..rollout.loop import WanVideoModel
@@ -218,7 +217,7 @@ def show(args: argparse.Namespace) -> Result:
 
 def plot(args: argparse.Namespace) -> Result:
     """Plot a profile."""
-    from ..report.profile_plot import profile_picture
+    from ..head_profiles.profile_plot import profile_picture
 
     if args.out.suffix.lower() not in (".png", ".jpg", ".webp"):
         raise HeadForcingError(f"the name of the plot must end in .png, .jpg or .webp, got {args.out.name!r}")

@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
+from torch import Tensor
+from tqdm import tqdm
 
 from ..errors import HeadForcingError
-from ..files import check_writable, claimed
+from ..files import check_writable, claimed, replacing
 from ..methods.registry import describe_method
 from ..render.describe import describe
-from ..render.resources import Needs, check_disk
+from ..render.live_story import Story
+from ..render.plan import RenderPlan
+from ..render.resources import Needs, check_disk, check_growth, room_on
 from ..render.result import RenderResult
+from ..timeline.clock import format_time
+from ..timeline.timeline import Timeline
 from ..video.sheets import contact_sheet
 from .arguments import Result
-from .follow import FollowedStory
 from .parser import story_path
 from .source import Source
+from .values import FollowedFile
 
 
 def demo(args: argparse.Namespace) -> Result:
@@ -111,3 +119,42 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     found |= {} if story is None else {"story": story.text}
     found |= {} if start is None else {"start": start.about}
     return {"text": "\n".join(lines), "json": found, "code": int(result.failure is not None)}
+
+
+class FollowedStory(Story):
+    """The story of a source's followed file; says in one line on stderr what is taken and what is not."""
+
+    def __init__(self, source: Source, file: FollowedFile):
+        self._source, self._file, self._asked, self.seconds = source, file, file.text, source.options.seconds
+
+    def ask(self) -> Timeline | None:
+        text = self._file.changed()
+        if text is None:
+            return None
+        self._asked = text
+        return self._source.parse(text)
+
+    def check(self, plan: RenderPlan, more: int) -> None:
+        check_growth(more, room_on(self._source.machine.device))
+
+    def encode(self, texts: list[str]) -> Sequence[Tensor]:
+        try:
+            return self._source.encode(texts)
+        except torch.OutOfMemoryError as error:
+            raise HeadForcingError("the text encoder does not fit into memory beside the model") from error
+
+    def taken(self, plan: RenderPlan, block: int) -> None:
+        self._file.text = self._asked
+        time = format_time(plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks)))
+        tqdm.write(f"{self._file.path} is taken from {time} on (block {block + 1} of {plan.blocks})", file=sys.stderr)
+
+    def refused(self, error: HeadForcingError) -> None:
+        tqdm.write(f"{self._file.path} is not taken: {error}", file=sys.stderr)
+
+    def about(self) -> dict[str, Any]:
+        return {"story": self._asked}
+
+    def save(self, path: Path) -> None:
+        """Write the story that was rendered."""
+        with replacing(path) as temporary:
+            temporary.write_text(self._file.text, encoding="utf-8", newline="")

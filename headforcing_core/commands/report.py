@@ -1,16 +1,21 @@
-"""The command `report`: drift metrics of a video file; and the arguments of metrics with models of their own."""
+"""The commands that measure a video file, and that list, show and prune run folders."""
 
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from tqdm import tqdm
 
 from ..errors import HeadForcingError
+from ..render.describe import format_bytes
+from ..render.result import report_stored
 from ..report.drift import report_video
 from ..report.learned.base import Panel
 from ..report.learned.registry import load_panel
+from ..runs.stored import survey
+from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
 from .values import Kept, check_plot, pick_device, read_text, save_plot
@@ -62,3 +67,77 @@ def report(args: argparse.Namespace) -> Result:
         save_plot(args.plot, drift_picture(found, args.theme))
         result["picture"], text = str(args.plot), f"{text}\nplot     {args.plot}"
     return {"text": text, "json": result}
+
+
+def list_runs(args: argparse.Namespace) -> Result:
+    """List stored videos, the last begun first."""
+    videos, problems = survey(args.folder)
+    found, lines = [], []
+    for video in videos:
+        size, prompts = disk_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
+        found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
+        done = f"{video.finished}/{len(video.keys)} blocks"
+        lines.append(f"{video.name}  {done}  {format_bytes(size)}  {prompts[0]}")
+    lines = [*(lines or [f"no runs in {args.folder}"]), *_damage_lines(problems)]
+    return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
+
+
+def list_run_takes(args: argparse.Namespace) -> Result:
+    """Table of all takes, the last begun first."""
+    takes, problems = survey(args.folder)
+    rows = [("take", "date", "length", "size", "name", "prompts")]
+    rows += [(str(take.take.number), take.date, take.length, take.size, take.name, take.story) for take in takes]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
+    lines = [*(table if takes else [f"no runs in {args.folder}"]), *_damage_lines(problems)]
+    found = [
+        {
+            "name": take.name,
+            "take": take.take.number,
+            "date": take.date,
+            "seconds": round(take.seconds, 3),
+            "finished_seconds": round(take.finished_seconds, 3),
+            "blocks": len(take.keys),
+            "finished": take.finished,
+            "size": take.size,
+            "seeds": take.about.get("seeds", []),
+            "prompts": take.about["prompts"],
+        }
+        for take in takes
+    ]
+    return {"text": "\n".join(lines), "json": {"takes": found, "problems": problems}}
+
+
+def show_run(args: argparse.Namespace) -> Result:
+    """The run report of one stored video."""
+    check_plot(args.plot)
+    videos, problems = survey(args.folder)
+    video = next((video for video in videos if args.name in (None, video.name)), None)
+    if video is None:
+        damaged = "".join(f"; {problem}" for problem in problems)
+        raise HeadForcingError(f"{args.folder} holds no video {args.name or ''!r}; `runs list` names them{damaged}")
+    report = report_stored(video)
+    problems += video.run.problems
+    lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
+    text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
+    if args.plot is not None:
+        from ..report.latents_plot import run_picture
+
+        save_plot(args.plot, run_picture(report, args.theme, video.about.get("novelty_threshold")))
+        text, result["picture"] = f"{text}\nplot     {args.plot}", str(args.plot)
+    return {"text": text, "json": result}
+
+
+def prune_runs(args: argparse.Namespace) -> Result:
+    """Remove old run folders; says what that freed, and which folders stayed and why."""
+    if not (math.isfinite(args.keep_gb * 1e9) and args.keep_gb >= 0):
+        raise HeadForcingError(f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}")
+    done = prune(args.folder, int(args.keep_gb * 1e9))
+    removed = [folder.name for folder in done.removed]
+    lines = [f"removed {len(removed)}, freed {format_bytes(done.freed)}{': ' if removed else ''}{', '.join(removed)}"]
+    lines += [f"stayed   {name}: {why}" for name, why in done.stayed.items()]
+    return {"text": "\n".join(lines), "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed}}
+
+
+def _damage_lines(problems: list[str]) -> list[str]:
+    return [f"damaged  {problem}" for problem in problems]

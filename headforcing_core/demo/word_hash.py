@@ -27,11 +27,6 @@ def split_words(prompt: str) -> list[str]:
     return ["".join(c for c in word if c.isalnum()) for word in prompt.lower().split()]
 
 
-def check_prompt(prompt: str) -> list[str]:
-    """Words of `prompt` that the toy model was not trained on, in order and once each; they act as noise."""
-    return [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
-
-
 def nearest(prompt: str) -> str:
     """The prompt of the toy world that has most of a text's words; what the text does not say is as in the demo."""
     words = f" {' '.join(split_words(prompt))} "
@@ -45,13 +40,14 @@ def nearest(prompt: str) -> str:
 
 def advice(prompt: str) -> str | None:
     """One sentence for a prompt unlike those that the toy model was trained on; None for one that is like them."""
-    unknown, known = check_prompt(prompt), nearest(prompt)
+    known = nearest(prompt)
     if split_words(prompt) == split_words(known):
         return None
+    # in order and once each; they act as noise
+    unknown = [word for word in dict.fromkeys(split_words(prompt)) if word and word not in _KNOWN_WORDS]
+    why = f"was not trained on prompts in the form of '{prompt}'"
     if unknown:
         why = f"does not know {', '.join(unknown[:MOST_NAMED])}{' ...' if len(unknown) > MOST_NAMED else ''}"
-    else:
-        why = f"was not trained on prompts in the form of '{prompt}'"
     return f"the toy world {why}, so what it shows is left to chance: try '{known}'; --help lists all its words"
 
 

@@ -12,12 +12,12 @@ import torch
 from ..errors import HeadForcingError
 from ..hashing import digest
 from ..model.attention import AttentionFunction
+from ..names import versions
 from ..render.describe import format_bytes
 from ..render.job import RenderJob
 from ..render.plan import RenderPlan
 from ..render.render import Place
 from ..render.resources import Needs
-from ..versions import versions
 from .cache import ParallelCache
 from .division import Division
 from .peers import Peers

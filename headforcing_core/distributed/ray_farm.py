@@ -14,7 +14,7 @@ from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any, cast
 
 from ..errors import HeadForcingError, first_sentence
-from ..versions import VERSION
+from ..names import VERSION
 from .farm import Farm, Job, Outcome, Shared, Value, log
 
 RETRIES = 3  # of a job whose worker or machine died; its error is not tried again

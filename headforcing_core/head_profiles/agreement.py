@@ -7,8 +7,6 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
-import numpy as np
-
 from ..errors import HeadForcingError
 from .profile import ROLES, HeadProfile
 from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
@@ -22,15 +20,11 @@ class ProfileComparison:
 
     Attributes:
         confusion: `confusion[i][j]` is the number of heads with ROLES[i] in a and ROLES[j] in b.
-        sink_correlation, current_correlation: Spearman rank correlation of the shares; None if a profile has no shares
-            or equal shares for all heads.
     """
 
     name_a: str
     name_b: str
     confusion: tuple[tuple[int, ...], ...]
-    sink_correlation: float | None
-    current_correlation: float | None
 
     @property
     def same(self) -> int:
@@ -48,10 +42,6 @@ class ProfileComparison:
 
     def text(self) -> str:
         """The comparison as a plain-text table."""
-        sink, current = (
-            "not available" if found is None else f"{found:.2f}"
-            for found in (self.sink_correlation, self.current_correlation)
-        )
         rows = [f"{role:6} in a  " + "".join(map("{:13}".format, self.confusion[i])) for i, role in enumerate(ROLES)]
         return "\n".join([
             f"a = {self.name_a}",
@@ -60,8 +50,6 @@ class ProfileComparison:
             "",
             f"{'':13}" + "".join(f"{f'{role} in b':>13}" for role in ROLES),
             *rows,
-            "",
-            f"rank correlation (Spearman) of the attention shares: first frame {sink}, current block {current}",
         ])  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
@@ -78,8 +66,7 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
         )
     pairs: Counter[tuple[str, str]] = Counter(zip(chain(*a.roles), chain(*b.roles), strict=True))
     confusion = tuple(tuple(pairs[x, y] for y in ROLES) for x in ROLES)
-    sink, current = (_spearman(_share(a, part), _share(b, part)) if a.shares and b.shares else None for part in (0, 2))
-    return ProfileComparison(a.name, b.name, confusion, sink, current)
+    return ProfileComparison(a.name, b.name, confusion)
 
 
 def describe_profile(profile: HeadProfile) -> list[str]:
@@ -131,20 +118,3 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
 def _place(entry: tuple[float, int, int]) -> str:
     share, layer, head = entry
     return f"layer {layer}, head {head} with {share:.1%}"
-
-
-def _share(profile: HeadProfile, part: int) -> np.ndarray:
-    return np.asarray(profile.shares, dtype=np.float64)[..., part].ravel()
-
-
-def _spearman(a: np.ndarray, b: np.ndarray) -> float | None:
-    """Spearman rank correlation, with mean ranks for ties; None if either side is constant."""
-    ranks_a, ranks_b = _ranks(a), _ranks(b)
-    da, db = ranks_a - ranks_a.mean(), ranks_b - ranks_b.mean()
-    scale = float(np.sqrt((da**2).sum() * (db**2).sum()))
-    return float((da * db).sum()) / scale if scale else None
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    _, group, sizes = np.unique(values, return_inverse=True, return_counts=True)
-    return (np.cumsum(sizes) - (sizes + 1) / 2)[group]

@@ -236,4 +236,4 @@ def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> Hea
     except HeadForcingError as error:
         log.warning("Head Forcing: roles are found again, %s", error)
         return None
-    return with_rule(found.with_thresholds(100 * auto.anchor_fraction, 100 * auto.local_fraction), auto.rule)
+    return with_rule(found, auto.rule, auto.anchor_fraction, auto.local_fraction)

@@ -10,7 +10,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,6 @@ from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
 from ..names import bundled_profiles as bundled_profiles
-from ..timeline.clock import is_finite
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
@@ -126,21 +125,6 @@ class HeadProfile:
                 f"Head profile '{self.name}' is for {self.num_layers}x{self.num_heads} heads, the model has "
                 f"{num_layers}x{num_heads}. Choose a profile that was made for this model."
             )
-
-    def with_thresholds(self, anchor_percent: float, local_percent: float) -> HeadProfile:
-        """Classify the same measurement with other thresholds, in percent of all heads (0-100).
-
-        Raises HeadForcingError for a profile without shares.
-        """
-        if self.shares is None:
-            raise HeadForcingError(
-                f"Head profile '{self.name}' has roles only, so its thresholds cannot be changed; "
-                "choose a profile with measured shares."
-            )
-        anchor, local = anchor_percent / 100, local_percent / 100
-        by_quota = {key: value for key, value in self.provenance.items() if key != "rule"}
-        roles = classify(self.shares, anchor, local)
-        return replace(self, roles=roles, anchor_fraction=anchor, local_fraction=local, provenance=by_quota)
 
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
@@ -281,9 +265,13 @@ def _are_shares(values: Any) -> bool:
     return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
+
+
 def _are_queries(values: Any) -> bool:
     third = len(values) // 3 if _is_list(values) else 0
-    return 0 < 3 * third == len(values) and all(map(is_finite, values)) and min(values[-third:]) >= 0
+    return 0 < 3 * third == len(values) and all(map(_is_number, values)) and min(values[-third:]) >= 0
 
 
 def _floats(values: Iterable[float]) -> tuple[float, ...]:

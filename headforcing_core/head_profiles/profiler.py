@@ -25,21 +25,17 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig
 from ..rollout.loop import StepCallback, VideoModel, rollout
-from ..rollout.noise import SeededNoise
-from ..rollout.rows import Script, lay_out_rows
-from .profile_setup import ProfileSetup, ReturnStory
-from .shares import HeadShares
+from ..rollout.rows import Script, SeededNoise, lay_out_rows
+from .shares import HeadShares, ProfileSetup, ReturnStory
 
 FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's video has
 
 
 class ShareMeter:
-    """Measures the attention shares of all heads during one pass of a `HeadCache`.
+    """Measures the attention shares of all heads during one pass of a `HeadCache`, while it is `active`.
 
-    Attributes:
-        active: whether passes are measured.
-        shares: `[layers, heads, 3]`: sink, middle, current; float64 on the CPU.
-        queries: `[layers, heads, 3, head_dim / 2]`, see `query_means`; float64 on the CPU. Only with a `head_dim`.
+    `shares` are `[layers, heads, 3]` (sink, middle, current), `queries` `[layers, heads, 3, head_dim / 2]` as of
+    `query_means`, only with a `head_dim`; both float64 on the CPU.
     """
 
     def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
@@ -161,9 +157,7 @@ def _measure(
 ) -> None:
     """Make a video of a script from noise number `video`; `add(block, step)` follows each denoising step of `blocks`.
 
-    Args:
-        dtype: of the KV cache.
-        on_step: as in `rollout`; it may raise to stop.
+    `dtype` is that of the KV cache; `on_step` may raise to stop.
     """
     cache = HeadCache(replace(setup, blocks=len(script.rows)).shape(config), dtype, device)
     cache.meter = meter

@@ -109,23 +109,27 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
     ]
 
 
-def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
-    """The same measurement with the roles that a rule of `names.RULES` gives; the rule is noted in its provenance.
+def with_rule(
+    profile: HeadProfile, rule: str, anchor_fraction: float | None = None, local_fraction: float | None = None
+) -> HeadProfile:
+    """The same measurement with the roles that a rule of `names.RULES` gives, by default with the profile's fractions.
 
-    `auto` takes the roles by function where the quota misnames a head, else those by quota. Raises HeadForcingError for
-    an unknown rule and for a profile without shares.
+    `auto` takes the roles by function where the quota misnames a head, else those by quota; the rule is noted in the
+    provenance. Raises HeadForcingError for an unknown rule, a fraction outside 0-1, and a profile without shares.
     """
     check_choice("rule", rule, RULES)
     if profile.shares is None:
         raise HeadForcingError(
-            f"Head profile '{profile.name}' has roles only, so no rule can be applied to it; choose a profile with "
-            "measured shares."
+            f"Head profile '{profile.name}' has roles only, to which no rule or threshold can be applied; choose a "
+            "profile with measured shares."
         )
-    anchor, local = profile.anchor_fraction, profile.local_fraction
-    fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
-    roles = classify(profile.shares, *fractions)
+    anchor = profile.anchor_fraction if anchor_fraction is None else anchor_fraction
+    local = profile.local_fraction if local_fraction is None else local_fraction
+    assert anchor is not None and local is not None  # with shares
+    by_quota = classify(profile.shares, anchor, local)
+    found = replace(profile, roles=by_quota, anchor_fraction=anchor, local_fraction=local)
     if rule == "auto":
-        rule = "function" if misnamed_heads(replace(profile, roles=roles)) else "quota"
+        rule = "function" if misnamed_heads(found) else "quota"
     if rule == "function":
-        roles = classify_by_function(profile.shares, *fractions, anchor_floor(profile))
-    return replace(profile, roles=roles, provenance={**profile.provenance, "rule": rule})
+        found = replace(found, roles=classify_by_function(profile.shares, anchor, local, anchor_floor(profile)))
+    return replace(found, provenance={**profile.provenance, "rule": rule})

@@ -29,8 +29,7 @@ from ..methods.longlive import WindowCache
 from ..model.attention import attention_function
 from ..model.wan import WanConfig, WanModel
 from ..rollout.loop import WanVideoModel, split_start_latents
-from ..rollout.noise import RecordedNoise
-from ..rollout.rows import Script, lay_out_rows
+from ..rollout.rows import RecordedNoise, Script, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..weights.checkpoint import load_state_dict

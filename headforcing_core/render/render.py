@@ -21,10 +21,10 @@ from ..head_profiles.auto import store_found_profile
 from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import GroupedAttention, LayerAttention
+from ..names import versions
 from ..rollout.loop import Block, JointModel
-from ..rollout.noise import SeededNoise
+from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
-from ..versions import versions
 from ..video.queue_thread import QueueThread
 from ..weights.containers import first_not_finite
 from .job import RenderJob, about_story

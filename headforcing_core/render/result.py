@@ -13,11 +13,12 @@ from ..cache.memory import MemoryEvent
 from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
-from ..report.latents import RunReport, describe_events
+from ..report.latents import RunMeter, RunReport, describe_events
 from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
+    from ..runs.stored import StoredVideo
     from ..video.writer import VideoInfo
 
 
@@ -113,3 +114,14 @@ class RenderResult:
 def describe_roles(profile: HeadProfile) -> str:
     """The number of heads of each role, as text."""
     return ", ".join(f"{count} {role}" for role, count in profile.counts().items())
+
+
+def report_stored(video: StoredVideo) -> RunReport:
+    """The run report of a stored video's finished blocks: that of its render, but for the cache's frame slots."""
+    meter, events = RunMeter(), video.first_events()
+    for block in video.read():
+        for latents in block.latents.split(video.about.get("frames_per_block", len(block.latents))):
+            meter.add(latents)
+        if block.event is not None:
+            events.append(block.event)
+    return meter.report(events)

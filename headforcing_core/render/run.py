@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 from torch import Tensor
@@ -74,8 +74,12 @@ class Run:
         self.found_now = False
         self.ended: dict[str, Any] | None = None
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
-        self.meter = RunMeter()
         self._block_seconds: list[float] = []
+
+    @cached_property
+    def meter(self) -> RunMeter:
+        """Statistics of the blocks so far."""
+        return RunMeter()
 
     @property
     def plan(self) -> RenderPlan:

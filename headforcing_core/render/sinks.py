@@ -1,4 +1,4 @@
-"""Destinations of a render's blocks: an MP4, a file of latents that a later render can go on from, or memory."""
+"""Destinations of a render's blocks: an MP4, a file of latents that a later render can go on from, memory, or a bar."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from safetensors.torch import save
 from torch import Tensor
+from tqdm import tqdm
 
 from ..errors import HeadForcingError
 from ..files import partial_path, replacing
@@ -22,7 +23,7 @@ from ..video.writer import VideoInfo
 from ..weights.containers import WRITABLE, read_weights
 from .job import file_tags
 from .plan import RenderPlan
-from .render import Listener
+from .render import Listener, Render
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,31 @@ class VideoFile(Listener):
             log.warning("Head Forcing: sampling goes on without the video: %s", self.failure)
             with suppress(Exception):  # the first error is the one to report
                 self.__exit__(type(error), error, error.__traceback__)
+
+
+class ProgressBar(Listener):
+    """A progress bar of denoising steps in the terminal."""
+
+    render: Render | None = None
+
+    def __init__(self, plan: RenderPlan, quiet: bool):
+        self.plan, self.quiet = plan, quiet
+        self._bar: Any = None
+
+    def begin(self, render: Render) -> None:
+        self.render = render
+        done = render.run.stored_steps
+        self._bar = tqdm(total=self.plan.steps, initial=done, unit="step", desc="sampling", disable=self.quiet)
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        self._bar.update(latents is not None)
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        self.plan, self._bar.total = plan, plan.steps
+
+    def __exit__(self, *error: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
 
 
 class LatentsFile(KeptLatents):

@@ -35,13 +35,10 @@ class DriftReport:
 
     Attributes:
         size: width and height in pixels.
-        whole: the metrics of `metrics.GROUPS` and of models for the whole video, by key.
-        first: the same for its first `first_seconds`, for comparison.
+        whole: the metrics of `metrics.GROUPS` and of models, by key; `first` are those of the first `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
-        switches: the response to each prompt switch.
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
-        tags: statements of the file about its origin.
         learned: the metrics with models of their own that were measured, by heading.
         left_out: why others were not, a sentence each.
     """

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from PIL import Image
 
+from .. import page
+from ..page import Panel, Theme
 from ..timeline.clock import BlockClock
-from . import page
 from .drift import NOTE, DriftReport
 from .metrics import METRICS, ratio
-from .page import Panel, Theme
 from .thumbnails import similarity_by_lag
 
 if TYPE_CHECKING:

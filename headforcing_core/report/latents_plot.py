@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from . import page
+from .. import page
+from ..page import Panel, Theme
 from .latents import RunReport
-from .page import Panel, Theme
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

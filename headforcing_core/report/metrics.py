@@ -63,7 +63,25 @@ class Measured:
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
-        return slope_per_minute(self.per_frame(field), self.sums["frames"], self.switches)
+        """Least-squares slope of a field's mean per frame, in units per minute; None for less than 2 seconds.
+
+        One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not
+        count as drift. The two seconds after a switch are excluded; seconds weigh as much as they have frames.
+        """
+        values, weights = self.per_frame(field), self.sums["frames"]
+        starts = np.arange(len(values), dtype=np.float64)
+        keep = np.ones(len(values), dtype=bool)
+        for switch in self.switches:
+            keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
+        prompt = np.searchsorted(np.asarray(sorted(self.switches), dtype=np.float64), starts, side="right")
+        above = below = 0.0
+        for part in np.unique(prompt[keep]):
+            chosen = keep & (prompt == part)
+            w, t, v = weights[chosen], starts[chosen], values[chosen]
+            t = t - np.average(t, weights=w)
+            above += float((w * t * (v - np.average(v, weights=w))).sum())
+            below += float((w * t * t).sum())
+        return 60 * above / below if below else None
 
     def max_deviation(self, field: str) -> float | None:
         """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
@@ -89,12 +107,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class DriftMetric(Metric):
-    """A row of `GROUPS`, the one place that names a metric.
+    """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be measured.
 
-    Attributes:
-        measure: the metric of a video; None where it cannot be measured.
-        headline: its title among the large numbers of the plot, where it is one of them.
-        heading: its column in comparisons of methods, where it has one.
+    Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of methods.
     """
 
     measure: Callable[[Measured], float | None] = lambda m: None
@@ -168,27 +183,6 @@ def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int |
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
     measured = Measured(sums, meter.fps, thumbnails, meter.thumbnails.spacing / meter.fps, switches)
     return {metric.key: metric.measure(measured) for metric in METRICS}
-
-
-def slope_per_minute(values: Array, weights: Array, switches: Sequence[float] = ()) -> float | None:
-    """Least-squares slope of a value per second, in units per minute; None for less than 2 seconds.
-
-    One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not count
-    as drift. The two seconds after a switch are excluded. `weights` are frames per second of video, `switches` seconds.
-    """
-    starts = np.arange(len(values), dtype=np.float64)
-    keep = np.ones(len(values), dtype=bool)
-    for switch in switches:
-        keep &= (starts + 1 <= switch) | (starts >= switch + _SETTLING_SECONDS)
-    prompt = np.searchsorted(np.asarray(sorted(switches), dtype=np.float64), starts, side="right")
-    above = below = 0.0
-    for part in np.unique(prompt[keep]):
-        chosen = keep & (prompt == part)
-        w, t, v = weights[chosen], starts[chosen], values[chosen]
-        t = t - np.average(t, weights=w)
-        above += float((w * t * (v - np.average(v, weights=w))).sum())
-        below += float((w * t * t).sum())
-    return 60 * above / below if below else None
 
 
 def ratio(value: float | None, reference: float | None) -> float | None:

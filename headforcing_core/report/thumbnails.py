@@ -83,10 +83,9 @@ def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> tuple
 
 @dataclass(frozen=True)
 class SwitchResponse:
-    """Response of the video to a prompt switch, measured in thumbnails.
+    """Response of the video to a prompt switch at `video_frame`, measured in thumbnails.
 
     Attributes:
-        video_frame: index of the first video frame of the new prompt.
         change: mean absolute difference between the states before and after, 0-255.
         seconds_to_80: time until 80 % of the change; None if too little follows or changes.
         by_block: mean progress in each following block, 0 is the state before and 1 the state after.

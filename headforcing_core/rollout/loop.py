@@ -20,8 +20,7 @@ from ..errors import HeadForcingError
 from ..model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ..timeline.switch import SWITCHES, Switch
 from . import unipc
-from .noise import NoiseSource
-from .rows import BlockRow, Script
+from .rows import BlockRow, NoiseSource, Script
 
 
 def make_block(

@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..cache.memory import MemoryEvent
 from ..errors import HeadForcingError
 from ..files import explained, reason
-from ..report.latents import RunMeter, RunReport
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from .files import FOUND, OPENING, DamagedFile, files_of, read_note
 from .folder import RunReader, StoredBlock, Take, count_blocks
@@ -52,24 +52,18 @@ class StoredVideo:
 
         Raises HeadForcingError if no block can be read or the start frames are missing.
         """
-        return (block.latents for block in self._stored())
+        return (block.latents for block in self.read())
 
     def latents(self) -> Tensor:
         """All finished latent frames `[frames, 16, h, w]`, start frames included."""
         return torch.cat(list(self.blocks()))
 
-    def report(self) -> RunReport:
-        """The run report of the finished blocks, equal to that of the render except for the cache's frame slots."""
-        meter = RunMeter()
-        events = [event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)]
-        for block in self._stored():
-            for latents in block.latents.split(self.about.get("frames_per_block", len(block.latents))):
-                meter.add(latents)
-            if block.event is not None:
-                events.append(block.event)
-        return meter.report(events)
+    def first_events(self) -> list[MemoryEvent]:
+        """Decisions of episodic memory that belong to no block: of start frames, and before roles were found."""
+        return [event for kind in (OPENING, FOUND) for event in self.run.load_events(kind, self.keys)]
 
-    def _stored(self) -> Iterator[StoredBlock]:
+    def read(self) -> Iterator[StoredBlock]:
+        """The finished blocks with their decisions, start frames first; raises as `blocks` does."""
         start = self.run.load_start()
         if start is None and self.about.get("start_frames"):
             raise HeadForcingError(f"the start frames of this video in {self.folder} are missing or damaged")

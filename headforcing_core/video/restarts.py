@@ -24,9 +24,8 @@ class FrameCodec:
 
     Attributes:
         new_decoder: creates a streaming decoder in its initial state.
-        network: the module with the weights.
-        encode: encodes a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`. None if only the decoder was
-            loaded, which is sufficient for a video of one rollout that begins with noise.
+        encode: see `encode_video`; None if only the decoder was loaded, which is sufficient for a video of one rollout
+            that begins with noise.
         dtype: of the weights in the fingerprint, where some are cast only when they are used; None for their own.
     """
 
@@ -38,7 +37,7 @@ class FrameCodec:
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
         """A decoder for one video; `restart_frames` are the first latent frames of its further rollouts."""
         decoder = self.new_decoder()
-        return RestartingDecoder(decoder, self._encode, restart_frames) if restart_frames else decoder
+        return RestartingDecoder(decoder, self.encode_video, restart_frames) if restart_frames else decoder
 
     def reencode(self, latents: Tensor) -> Tensor:
         """Decode a video `[frames, 16, h, w]` and encode its last video frame as one latent frame `[1, 16, h, w]`."""
@@ -46,19 +45,15 @@ class FrameCodec:
         pieces = latents.split(3)  # so that few video frames are in memory at a time
         for chunk in (*(chunk for piece in pieces for chunk in chunks.add(piece)), *chunks.rest()):
             video_frames = decoder.decode(chunk)
-        return self._encode(video_frames[-1:])
+        return self.encode_video(video_frames[-1:])
 
     def encode_video(self, video_frames: Tensor) -> Tensor:
         """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1 to latents `[n, 16, h, w]`."""
-        return self._encode(video_frames)
-
-    @property
-    def _encode(self) -> Callable[[Tensor], Tensor]:
         if self.encode is None:
             raise HeadForcingError(
                 "this VAE was loaded without its encoder, which start frames and videos of several rollouts need"
             )
-        return self.encode
+        return self.encode(video_frames)
 
     def fingerprint(self) -> str:
         """A hash of the first four values of each weight, which identifies the VAE."""

@@ -64,7 +64,7 @@ def contact_sheet(
     """Write evenly spaced video frames with their times as a PNG; `labels` are (start in seconds, prompt).
 
     A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
-    each further row. Memory use is independent of the video's length. Raises HeadForcingError for an unreadable video.
+    each further row. Raises HeadForcingError for an unreadable video.
     """
     with open_video(video_path) as container:
         stream = container.streams.video[0]
@@ -109,12 +109,8 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
 
     Prompts with the same text have the same colour, and one that comes back says so.
 
-    Args:
-        videos: name and file, of the same story and length.
-        prompts: (start in seconds, text) in order; of more than twelve the first are drawn.
-        seconds: length of the videos.
-
-    Raises HeadForcingError for an unreadable video.
+    `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in seconds, text) in order,
+    of which the first twelve are drawn. Raises HeadForcingError for an unreadable video.
     """
     starts = [*(start for start, _ in prompts), seconds]
     texts = [text for _, text in prompts[:MAX_PROMPTS]]
@@ -126,16 +122,16 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
     left, row_height = _MARGIN + name_width, rows[0][0].height + gap
     width = left + len(texts) * (tile + gap) - gap + _MARGIN
     sheet = Sheet(width, head + len(videos) * row_height - gap + _MARGIN)
-    again = find_returns(texts)
+    again = [texts.index(text) < column for column, text in enumerate(texts)]
     story = f"One story, the same noise, {len(videos)} caches" if len(videos) > 1 else "One story"
     advice = "A column for each prompt, a row for each video."
-    if max(again) >= 0:
+    if any(again):
         advice = "Equal colours, equal prompts. Does what comes back look as it did before?"
     sheet.write(_MARGIN, _MARGIN, story, 17, width - 2 * _MARGIN)
     sheet.write(_MARGIN, _MARGIN + 22, advice, 14, width - 2 * _MARGIN, _DIM)
     for column, (start, text) in enumerate(zip(starts, texts, strict=False)):
         x = left + column * (tile + gap)
-        time = format_time(round(start)).split(".")[0] + (", again" if again[column] >= 0 else "")
+        time = format_time(round(start)).split(".")[0] + (", again" if again[column] else "")
         sheet.write(x, top, time, 14, tile)
         for i, words in enumerate(wrap(text, 24)[:lines], 1):
             sheet.write(x, top + i * line, words, 13, tile, _DIM)
@@ -147,14 +143,6 @@ def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Seq
         for column, image in enumerate(tiles):
             sheet.image.paste(image, (left + column * (tile + gap), y))
     return sheet.save(out_png)
-
-
-def find_returns(prompts: Sequence[str]) -> list[int]:
-    """The number, for every prompt, of the earlier one with the same text, others between, or -1."""
-    return [
-        prompts.index(text) if text in prompts[: max(0, i - 1)] and text != prompts[i - 1] else -1
-        for i, text in enumerate(prompts)
-    ]
 
 
 def scale_frame(frame: av.VideoFrame, width: int, height: int | None = None) -> Image.Image:

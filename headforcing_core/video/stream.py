@@ -46,9 +46,8 @@ class StreamingDecoder(Protocol):
 class Chunks:
     """Re-cuts a stream of latent blocks so that every Wan VAE decoder gives the result of decoding them at once.
 
-    The first chunk has 1 latent frame, later ones at least 2; only the last one may have 1. (ComfyUI's decoder, from
-    0.18, is wrong for any other single frame, and in every version returns a wrong number of video frames for a longer
-    first chunk.) At most one latent frame is held back, so a chunk has at most one more than its block.
+    The first chunk has 1 latent frame, later ones at least 2; only the last one may have 1: ComfyUI's decoder is wrong
+    for other divisions. At most one latent frame is held back, so a chunk has at most one more than its block.
     """
 
     def __init__(self) -> None:

@@ -94,8 +94,7 @@ class TinyDecoder(nn.Module):
 
 
 class TinyVideoDecoder(WanVideoDecoder):
-    """Decodes one video with a tiny decoder, by its key of `NORMALISED`; every division into chunks gives the same
-    bits."""
+    """Decodes one video with a tiny decoder, by its key of `NORMALISED`."""
 
     def __init__(self, network: TinyDecoder, name: str):
         super().__init__(network, normalised=not NORMALISED[name])

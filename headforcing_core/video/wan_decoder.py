@@ -300,7 +300,7 @@ def spread_weight(weight: Tensor) -> Tensor:
 
 
 def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
-    """Memory in bytes that a video's features take while it is made, for latents of `(h, w)`."""
+    """Memory in bytes of a video's features, for latents of `(h, w)`."""
     widths = [base * multiple for multiple in LEVELS]
     narrows = 2 if latents is WAN21 else 1  # enlarging halves the channels, or keeps them
     channels = latents.channels + 4 * widths[0]  # of all inputs, per pixel of the latents

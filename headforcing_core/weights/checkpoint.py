@@ -125,8 +125,7 @@ def convert(
 ) -> CheckpointInfo:
     """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI detects AR models.
 
-    Tensors are streamed one by one, so memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
-    Raises HeadForcingError for an unusable checkpoint, LoRA or output path.
+    Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
     path, out = Path(path), Path(out)
     _check_output(out, [path] if lora is None else [path, Path(lora)])
@@ -162,10 +161,7 @@ def convert(
 
 
 def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
-    """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors.
-
-    Raises HeadForcingError for a file without a LoRA, a LoRA of another model, or an unusable output path.
-    """
+    """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors."""
     path, out = Path(path), Path(out)
     _check_output(out, [path])
     renamed = comfyui_names(_adapters(path), path.name)
@@ -247,7 +243,8 @@ def _open_patched(
     path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
 ) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
     """`_open`, and the patches of a LoRA after checking that they fit the model."""
-    check_strength(strength)
+    if lora is not None:
+        check_strength(strength)
     tensors, info = _open(Path(path), weights, num_heads)
     if lora is None:
         return tensors, info, {}

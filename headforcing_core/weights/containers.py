@@ -154,9 +154,8 @@ def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             kind = f"{tensor.device.type} tensor, layout {tensor.layout}"
             raise HeadForcingError(f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file")
-        size = tensor.numel() * tensor.dtype.itemsize
-        total += size
-        if size > tensor.untyped_storage().nbytes() or total > _MAX_SHARING * path.stat().st_size:
+        total += tensor.numel() * tensor.dtype.itemsize
+        if total > _MAX_SHARING * path.stat().st_size:
             raise HeadForcingError(
                 f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer numbers are stored; "
                 "download it again"

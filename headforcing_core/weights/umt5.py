@@ -21,9 +21,8 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, import_optional
 from ..files import replacing
-from ..versions import import_optional
 from .containers import WRITABLE, is_finite, read_tensors, read_weights
 
 MAX_TOKENS = 512

@@ -6,14 +6,12 @@ the diffusion model's forward passes each call to `forward_block` while our samp
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
 import comfy.ldm.modules.attention
-import comfy.model_management
 import comfy.samplers
-import latent_preview
 import torch
 from comfy.cli_args import args as command_line
 from comfy.controlnet import ControlBase
@@ -23,61 +21,11 @@ from torch import Tensor
 from ...headforcing_core.cache.shape import Shape
 from ...headforcing_core.devices import upload
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.head_profiles.profiler import profile_heads
-from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
-from ...headforcing_core.model.wan import KeyValueCache, PromptKV, WanConfig, encode_prompt, forward_block
-from ...headforcing_core.render.resources import pass_bytes
-from ...headforcing_core.rollout.loop import BlockCache, StepCallback
+from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ...headforcing_core.rollout.loop import BlockCache
 from ...headforcing_core.rollout.schedule import Schedule
-from ...headforcing_core.weights.layouts import other_wan, reject_experts
-from .loaded_model import fingerprint as fingerprint
-from .loaded_model import ignored, uncompiled
-from .native_model import SAME_NAMES
-from .native_model import native_model as native_model
-
-_KEY = "head_forcing"
-
-
-def wan_config(model: Any) -> WanConfig:
-    """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
-    net = model.model.diffusion_model
-    blocks = getattr(net, "blocks", None)
-    # the first child and not the first item, since some models name their blocks
-    if (
-        blocks is None
-        or not hasattr(next(blocks.children(), None), "cross_attn")
-        or not hasattr(net, "patch_embedding")
-    ):
-        raise HeadForcingError(
-            f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
-            "load one with Load Self Forcing"
-        )
-    images = getattr(net, "img_emb", None) is not None
-    if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or hasattr(net, "vace_blocks"):
-        found = "VACE" if hasattr(net, "vace_blocks") else other_wan(net.in_dim, images)
-        raise HeadForcingError(
-            f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
-            "one of the Self Forcing family with Load Self Forcing"
-        )
-    own = {name: getattr(net, name) for name in SAME_NAMES}
-    config = WanConfig(num_layers=len(blocks), patch_size=tuple(net.patch_size), **own)
-    _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())  # of newer versions: how it was loaded
-    for file in arguments:
-        if isinstance(file, str):
-            reject_experts(file, config)
-    return config
-
-
-def compute_dtype(model: Any) -> torch.dtype:
-    """The dtype ComfyUI runs this MODEL in; core's ModelComputeDtype and SelectModelDevice set it on a clone."""
-    return model.get_model_object("manual_cast_dtype") or model.model.get_dtype()
-
-
-def ignored_patches(model: Any) -> list[str]:
-    """Lines for the report about what other nodes have set on a MODEL and a rollout does not run."""
-    return ignored(model, _KEY)
-
+from .loaded_model import KEY, uncompiled
 
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
@@ -90,19 +38,14 @@ class HostAttention:
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """`q [heads, queries, d], k, v [heads, keys, d]` -> `[heads, queries, d]`."""
-        kernels = comfy.ldm.modules.attention
-        # without a choice ComfyUI may fall back to a memory-saving kernel from before PyTorch had one of its own
-        attend = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
         heads = {"heads": len(q), "skip_reshape": True, "skip_output_reshape": True}
-        return attend(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
+        return _kernel()(q[None], k[None], v[None], **heads, transformer_options=self.options)[0]
 
     @property
     def name(self) -> str:
         """Its name in reports."""
-        kernels = comfy.ldm.modules.attention
-        chosen = kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
         override = " overridden by a node" if "optimized_attention_override" in self.options else ""
-        return f"ComfyUI's {chosen.__name__}{override}"
+        return f"ComfyUI's {_kernel().__name__}{override}"
 
     def or_better(self, dtype: torch.dtype, device: torch.device, shape: Shape) -> AttentionFunction:
         """The backend that was fastest at the sizes of the render's cache, if the user chose none; else this.
@@ -118,6 +61,12 @@ class HostAttention:
 def _attention_chosen() -> bool:
     """Whether ComfyUI was started with a kernel of the user's choice."""
     return any(getattr(command_line, f"use_{name}_attention", False) for name in _ATTENTION_CHOICES)
+
+
+def _kernel() -> Callable[..., Tensor]:
+    """The kernel that the user chose, else PyTorch's: ComfyUI may fall back to one from before PyTorch had its own."""
+    kernels = comfy.ldm.modules.attention
+    return kernels.optimized_attention if _attention_chosen() else kernels.attention_pytorch
 
 
 class HostedModel:
@@ -137,13 +86,13 @@ class HostedModel:
         self._embedding = embedding  # encoded in the next forward pass, when ComfyUI has loaded the weights
 
     def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        return self._call(latents, _same_for(latents, sigma), cache, write_only=False)
+        return self._call(latents, _levels(latents, sigma), cache, write_only=False)
 
     def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
         return self._call(latents, sigmas, cache, write_only=False)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self._call(latents, _same_for(latents, 0.0), cache, write_only=not cache.reads_queries)
+        self._call(latents, _levels(latents, 0.0), cache, write_only=not cache.reads_queries)
 
     def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
@@ -151,14 +100,14 @@ class HostedModel:
         # guidance there is nothing to split
         options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
-        options["transformer_options"] = {**uncompiled(options.get("transformer_options", {})), _KEY: self}
+        options["transformer_options"] = {**uncompiled(options.get("transformer_options", {})), KEY: self}
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
 
     def forward(self, net: Any, x: Tensor, options: dict[str, Any]) -> Tensor:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
-        self.attention.options = {name: value for name, value in options.items() if name != _KEY}
+        self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
             raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
         self._ran = True
@@ -176,14 +125,14 @@ class HostedModel:
         return flow.transpose(0, 1)[None]
 
 
-def _same_for(latents: Tensor, sigma: float) -> Tensor:
+def _levels(latents: Tensor, sigma: float) -> Tensor:
     """The noise level of every frame."""
     return torch.full((len(latents),), sigma, dtype=torch.float64)
 
 
 def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
-    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and _KEY in a), {})
-    hosted = options.get(_KEY)
+    options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
+    hosted = options.get(KEY)
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
     return hosted.forward(executor.class_obj, x, options)
@@ -221,7 +170,7 @@ def load_with_room(
     What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more where there is room.
     """
     missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
-    asked = {**conds, _KEY: [{"control": _Room(missing)}]}
+    asked = {**conds, KEY: [{"control": _Room(missing)}]}
     real_model, _, models = executor(model, list(one_pass), asked, *args, **kwargs)
     return real_model, conds, models
 
@@ -233,8 +182,8 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
         (WrappersMP.DIFFUSION_MODEL, _diffusion_model_wrapper),
         (WrappersMP.PREPARE_SAMPLING, prepare),
     ):
-        patched.remove_wrappers_with_key(kind, _KEY)
-        patched.add_wrapper_with_key(kind, _KEY, wrapper)
+        patched.remove_wrappers_with_key(kind, KEY)
+        patched.add_wrapper_with_key(kind, KEY, wrapper)
     # of MultiGPU CFG Split: without guidance there is nothing to split, and ComfyUI would load everything once more
     patched.remove_additional_models("multigpu")
     return patched
@@ -242,7 +191,7 @@ def hosting(model: Any, prepare: Callable[..., Any]) -> Any:
 
 def is_hosting(model: Any) -> bool:
     """Whether a `HostedModel` can run on a MODEL."""
-    return bool(model.get_wrappers(WrappersMP.DIFFUSION_MODEL, _KEY))
+    return bool(model.get_wrappers(WrappersMP.DIFFUSION_MODEL, KEY))
 
 
 def host(
@@ -277,7 +226,7 @@ def host(
         return loads[-1]()
 
     patched = hosting(model, prepare)
-    patched.set_additional_models(_KEY, list(also))  # loaded together, so that neither unloads the other
+    patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embedding[None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
@@ -289,38 +238,3 @@ def host(
         guider.sample(one_block, one_block, sampler, sigmas, disable_pbar=True, seed=0)
     finally:
         loads.clear()  # else a cycle of references
-
-
-def measure(
-    model: Any,
-    shares: HeadShares,
-    embeds: Mapping[int, Tensor],
-    on_step: StepCallback,
-    on_prompt: Callable[[int], None],
-) -> None:
-    """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
-    setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
-    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
-
-    def body(hosted: HostedModel, device: torch.device) -> None:
-        profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)
-
-    shape = setup.shape(config)
-    # twice, for what measures attention beside a pass
-    memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
-    host(model, next(iter(embeds.values())), setup.schedule, block_shape, memory, body)
-
-
-def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
-    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a preview.
-
-    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a long render should
-    never be blind, and they cost next to nothing.
-    """
-    chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
-    if chosen is None:
-        latent_format = model.model.latent_format
-        chosen = latent_preview.Latent2RGBPreviewer(
-            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
-        )
-    return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -16,7 +16,10 @@ from ...headforcing_core.timeline.editor import read_widgets
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 
-_KEY = "head_forcing_timeline"
+TIMELINE = "head_forcing_timeline"
+
+
+CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()  # text encoders that nodes ran with, by a key of the run
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class TimelineNode:
     Not the node's id: ComfyUI gives the same output to a node with the same values and another id.
 
     Attributes:
-        clip: returns the text encoder, None when it is gone: a CONDITIONING in a cache must not keep it in memory.
+        clip: key of the text encoder in `CLIPS`: a CONDITIONING in a cache must not keep it in memory.
         options: of the render for whose model the text is read, see `fitted`; before it the node's own model family.
         references: pictures `[h, w, 3]` in 0..1 that prompts can hold, by name.
     """
@@ -35,20 +38,9 @@ class TimelineNode:
     seconds: float
     shared_prompt: str
     switch: Switch
-    clip: Callable[[], Any]
+    clip: str
     options: RenderOptions = DEFAULTS
     references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
-
-    @classmethod
-    def of(
-        cls, clip: Any, text: str, seconds: float, shared_prompt: str, switch: Switch, model_family: str
-    ) -> TimelineNode:
-        """The node of a CLIP."""
-        try:
-            found: Callable[[], Any] = weakref.ref(clip)
-        except TypeError:  # a class without weak references
-            found = lambda: clip  # noqa: E731
-        return cls(text, seconds, shared_prompt, switch, found, RenderOptions(model_family=model_family))
 
     @property
     def widgets(self) -> dict[str, Any]:
@@ -61,10 +53,9 @@ class TimelineNode:
 
     def changed(self, text: str, widgets: Mapping[str, Any]) -> TimelineNode:
         """The node with another text and other values of the widgets named; raises as `editor.read_widgets`."""
-        seconds, shared_prompt, switch = read_widgets(
-            {name: widgets.get(name, value) for name, value in self.widgets.items()}
-        )
-        return TimelineNode(text, seconds, shared_prompt, switch, self.clip, self.options, self.references)
+        values = {name: widgets.get(name, value) for name, value in self.widgets.items()}
+        seconds, shared_prompt, switch = read_widgets(values)
+        return replace(self, text=text, seconds=seconds, shared_prompt=shared_prompt, switch=switch)
 
     def timeline(self) -> Timeline:
         """The timeline of the text; raises as `parse_timeline`."""
@@ -73,7 +64,7 @@ class TimelineNode:
 
     def encode(self, texts: list[str]) -> list[list[Any]]:
         """`[tensor, options]` of each prompt, as entries of a CONDITIONING."""
-        clip = self.clip()
+        clip = CLIPS.get(self.clip)
         if clip is None:
             raise HeadForcingError("the text encoder is no longer in memory; queue the new story as a render")
         encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in dict.fromkeys(texts)}
@@ -85,20 +76,7 @@ class TimelineNode:
         entries = self.encode(timeline.texts)
         carried = {"timeline": timeline, "embeds": [tensor for tensor, _ in entries], "node": self}
         tensor, options = entries[0]
-        return [[tensor, {**options, _KEY: carried}]], timeline
-
-    def __reduce__(self) -> Any:
-        # for nodes that write a CONDITIONING to a file: neither a CLIP nor a reference to one can be written
-        own = RenderOptions(model_family=self.options.model_family)
-        told = self.text, self.seconds, self.shared_prompt, self.switch
-        return TimelineNode, (*told, _no_clip, own, dict(self.references))
-
-    def __deepcopy__(self, memo: Any) -> TimelineNode:
-        return self
-
-
-def _no_clip() -> None:
-    """Placeholder for a text encoder that is gone."""
+        return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
 def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
@@ -110,12 +88,12 @@ def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
     if node is None or (_timing(node.options) == _timing(options) and not options.schedule.shot_prefix):
         return positive
     (tensor, entry), node = positive[0], replace(node, options=options)
-    carried, timeline = entry[_KEY], node.timeline()
+    carried, timeline = entry[TIMELINE], node.timeline()
     known = dict(zip(carried["timeline"].texts, carried["embeds"], strict=True))
     if missing := [text for text in timeline.texts if text not in known]:
         known |= zip(missing, (encoded for encoded, _ in node.encode(missing)), strict=True)
     again = {"timeline": timeline, "embeds": [known[text] for text in timeline.texts], "node": node}
-    return [[tensor, {**entry, _KEY: again}]]
+    return [[tensor, {**entry, TIMELINE: again}]]
 
 
 def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
@@ -144,7 +122,7 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str
     if len(positive) > 1:
         raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     tensor, options = positive[0]
-    carried = options.get(_KEY)
+    carried = options.get(TIMELINE)
     if carried is not None:
         if not torch.equal(tensor, carried["embeds"][0]):
             raise HeadForcingError(
@@ -158,4 +136,4 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str
 
 def node_of(positive: list[Any]) -> TimelineNode | None:
     """The node that a CONDITIONING comes from; None for one of another node."""
-    return positive[0][1].get(_KEY, {}).get("node")
+    return positive[0][1].get(TIMELINE, {}).get("node")

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, count, takewhile
+from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
 
@@ -64,16 +64,12 @@ def growing_file(
     the prefix that nobody has gone on with for a day, but for those that were to be `lasting`, as the work is in them.
     """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
-    _remove_abandoned(folder, name)
+    left = rf"{re.escape(name)}_v[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}})?\.mp4"
+    remove_matching(folder, left, ABANDONED_VIDEO_SECONDS)
     first = f"{name}_{'f' if lasting else 'v'}{key}"  # no number may follow the prefix: ComfyUI would count on from it
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     with claimed_first((folder / f"{each}.part.mp4" for each in names), replaces=True) as path:
         yield OutputFile(path, path.name, subfolder)
-
-
-def _remove_abandoned(folder: Path, name: str) -> None:
-    pattern = rf"{re.escape(name)}_v[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}})?\.mp4"
-    remove_matching(folder, pattern, ABANDONED_VIDEO_SECONDS)
 
 
 def shown(path: Path) -> OutputFile:
@@ -155,14 +151,12 @@ def profile_path(name: str) -> Path:
 
 def save_profile(profile: HeadProfile, path: Path) -> Path:
     """Write a head profile to a `profile_path`, numbered where that holds another one, and return where it is."""
-
-    def names() -> Iterator[Path]:
-        yield path
-        yield from (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2))
-
-    for known in takewhile(Path.is_file, names()):
-        if known.read_bytes() == profile.to_json().encode():
-            return known
-    with claimed_first(names()) as new:
+    later = (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2))
+    for place in chain([path], later):
+        if place.is_file() and place.read_bytes() == profile.to_json().encode():
+            return place
+        if not place.is_file():
+            break
+    with claimed_first(chain([place], later)) as new:
         profile.save(new)
     return new

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,11 @@ from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
-from .folders import OutputFile, output_folder
+from .folders import OutputFile, check_prefix, output_folder
 
 log = logging.getLogger(__name__)
 
-CATEGORY = "Head Forcing"
+HeadProfileType = io.Custom("HEAD_PROFILE")
 
 # ComfyUI shows an error's class with its module, which is the installation's path for a custom node; not for builtins
 _ShownError = type("HeadForcingError", (HeadForcingError,), {"__module__": "builtins"})
@@ -58,11 +58,46 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
     return True
 
 
-def aliases(schema: Any, names: str) -> Any:
-    """The schema with search aliases, separated by commas, if this version of ComfyUI supports them."""
-    if hasattr(schema, "search_aliases"):
-        schema.search_aliases = names.split(", ")
-    return schema
+def schema(
+    node_id: str,
+    name: str,
+    folder: str,
+    *,
+    aliases: str,
+    description: str,
+    inputs: list[Any],
+    outputs: list[Any],
+    makes_video: bool = False,
+    hidden: Sequence[Any] = (),
+) -> io.Schema:
+    """The schema of a node in a folder of the menu; `aliases` for the search are separated by commas.
+
+    One that `makes_video` runs without another node after it, and gets the graph, which its files hold.
+    """
+    if makes_video:
+        hidden = io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo
+    made = io.Schema(
+        node_id=node_id,
+        display_name=name,
+        category=f"Head Forcing/{folder}",
+        description=description,
+        inputs=inputs,
+        outputs=outputs,
+        hidden=list(hidden),
+        is_output_node=makes_video,
+    )
+    if hasattr(made, "search_aliases"):  # not in 0.3.75
+        made.search_aliases = aliases.split(", ")
+    return made
+
+
+class FileNode(io.ComfyNode):
+    """A node that writes a video file of the name in its widget *filename_prefix*."""
+
+    @classmethod
+    def validate_inputs(cls, filename_prefix: str | None = None) -> bool | str:
+        """Check when the graph is queued that the file name stays in the output folder."""
+        return refusal(check_prefix, filename_prefix)
 
 
 def explain(widget: Any, tooltip: str) -> Any:
@@ -77,8 +112,26 @@ def advanced(widget: Any, tooltip: str) -> Any:
     return explain(widget, tooltip)
 
 
+def model_input() -> Any:
+    return io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader.")
+
+
+def positive_input() -> Any:
+    tooltip = "Prompt Timeline for several prompts, CLIP Text Encode for one."
+    return io.Conditioning.Input("positive", tooltip=tooltip)
+
+
+def profile_input() -> Any:
+    """The head profile of a sampler, which finds one by itself."""
+    tooltip = (
+        "Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none fits, roles "
+        "found while the first seconds are sampled."
+    )
+    return HeadProfileType.Input("head_profile", optional=True, tooltip=tooltip)
+
+
 def size_inputs() -> list[Any]:
-    """Width and height, 0 for what the model was made for, see `checks.size_for`."""
+    """Width and height, 0 for what the model was made for, see `native_model.size_for`."""
     tooltip = "In pixels, a multiple of 16. 0: what the model was made for, {} (Wan 2.2 {}, the demo model 64)."
     options: dict[str, Any] = {"default": 0, "min": 0, "max": 4096, "step": 16}
     sizes = zip(("width", "height"), WAN21.size, WAN22.size, strict=True)
@@ -179,6 +232,3 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
     """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.job.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)
-
-
-HeadProfileType = io.Custom("HEAD_PROFILE")

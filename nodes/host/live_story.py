@@ -6,13 +6,11 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import comfy.model_management
-from aiohttp import web
 from comfy_execution.utils import get_executing_context
-from server import PromptServer
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -22,8 +20,9 @@ from ...headforcing_core.render.resources import check_growth
 from ...headforcing_core.rollout.rows import HasBegunError
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
-from . import checks, helpers, pages, queued_graph
+from . import helpers, pages, queued_graph
 from .conditioning import TimelineNode, node_of
+from .loaded_model import check_text_width
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +65,7 @@ class LiveStory(Story):
     """
 
     def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
-        self.node, self.client_id, self.node_id = node_of(positive), PromptServer.instance.client_id or "", None
+        self.node, self.client_id, self.node_id = node_of(positive), pages.client(), None
         if self.node is not None:
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
@@ -135,7 +134,7 @@ class LiveStory(Story):
         assert self.node is not None
         try:
             embeds = [tensor[0] for tensor, _ in self.node.encode(texts)]
-            checks.check_text_width(self._model, embeds)
+            check_text_width(self._model, embeds)
             return embeds
         except (HeadForcingError, comfy.model_management.InterruptProcessingException):
             raise
@@ -155,10 +154,8 @@ class LiveStory(Story):
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
         self.notes.append(f"the story was changed while it was rendered, from {place} on")
         log.info("Head Forcing: %s", self.notes[-1])
-        try:
+        with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
             queued_graph.rewrite(self._hidden, self.node_id, self.node.widgets, request.node.widgets)
-        except Exception as error:  # of a graph that a script made; the render goes on
-            log.warning("Head Forcing: the queued graph keeps its text, it cannot be read: %r", error)
         with _lock:
             _changed, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
             self.node, self.changed_by = request.node, request.client
@@ -167,13 +164,17 @@ class LiveStory(Story):
         request.set_result(answer)
 
     def refused(self, error: HeadForcingError) -> None:
-        if self._asked is not None:
-            sentence = str(error)
-            if isinstance(error, HasBegunError) and self.node is not None:
-                sentence += _for_all_prompts(self.node.widgets, self._asked.node.widgets)
-            log.info("Head Forcing: the story was not changed: %s", sentence)
-            self._asked.refuse(sentence)
-            self._asked = None
+        request, self._asked, sentence = self._asked, None, str(error)
+        assert request is not None and self.node is not None
+        before, asked = self.node.widgets, request.node.widgets
+        names = [name for name in _FOR_ALL_PROMPTS if before[name] != asked[name]]
+        if isinstance(error, HasBegunError) and names:
+            sentence += (
+                f"; the node's {', '.join(names)} apply to them, too: put back what you changed there, and write words "
+                "or tags into later prompts"
+            )
+        log.info("Head Forcing: the story was not changed: %s", sentence)
+        request.refuse(sentence)
 
     def about(self) -> dict[str, Any]:
         """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a take."""
@@ -196,16 +197,6 @@ class LiveStory(Story):
         for request in waiting:
             request.refuse("the render ended before the next block; queue the new story as a render")
         self.announce(running=False)
-
-
-def _for_all_prompts(current: Mapping[str, Any], asked: Mapping[str, Any]) -> str:
-    """The rest of a refusal where widgets were changed that apply to prompts that have begun, too."""
-    if not (names := [name for name in _FOR_ALL_PROMPTS if current[name] != asked[name]]):
-        return ""
-    return (
-        f"; the node's {', '.join(names)} apply to them, too: put back what you changed there, and write words or tags "
-        "into later prompts"
-    )
 
 
 @contextmanager
@@ -248,4 +239,4 @@ def change(body: Any) -> dict[str, Any]:
     return story.tell(body["text"], widgets, client)
 
 
-ROUTES = (web.post("/headforcing/story", pages.answering(change)),)
+ROUTES = (pages.route("POST", "/headforcing/story", change),)

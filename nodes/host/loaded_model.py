@@ -1,18 +1,71 @@
-"""A loaded MODEL: what names its weights, what makes its numbers inexact, what a rollout does not run, its file."""
+"""A loaded MODEL: its dimensions, what names its weights, what is inexact in it, what a rollout does not run, its file.
+
+Imports nothing of ComfyUI: all that is read here are attributes of what it has loaded.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22, latent_format
+from ...headforcing_core.model.wan import WanConfig
 from ...headforcing_core.render.family import with_family
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.weights.identity import identity
+from ...headforcing_core.weights.layouts import other_wan, reject_experts
+
+KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
+# fields of a WanConfig that ComfyUI's network and its configuration call the same
+SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
+_COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
+
+
+def wan_config(model: Any) -> WanConfig:
+    """Dimensions of the Wan text-to-video transformer of a MODEL; raises HeadForcingError for any other model."""
+    net = model.model.diffusion_model
+    blocks = getattr(net, "blocks", torch.nn.ModuleList())
+    # the first child and not the first item, since some models name their blocks
+    if not hasattr(next(blocks.children(), None), "cross_attn") or not hasattr(net, "patch_embedding"):
+        raise HeadForcingError(
+            f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
+            "load one with Load Self Forcing"
+        )
+    images, vace = getattr(net, "img_emb", None) is not None, hasattr(net, "vace_blocks")
+    if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or vace:
+        found = "VACE" if vace else other_wan(net.in_dim, images)
+        raise HeadForcingError(
+            f"model: expected Wan text-to-video weights with 16 or 48 latent channels, got {net.in_dim}: {found}; load "
+            "one of the Self Forcing family with Load Self Forcing"
+        )
+    own = {name: getattr(net, name) for name in SAME_NAMES}
+    config = WanConfig(num_layers=len(blocks), patch_size=tuple(net.patch_size), **own)
+    if file := file_of(model):
+        reject_experts(file, config)
+    return config
+
+
+def check_text_width(model: Any, embeds: Iterable[Tensor]) -> None:
+    """Refuse text embeddings of another width than the MODEL reads, and models that are not Wan."""
+    expected, found = wan_config(model).text_dim, next(iter(embeds)).shape[-1]
+    if found != expected:
+        raise HeadForcingError(
+            f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
+            "it (umt5_xxl with type wan, or the demo model's own)"
+        )
+
+
+def compute_dtype(model: Any) -> torch.dtype:
+    """The dtype ComfyUI runs this MODEL in; core's ModelComputeDtype and SelectModelDevice set it on a clone."""
+    return model.get_model_object("manual_cast_dtype") or model.model.get_dtype()
+
+
+# ------------------------------------------------------------------------------------------- names of weights
 
 
 def fingerprint(model: Any) -> str:
@@ -102,33 +155,27 @@ def inexact(model: Any) -> list[str]:
     return [f"quantised weights ({kind})"] if "Quantized" in kind or "GGML" in kind else []
 
 
-_COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
-
-
-def ignored(model: Any, own_key: str) -> list[str]:
-    """One line per thing on this MODEL that is not run; `own_key` is the key of our wrapper."""
-    return [f"not used in a rollout: {what}" for what in _find(model, own_key)]
-
-
-def _find(model: Any, own_key: str) -> Iterator[str]:
-    options = model.model_options.get("transformer_options", {})
-    kinds = sorted({*options.get("patches", {}), *options.get("patches_replace", {})})
-    if kinds:
-        yield f"patches of attention or blocks ({', '.join(map(str, kinds))})"
-    wrappers = options.get("wrappers", {}).get("diffusion_model", {})
-    names = sorted({*wrappers, *getattr(model, "wrappers", {}).get("diffusion_model", {})} - {own_key}, key=str)
-    if names:
-        yield f"wrappers of the whole forward pass ({', '.join(map(str, names))})"
-    if _COMPILED in getattr(model, "wrappers", {}).get("apply_model", {}):
-        yield "torch.compile"
-    net = model.model.diffusion_model
-    replaced = [name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")]
-    replaced += [f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)]
-    if replaced:
-        yield f"replaced parts of the model ({', '.join(sorted(set(replaced)))})"
+def ignored(model: Any) -> list[str]:
+    """One line for the report per thing that other nodes have set on a MODEL and a rollout does not run."""
+    options, net = model.model_options.get("transformer_options", {}), model.model.diffusion_model
+    own = getattr(model, "wrappers", {})
+    patches = {*options.get("patches", {}), *options.get("patches_replace", {})}
+    wrappers = {*options.get("wrappers", {}).get("diffusion_model", {}), *own.get("diffusion_model", {})} - {KEY}
+    replaced = {name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")}
+    replaced |= {f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)}
     hooked = sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks)
-    if hooked:
-        yield f"hooks on {hooked} blocks of layers, such as those of a block swap"
+    found = {
+        f"patches of attention or blocks ({_names(patches)})": patches,
+        f"wrappers of the whole forward pass ({_names(wrappers)})": wrappers,
+        "torch.compile": _COMPILED in own.get("apply_model", {}),
+        f"replaced parts of the model ({_names(replaced)})": replaced,
+        f"hooks on {hooked} blocks of layers, such as those of a block swap": hooked,
+    }
+    return [f"not used in a rollout: {what}" for what, is_there in found.items() if is_there]
+
+
+def _names(found: Iterable[Any]) -> str:
+    return ", ".join(sorted(map(str, found)))
 
 
 def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -149,6 +196,6 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
 
 def file_of(model: Any) -> str | None:
     """The weights file of a MODEL, if its loader says so; in older versions of ComfyUI not behind a LoRA loader."""
-    _, args, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
-    path = args[0] if args else None
+    _, arguments, *_ = getattr(model, "cached_patcher_init", None) or (None, ())
+    path = arguments[0] if arguments else None
     return path if isinstance(path, str) else None

@@ -16,15 +16,12 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import TOY_CONFIG, load_autoencoder, model_path
+from ...headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
 from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21
 from ...headforcing_core.weights.checkpoint import load_state_dict
-from .loaded_model import computed_dtype
-
-# fields of a WanConfig that ComfyUI's network and its configuration call the same
-SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
+from .loaded_model import SAME_NAMES, computed_dtype, wan_config
 
 
 def reloadable(load: Callable[..., Any], *args: Any) -> Any:
@@ -39,19 +36,11 @@ def native_model(state_dict: dict[str, Tensor], dtype: torch.dtype | None, disab
     wan21 = state_dict["patch_embedding.weight"].shape[1] == WAN21.channels  # only those are known as autoregressive
     metadata = {"config": json.dumps({"transformer": {"causal_ar": True}})} if wan21 else {}
     options = {} if dtype is None else {"dtype": dtype}
-    on_cpu = comfy.model_management.get_torch_device().type == "cpu"  # a GPU copies from memory that can be pinned
-    # ComfyUI copies what it is given: on a CPU zeros that take no memory, and the weights themselves come after
-    given = {
-        name: tensor.new_zeros(1).expand(tensor.shape) if on_cpu else tensor for name, tensor in state_dict.items()
-    }
     plainly = {"disable_dynamic": True} if disable_dynamic else {}  # an argument that older versions lack
-    model = comfy.sd.load_diffusion_model_state_dict(given, model_options=options, metadata=metadata, **plainly)
+    model = comfy.sd.load_diffusion_model_state_dict(state_dict, model_options=options, metadata=metadata, **plainly)
     if model is None:
         raise HeadForcingError("ComfyUI does not recognise these weights as a Wan model")
-    if on_cpu:
-        use_weights(model.model.diffusion_model, state_dict)
-    else:
-        cast_to_16_bits(model.model)
+    cast_to_16_bits(model.model)
     return model
 
 
@@ -69,17 +58,6 @@ def cast_to_16_bits(inner: Any) -> None:
             dtype = computed_dtype(module, name, held)
             if held.dtype == torch.float32 and dtype in (torch.float16, torch.bfloat16):
                 setattr(module, name, torch.nn.Parameter(held.to(dtype), requires_grad=False))
-
-
-def use_weights(net: torch.nn.Module, state_dict: dict[str, Tensor]) -> None:
-    """Put weights in place of a module's own one by one, in the dtype and on the device of those.
-
-    Weights of that dtype and device are used where they lie, such as in a mapped file, and not copied.
-    """
-    for path, module in net.named_modules():
-        for name, own in list(module.named_parameters(recurse=False)):
-            given = state_dict[f"{path}.{name}" if path else name].to(own.device, own.dtype)
-            setattr(module, name, torch.nn.Parameter(given, requires_grad=False))
 
 
 class ToyLatentFormat(comfy.latent_formats.Wan21):
@@ -215,6 +193,12 @@ def load_toy_clip() -> Any:
 def is_toy_model(model: Any) -> bool:
     """Whether a MODEL is the toy world's."""
     return isinstance(model.model.latent_format, ToyLatentFormat)
+
+
+def size_for(model: Any, width: int, height: int) -> tuple[int, int]:
+    """Width and height in pixels, where 0 is replaced by what the model was made for."""
+    made_for = SIZE if is_toy_model(model) else wan_config(model).latents.size
+    return width or made_for[0], height or made_for[1]
 
 
 def is_toy_clip(clip: Any) -> bool:

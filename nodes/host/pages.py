@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import ipaddress
 import json
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -20,7 +20,6 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
 from ...headforcing_core.timeline.editor import answer
 from ...headforcing_core.timeline.switch import Switch
-from ...headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 
 FROM_ELSEWHERE = (
     "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "
@@ -30,77 +29,44 @@ KEPT_PAGES = 8  # that are not connected: a page that is loaded again comes back
 KEPT_WORKFLOWS = 32  # of a page: those that it has shown last
 KEPT_EVENTS = 64
 LONGEST_ID = 64
-MAX_BODY_BYTES = 4 * MAX_TEXT_BYTES  # a text of the longest kind, escaped
 
 
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+class RefusedError(HeadForcingError):
+    """A request that is not answered: a sentence, and the HTTP status."""
 
-
-class RefusedError(Exception):
-    """A request that is not answered: the HTTP status and a sentence."""
-
-    def __init__(self, status: int, sentence: str):
+    def __init__(self, sentence: str, status: int):
         super().__init__(sentence)
         self.status = status
 
 
-def register(routes: Iterable[web.RouteDef]) -> None:
-    """Add routes to ComfyUI's server, where one runs."""
-    server = getattr(PromptServer, "instance", None)
-    if server is not None:
-        for route in routes:
-            server.routes.route(route.method, route.path)(route.handler)
+def route(method: str, path: str, work: Callable[[Any], Any]) -> web.RouteDef:
+    """A route that answers with the JSON of `work`, or the response that it returns.
 
+    `work` runs in a thread and gets the query of a GET, else the JSON that was sent. Its HeadForcingErrors, and
+    requests of other sites, are answered as `{"error": a sentence}`.
+    """
 
-def guarded(handler: Handler) -> Handler:
-    """The handler of a route that refuses requests of other sites; an error is answered as `{"error": a sentence}`."""
-
-    @functools.wraps(handler)
-    async def answer(request: web.Request) -> web.StreamResponse:
+    async def handle(request: web.Request) -> web.Response:
         try:
             if not from_here(request):
-                raise RefusedError(403, FROM_ELSEWHERE)
-            return await handler(request)
-        except RefusedError as error:
-            return web.json_response({"error": str(error)}, status=error.status)
-
-    return answer
-
-
-def answering(work: Callable[[Any], Any]) -> Handler:
-    """The handler of a route that answers with the JSON of `work(the JSON of the request)`."""
-
-    @guarded
-    async def answer(request: web.Request) -> web.Response:
-        body = await json_body(request)
-        try:
-            return web.json_response(await asyncio.to_thread(work, body))
+                raise RefusedError(FROM_ELSEWHERE, 403)
+            given = request.query if method == "GET" else await _json_of(request)
+            found = await asyncio.to_thread(work, given)
         except HeadForcingError as error:
-            raise RefusedError(400, str(error)) from error
+            status = error.status if isinstance(error, RefusedError) else 400
+            return web.json_response({"error": str(error)}, status=status)
+        return found if isinstance(found, web.Response) else web.json_response(found)
 
-    return answer
-
-
-def _segments(body: Any) -> dict[str, Any]:
-    """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of Wan 2.1."""
-    family = body.get("model_family", AUTO_FAMILY) if isinstance(body, dict) else AUTO_FAMILY
-    model = schedule(str(family))
-    return answer(body, model.clock, Switch(re_anchor=bool(model.shot_prefix)))
+    return web.route(method, path, handle)
 
 
-async def json_body(request: web.Request) -> Any:
-    """The JSON of a request. Raises RefusedError for another type, a long body and what is no JSON."""
-    if request.content_type != "application/json":
-        raise RefusedError(415, f"the body must be application/json, got {request.content_type[:40]}")
-    body = bytearray()
-    async for piece in request.content.iter_chunked(1 << 16):
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise RefusedError(413, f"the body is longer than {MAX_BODY_BYTES >> 20} MB; shorten the text")
+async def _json_of(request: web.Request) -> Any:
+    if request.content_type != "application/json":  # which no other site sends without asking first
+        raise RefusedError(f"the body must be application/json, got {request.content_type[:40]}", 415)
     try:
-        return json.loads(body)
+        return json.loads(await request.read())
     except (ValueError, RecursionError):
-        raise RefusedError(400, "the body is not valid JSON") from None
+        raise RefusedError("the body is not valid JSON", 400) from None
 
 
 def from_here(request: web.Request) -> bool:
@@ -143,12 +109,12 @@ def _is_own_name(host: str) -> bool:
         return False
 
 
+@dataclass
 class _Page:
     """Whether a page plays files that grow, and the workflows that it has asked about, the latest at the end."""
 
-    def __init__(self) -> None:
-        self.grows = True
-        self.workflows: list[str] = []
+    grows: bool = True
+    workflows: list[str] = field(default_factory=list)
 
 
 _lock = threading.Lock()
@@ -157,17 +123,15 @@ _pages: dict[str, _Page] = {}  # by client id
 _events: dict[tuple[str, str, str], dict[str, Any]] = {}
 
 
-def showing(client: str, workflow: str) -> list[str]:
-    """Client ids of the page that queued a workflow and of all others that show it; empty where no page has asked."""
-    with _lock:
-        return [known for known, page in _pages.items() if known == client or workflow in page.workflows]
+def client() -> str:
+    """Client id of the page that queued the graph that runs; empty where a script did."""
+    return PromptServer.instance.client_id or ""
 
 
-def play_growing(client: str, workflow: str) -> bool:
-    """Whether all pages that show a workflow play files that grow."""
+def showing(client: str, workflow: str) -> dict[str, _Page]:
+    """The page that queued a workflow and all others that show it, by client id; empty where no page has asked."""
     with _lock:
-        pages = [page for known, page in _pages.items() if known == client or workflow in page.workflows]
-    return all(page.grows for page in pages)
+        return {known: page for known, page in _pages.items() if known == client or workflow in page.workflows}
 
 
 def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: Any) -> None:
@@ -192,23 +156,28 @@ def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | 
         return _events.get((event, workflow or client, node))
 
 
-@guarded
-async def _renders(request: web.Request) -> web.Response:
+def _renders(query: Mapping[str, str]) -> list[Any]:
     """Note what a connected page shows; answers with `[event, about]` of all nodes of that workflow."""
-    client, workflow = request.query.get("client", ""), request.query.get("workflow", "")
+    client, workflow = query.get("client", ""), query.get("workflow", "")
     connected = PromptServer.instance.sockets
     if client not in connected or len(workflow) > LONGEST_ID:
-        raise RefusedError(403, "no editor of that client id is connected")
+        raise RefusedError("no editor of that client id is connected", 403)
     with _lock:
         for gone in [known for known in _pages if known not in connected][:-KEPT_PAGES]:
             del _pages[gone]
         page = _pages.setdefault(client, _Page())
-        page.grows = request.query.get("grows") == "true"
+        page.grows = query.get("grows") == "true"
         if workflow:
             others = [each for each in page.workflows if each != workflow]
             page.workflows = [*others, workflow][-KEPT_WORKFLOWS:]
-        messages = [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
-    return web.json_response(messages)
+        return [[event, about] for (event, owner, _), about in _events.items() if owner in (client, workflow)]
 
 
-ROUTES = (web.post("/headforcing/timeline", answering(_segments)), web.get("/headforcing/renders", _renders))
+def _segments(body: Any) -> dict[str, Any]:
+    """The answer to the timeline editor, in the blocks of its `model_family`; `auto` has those of Wan 2.1."""
+    family = body.get("model_family", AUTO_FAMILY) if isinstance(body, dict) else AUTO_FAMILY
+    model = schedule(str(family))
+    return answer(body, model.clock, Switch(re_anchor=bool(model.shot_prefix)))
+
+
+ROUTES = (route("POST", "/headforcing/timeline", _segments), route("GET", "/headforcing/renders", _renders))

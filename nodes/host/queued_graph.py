@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
 
-from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import LatentFormat
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
@@ -29,13 +28,12 @@ def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, An
     Of several the nearest one whose inputs are `values`. None where none is in the graph, as when nodes were made while
     the graph ran.
     """
-    found = [
-        node_id
-        for node_id in _sources(hidden, inputs_of(hidden, hidden.unique_id).get(name))
-        if hidden.prompt[node_id].get("class_type") == class_type
-    ]
-    if len(found) > 1:
-        found = [node_id for node_id in found if _has(inputs_of(hidden, node_id), values)]
+    found = list(_sources(hidden, inputs_of(hidden, hidden.unique_id).get(name)))
+    found = [each for each in found if hidden.prompt[each].get("class_type") == class_type]
+    if len(found) > 1:  # inputs that are left out or links have no values to compare
+        given = {each: inputs_of(hidden, each) for each in found}
+        known = {each: {name: value for name, value in given[each].items() if not is_link(value)} for each in found}
+        found = [each for each in found if all(known[each].get(name, value) == value for name, value in values.items())]
     return found[0] if found else None
 
 
@@ -51,42 +49,28 @@ def _sources(hidden: Any, link: Any) -> Iterator[str]:
         waiting.extend(inputs_of(hidden, link[0]).values())
 
 
-def _has(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
-    """Whether inputs that are neither left out nor links have these values."""
-    return all(name not in inputs or is_link(inputs[name]) or inputs[name] == values[name] for name in values)
-
-
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     """Put other values of all widgets, by name, into a node: nodes that run later write the graph into their files."""
     changed = {name: value for name, value in after.items() if value != before[name]}
     inputs_of(hidden, node_id).update(changed)
-    workflow = (hidden.extra_pnginfo or {}).get("workflow")
-    node = _workflow_node(workflow, node_id) if isinstance(workflow, dict) else None
-    if node is None:
-        return
+    node = _workflow_node((hidden.extra_pnginfo or {}).get("workflow") or {}, node_id)
     values = node.get("widgets_values")
     for named in (values, node.get("widgets_values_named")):  # newer editors read the latter
         if isinstance(named, dict):
             named.update(changed)
-    if isinstance(values, list):
-        first = next(iter(before.values()))
-        begin = values.index(first) if first in values else len(values)
-        for place, name in enumerate(before, begin):
+    if isinstance(values, list) and (first := next(iter(before.values()))) in values:
+        for place, name in enumerate(before, values.index(first)):
             if name in changed and place < len(values) and values[place] == before[name]:
                 values[place] = changed[name]
 
 
-def _workflow_node(workflow: dict[str, Any], node_id: str) -> dict[str, Any] | None:
-    """A node of an editor's workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"."""
-    subgraphs = {
-        graph.get("id"): graph for graph in (workflow.get("definitions") or {}).get("subgraphs") or [] if graph
-    }
-    graph: dict[str, Any] | None = workflow
-    found = None
+def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
+    """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty where there is none."""
+    subgraphs = {graph["id"]: graph for graph in (workflow.get("definitions") or {}).get("subgraphs") or []}
+    graph, found = workflow, dict[str, Any]()
     for part in node_id.split(":"):
-        nodes = [] if graph is None else graph.get("nodes") or []
-        found = next((node for node in nodes if str(node.get("id")) == part), None)
-        graph = None if found is None else subgraphs.get(found.get("type"))
+        found = next((node for node in graph.get("nodes") or [] if str(node["id"]) == part), {})
+        graph = subgraphs.get(found.get("type"), {})
     return found
 
 
@@ -128,11 +112,6 @@ class Part:
             return width, height
         multiple = latents.side_multiple
         return max(multiple, width // 2 // multiple * multiple), max(multiple, height // 2 // multiple * multiple)
-
-    def check_start(self, start_frames: Any) -> None:
-        """Refuse a draft of latents that have their size already."""
-        if self.draft and start_frames is not None:
-            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
 
     def describe(self, plan: RenderPlan) -> str:
         """Words before a status line; empty for all of the video."""

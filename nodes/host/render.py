@@ -1,9 +1,11 @@
-"""One video of a plan, made on a MODEL of ComfyUI, and what it begins with."""
+"""One video of a plan, made on a MODEL of ComfyUI: its job, the memory it takes, and the file that grows meanwhile."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,116 +16,31 @@ from torch import Tensor
 
 from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.files import is_disk_full
 from ...headforcing_core.hashing import SHORT
 from ...headforcing_core.head_profiles.profile import HeadProfile
-from ...headforcing_core.model.latents import WAN21
-from ...headforcing_core.names import DEFAULT_START_SECONDS
 from ...headforcing_core.render.job import RenderJob, about_video
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.remedies import check_decoder
-from ...headforcing_core.render.render import Listener, Place, make_video
-from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
+from ...headforcing_core.render.render import Listener, Place, Render, make_video
+from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, check_disk, in_turn, needs_of
 from ...headforcing_core.render.result import RenderResult
-from ...headforcing_core.render.sinks import KeptLatents
-from ...headforcing_core.render.start import Start, image_frames
+from ...headforcing_core.render.sinks import KeptLatents, VideoFile
+from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.rollout.rows import Embeddings, Picture
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
-from ...headforcing_core.video.section import read_section
-from . import bridge, checks, folders, helpers, native_model, vae
-from .conditioning import node_of
+from . import bridge, folders, helpers, vae
 from .live_story import LiveStory
-from .loaded_model import inexact
-from .player import GrowingVideo
-from .progress import RenderProgress
-from .queued_graph import WHOLE, Part
+from .loaded_model import compute_dtype, inexact, wan_config
+from .native_model import is_toy_model
+from .player import RenderProgress, growing
+from .queued_graph import WHOLE, Part, skipped_video_frames
 from .runs import link_file
-
-STARTS = ("start_frames", "start_image", "start_video")
-
-
-@dataclass(frozen=True)
-class Given:
-    """The start of a render.
-
-    Attributes:
-        latents: `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise.
-        key: as for `RenderJob.start_key`.
-        about: what it is, where it was encoded here.
-        notes: lines for the report.
-    """
-
-    latents: Tensor | None = None
-    key: str = ""
-    about: str = ""
-    notes: tuple[str, ...] = ()
-
-
-def start_of(options: RenderOptions, inputs: dict[str, Any], used: Any) -> Given:
-    """The one of `STARTS` that is connected, the others being None; `used` is the VAE."""
-    connected = [name for name in STARTS if inputs[name] is not None]
-    if len(connected) > 1:
-        raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
-    if not connected:
-        return Given()
-    (name,), value = connected, inputs[connected[0]]
-    if name == "start_frames":
-        latents, dropped = checks.start_latents(value, options.schedule)
-        note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
-        return Given(latents, notes=(note,) if dropped else ())
-    start = _image(options, value) if name == "start_image" else _video(options, value)
-    _check_encoder(options, used, name)
-    latents = used.encode(start.video_frames).transpose(1, 2)
-    return Given(latents, start.key(vae.codec_of(used)), start.about, (f"starts with {start.about}",))
-
-
-def pictures_of(options: RenderOptions, positive: list[Any], used: Any) -> dict[str, Picture]:
-    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds them."""
-    node, shown = node_of(positive), {}
-    for name, image in ({} if node is None else node.references).items():
-        _check_encoder(options, used, "references")
-        size, frames = (options.width, options.height), options.schedule.frames_per_block
-        start = Start.image(image, size, f"the picture @{name}", frames)
-        shown[name] = Picture(used.encode(start.video_frames)[0].transpose(0, 1), start.key(vae.codec_of(used)))
-    return shown
-
-
-def _check_encoder(options: RenderOptions, used: Any, name: str) -> None:
-    """Refuse to encode an input without the VAE of the model."""
-    if used is None or vae.is_draft(used):
-        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
-        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
-    vae.check_vae(used, options.schedule.latents)
-
-
-def _image(options: RenderOptions, images: Tensor) -> Start:
-    """An IMAGE `[1, h, w, 1, 3 or 4 channels]`."""
-    instead = "connect a short video to start_video"
-    frames = image_frames(options.cache_policy, options.schedule, options.model_family, instead)
-    picture = one_image(images, "start_image", f", or {instead}")
-    return Start.image(picture, (options.width, options.height), "the start image", frames)
-
-
-def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
-    """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
-    if len(images) != 1:
-        raise HeadForcingError(
-            f"{name}: expected one image, got {len(images)}; choose one (Get Image from Batch){instead}"
-        )
-    picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
-    return picture.float().cpu()
-
-
-def _video(options: RenderOptions, video: Any) -> Start:
-    """The last seconds of a VIDEO, of what *Video Slice* left of it."""
-    source, window = video.get_stream_source(), helpers.window_of(video)
-    size, frames_per_block = (options.width, options.height), options.schedule.frames_per_block
-    fps = options.schedule.latents.fps
-    return Start(*read_section(source, size, DEFAULT_START_SECONDS, "last", frames_per_block, window, fps))
-
+from .vae import Given
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -140,7 +57,7 @@ class HostRender:
         runs, found_profiles: as for `RenderJob`.
         vae: decodes blocks as they are finished, to a file of that prefix; None decodes nothing.
         hidden: the hidden inputs of the node, whose graph the file carries.
-        weights: the fingerprint of the model's; computed if it is not given.
+        weights: the fingerprint of the model's, by which stored blocks and roles are known again.
         story: asked for other prompts during the render.
         part: of each video that is made and decoded.
     """
@@ -161,14 +78,14 @@ class HostRender:
     part: Part = WHOLE
     pictures: Mapping[str, Picture] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        # computed once for all videos, since every weight is read for it
-        object.__setattr__(self, "weights", self.weights or bridge.fingerprint(self.model))
-
     def plan(self, profile: HeadProfile | None = None) -> RenderPlan:
         """The checked render; `profile` in place of the one that was asked for."""
         start_frames = 0 if self.start.latents is None else self.start.latents.shape[1]
-        return self.options.plan(bridge.wan_config(self.model), self.timeline, start_frames, profile)
+        return self.options.plan(wan_config(self.model), self.timeline, start_frames, profile)
+
+    def planned(self) -> RenderPlan:
+        """The checked render with roles that an earlier one has found."""
+        return self.job(self.plan()).take_found_roles(self.plan)
 
     def job(self, plan: RenderPlan, video: int = 0) -> RenderJob:
         """One video of a plan."""
@@ -183,7 +100,7 @@ class HostRender:
             plan,
             self.embeds,
             self.weights,
-            bridge.compute_dtype(self.model),
+            compute_dtype(self.model),
             video,
             start,
             self.start.key,
@@ -217,22 +134,22 @@ class HostRender:
 
     def needs(self, plan: RenderPlan) -> Needs:
         """Bytes that a video takes where the model samples, besides all weights."""
-        return needs_of(plan, bridge.compute_dtype(self.model), 0, decoder=self.decoder(plan))
+        return needs_of(plan, compute_dtype(self.model), 0, decoder=self.decoder(plan))
 
     def check_needs(self, plan: RenderPlan, videos: int = 1) -> Needs:
         """Estimate what that many videos take; refuses what cannot be rendered or cannot fit on the device."""
         model = self.model
-        if native_model.is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
+        if is_toy_model(model) and (plan.width, plan.height) != assets.SIZE:
             wanted = "x".join(map(str, assets.SIZE))
             raise HeadForcingError(f"the demo model makes videos of {wanted} only, got {plan.width}x{plan.height}")
         if self.vae is not None:
             vae.check_vae(self.vae, plan.config.latents)
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
-                check_decoder(taken, size, checks.room_on(self.vae.patcher))
+                check_decoder(taken, size, room_on(self.vae.patcher))
         return self.job(plan).check_needs(
             int(model.model_size()),
-            checks.room_on(model),
+            room_on(model),
             replace(COMFYUI, streams_weights=model.load_device.type != "cpu"),
             encodes=self.vae is not None,
             remedy="connect the Wan 2.1 VAE to the sampler",
@@ -268,22 +185,120 @@ def _to_latent(model: Any, latents: Tensor) -> Tensor:
     return model.process_latent_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
-def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener) -> RenderResult:
+class GrowingVideo(VideoFile):
+    """Decodes blocks as they are finished and writes them to a file in the output folder that plays at any time.
+
+    A decoder or a disk that fails ends the video, not the sampling: the latents are what took the time. Decodes in a
+    thread of its own, if it is asked for, where the VAE is on another GPU than the model: on the same one they would
+    take turns, and ComfyUI's weight streaming is not made for two threads.
+
+    Attributes:
+        growing: the file that grows; set when the render begins. The same video made again replaces it.
+        is_disk_full: whether it ended early because there was no space left.
+    """
+
+    passes = (comfy.model_management.InterruptProcessingException,)
+
+    def __init__(self, render: HostRender, job: RenderJob):
+        used, plan, device = render.vae, job.plan, render.model.load_device
+        vae.check_vae(used)
+        self.render, self.name, self.first = render, job.keys[-1][:8], render.part.first(plan)
+        self.id = uuid.uuid4().hex  # a render that goes on writes the file of that name from its beginning
+        self.growing: folders.OutputFile
+        self.is_disk_full = False
+        self._about: Mapping[str, Any] = job.about
+        shares_device = used.device == device and device.type != "cpu"
+        super().__init__(
+            None,  # see `claim`
+            plan,
+            lambda: vae.codec_of(used).decoder(plan.restart_frames),
+            render.video_tags(job.about),
+            background=used.device if render.decode_in_background and not shares_device else None,
+            losable=True,
+            while_waiting=comfy.model_management.throw_exception_if_processing_interrupted,
+        )
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The growing file for the player in the editor, see `player.growing`.
+
+        None of it before the first video frame is written: until then a file of that name is that of an earlier render.
+        """
+        return growing(self.growing, self.id) | ({} if self.video.video_frames else {"bytes": 0})
+
+    def claim(self, stack: ExitStack) -> tuple[Path, Path]:
+        size = self.plan.width, self.plan.height
+        self.growing = stack.enter_context(folders.growing_file(self.render.filename_prefix, self.name, *size))
+        return self.growing.path, self.growing.path  # until it gets its number
+
+    def __exit__(self, *error: Any) -> None:
+        with suppress(Exception):  # something else ended the render already
+            super().__exit__(*error)
+
+    def tags_of(self, about: Mapping[str, Any]) -> dict[str, str]:
+        self._about = about
+        return self.render.video_tags(about)
+
+    def begin(self, render: Render) -> None:
+        self._end_with(self.plan)
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        super().change(plan, about)
+        self._attempt(lambda: self._end_with(plan))
+
+    def add(self, block: Block) -> None:
+        if block.index >= self.first:
+            super().add(block)
+
+    def to_decoder(self, latents: Tensor) -> Tensor:
+        return _to_latent(self.render.model.model, latents)
+
+    def sentence(self, error: Exception) -> str:
+        self.is_disk_full = is_disk_full(error)
+        if self.is_disk_full:
+            return f"No space left on the disk for output/{self.growing.label}"
+        return super().sentence(error).replace(str(folders.output_folder()), "output")
+
+    def complete(self) -> None:
+        self.video.metadata = self.render.video_tags(self._about)  # whose story is newer than at `change`
+        # numbered now, not at the beginning: others may have come since
+        with folders.output_file(self.render.filename_prefix, ".mp4", self.plan.width, self.plan.height) as file:
+            self.video.path = file.path
+            super().complete()
+
+    def _end_with(self, plan: RenderPlan) -> None:
+        self.video.end_after(plan.video_frames - skipped_video_frames(plan, self.first))
+
+
+def sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress) -> RenderResult:
     """Make one video of a plan; the result has its latents as a LATENT holds them.
 
-    Raises HeadForcingError where the video file found no space and all blocks are on another disk or were smaller.
+    Raises HeadForcingError where the video file found no space while all blocks were stored; says on the node what is
+    kept when something ends the render early.
     """
-    begun = time.perf_counter()
-    job = render.job(plan, video)
-    growing = None if render.vae is None else GrowingVideo(render, job)
-    kept, results, needs = KeptLatents(), list[RenderResult](), render.needs(plan)
+    needs = render.needs(plan)
+    try:
+        return _sample(render, plan, video, progress, needs)
+    except BaseException as error:  # a cancel is no Exception in newer versions
+        progress.stopped()
+        if is_out_of_memory(error):
+            raise out_of_memory(error, needs, render.runs is not None) from error
+        raise
+
+
+def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> RenderResult:
+    begun, job = time.perf_counter(), render.job(plan, video)
+    kept, results = KeptLatents(), list[RenderResult]()
+    listeners: list[Listener] = [progress, kept]
+    if render.vae is not None:
+        progress.growing = GrowingVideo(render, job)
+        listeners.append(progress.growing)
 
     def missing() -> int:
         """Memory that is not allocated: before the first block is made, also what stays afterwards."""
         return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
-        listeners: list[Listener] = [progress, kept] if growing is None else [progress, kept, growing]
         attention = hosted.attention.or_better(job.dtype, device, plan.shape)
         if render.story is not None:
             load = hosted.reload  # not the hosted model, which refers to the cache
@@ -291,29 +306,66 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: Listener)
             listeners.append(LiveEdits(render.story))
         results.append(make_video(job, hosted, Place(device, attention), listeners))
 
-    also = () if growing is None else [render.vae.patcher]
+    also = () if render.vae is None else [render.vae.patcher]
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
     bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
-    if growing is None:
+    if (file := progress.growing) is None:
         return made
-    if growing.is_disk_full and render.runs is not None:  # else the latents would be lost with the error
-        raise HeadForcingError(f"{growing.failure}; all blocks are kept: make room and press Run again")
-    if growing.info is not None and render.runs is not None and not render.part.first(made.plan):
+    if file.is_disk_full and render.runs is not None:  # else the latents would be lost with the error
+        raise HeadForcingError(f"{file.failure}; all blocks are kept: make room and press Run again")
+    if file.info is not None and render.runs is not None and not render.part.first(made.plan):
         told = render.retold(made).job(made.plan, video)
-        link_file(render.runs / told.setup[:SHORT], told.keys[-1], growing.info.path)
-    return replace(made, video=growing.info, failure=growing.failure)
+        link_file(render.runs / told.setup[:SHORT], told.keys[-1], file.info.path)
+    return replace(made, video=file.info, failure=file.failure)
 
 
-def sample_one(
-    render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs
-) -> RenderResult:
-    """One video; says on the node what is kept when something ends it early."""
+# --------------------------------------------------------------------------------------------------- memory
+
+
+def room_on(model: Any) -> int:
+    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by models of ComfyUI.
+
+    ComfyUI moves other models out of the way; what it reserves for other programs is left to them.
+    """
+    device, management = model.load_device, comfy.model_management
+    free = management.get_free_memory(device)
+    if device.type == "cpu":
+        return int(free + model.model_size())  # the weights are there already
+    for loaded in management.current_loaded_models:
+        if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
+            free += loaded.model_loaded_memory()
+    return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
+
+
+def free_on(model: Any) -> int:
+    """Memory in bytes that is free on a MODEL's device while a render is under way."""
+    management = comfy.model_management
+    return int(management.get_free_memory(model.load_device) - management.extra_reserved_memory())
+
+
+def check_room(renders: Sequence[Needs]) -> None:
+    """Refuse renders, made one after another, whose files do not fit on the disk."""
+    folder = folders.output_folder()
+    check_disk(in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    known = getattr(comfy.model_management, "is_oom", None)  # since 0.16; knows more kinds
+    return known(error) if known is not None else isinstance(error, comfy.model_management.OOM_EXCEPTION)
+
+
+def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseException:
+    """An error of the same class with remedies; ComfyUI unloads its models only for errors of that class."""
+    text = (
+        f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
+        "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
+        "episodic_frames."
+    )
+    if kept:
+        text += " Finished blocks are kept: with the same size and frames, queue again to go on."
     try:
-        return sample(render, plan, video, progress)
-    except BaseException as error:  # a cancel is no Exception in newer versions
-        progress.stopped()
-        if checks.is_out_of_memory(error):
-            raise checks.out_of_memory(error, needs, render.runs is not None) from error
-        raise
+        return type(error)(text)
+    except TypeError:  # an error class with other constructor arguments
+        return error

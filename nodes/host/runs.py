@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
+from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,21 @@ from ...headforcing_core.runs.takes import (
     write_label,
 )
 from . import folders, helpers, native_model
-from .pages import RefusedError, answering, guarded
+from .pages import RefusedError, route
 
 THUMBNAIL_PIXELS = 160  # of the longer side
 MOST_TITLE = 60  # letters
 
 
 def run_names() -> list[str]:
-    """Names of all stored runs for a list widget, the newest first."""
-    return [_label(video) for video in _videos()]
+    """Names of all stored runs that do not change while one is rendered, the newest first: size, prompt, name."""
+    runs = stored_videos(folders.runs_folder())
+    return [f"{run.about.get('size', '')} {run.about['prompts'][0][:60]} ({run.name})" for run in runs]
 
 
 def take_names() -> list[str]:
     """Names of all stored runs as a person reads them, the newest first."""
-    return list(map(take_name, _videos()))
+    return list(map(take_name, stored_videos(folders.runs_folder())))
 
 
 def take_name(take: StoredVideo) -> str:
@@ -50,7 +52,7 @@ def take_name(take: StoredVideo) -> str:
 
 
 def find_run(name: str) -> StoredVideo:
-    """The run of that name, in any of the forms that lists have had; HeadForcingError if there is none any more."""
+    """The run of that name, or of an item of the list; HeadForcingError if there is none any more."""
     if (video := _find(name)) is None:
         raise HeadForcingError(f"run: {name[:120]!r} is not in ComfyUI/output/head_forcing any more; choose another")
     return video
@@ -64,68 +66,40 @@ def finished_blocks(name: str) -> int:
 
 def to_latent(video: StoredVideo, latents: torch.Tensor) -> torch.Tensor:
     """Stored latents `[frames, 16, h, w]`, which are normalised for the model, in the scale of a LATENT."""
-    if not _is_wan(video):
-        return latents  # the toy world's are the same in a LATENT
     return _format(video).process_out(latents.transpose(0, 1)[None])[0].transpose(0, 1)
 
 
-def take_picture(take: StoredVideo, number: int) -> bytes | None:
-    """A thumbnail of a take as JPEG, see `runs.takes.thumbnail`; drawn with the colours of live previews."""
-    colours = _format(take) if _is_wan(take) else native_model.ToyLatentFormat()
-
-    def draw(latents: torch.Tensor) -> bytes:
-        drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
-        picture = drawer.decode_latent_to_preview(latents[None, :, None])
-        larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
-        data = io.BytesIO()
-        picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
-        return data.getvalue()
-
-    return thumbnail(take, number, draw)
-
-
-def _videos() -> list[StoredVideo]:
-    return stored_videos(folders.runs_folder())
-
-
 def _find(value: str) -> StoredVideo | None:
-    """The video that a widget's value means: its name alone, before the size and the prompt, or at the end."""
-    for video in _videos():
-        if value == video.name or value.startswith(f"{video.name} ") or value.endswith(f" ({video.name})"):
-            return video
-    return None
-
-
-def _is_wan(video: StoredVideo) -> bool:
-    return video.about.get("latent_format") in (WAN21.name, WAN22.name)
+    """The video that a widget's value means: its name alone, or at the end."""
+    name = value.rpartition(" (")[2].removesuffix(")")
+    return find_video(folders.runs_folder(), name)
 
 
 def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
-    """ComfyUI's latent format of a video of a Wan model."""
-    return getattr(comfy.latent_formats, video.about["latent_format"])()
+    """ComfyUI's latent format of a Wan model's video, else that of the toy world."""
+    name = video.about.get("latent_format")
+    return getattr(comfy.latent_formats, name)() if name in (WAN21.name, WAN22.name) else native_model.ToyLatentFormat()
 
 
-def _label(video: StoredVideo) -> str:
-    prompts = video.about.get("prompts") or [""]
-    return f"{video.name} {video.about.get('size', '')} {str(prompts[0])[:60]}"
-
-
-@guarded
-async def _takes(request: web.Request) -> web.Response:
-    try:
-        return web.json_response({"takes": await asyncio.to_thread(_list)})
-    except HeadForcingError as error:
-        raise RefusedError(500, str(error)) from error
-
-
-@guarded
-async def _picture(request: web.Request) -> web.Response:
+def _picture(query: Mapping[str, str]) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
-    name, number = request.query.get("run", ""), request.query.get("number", "")
-    picture = await asyncio.to_thread(_read, name, int(number)) if number in ("0", "1", "2", "3", "4") else None
+    number, picture = query.get("number", ""), None
+    with suppress(HeadForcingError):
+        take = find_video(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
+        picture = None if take is None else thumbnail(take, int(number), partial(_draw, _format(take)))
     if picture is None:
-        raise RefusedError(404, "there is no such picture")
+        raise RefusedError("there is no such picture", 404)
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
+
+
+def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> bytes:
+    """A latent frame as JPEG in the colours of live previews."""
+    drawer = latent_preview.Latent2RGBPreviewer(colours.latent_rgb_factors, colours.latent_rgb_factors_bias)
+    picture = drawer.decode_latent_to_preview(latents[None, :, None])
+    data = io.BytesIO()
+    larger = max(1, THUMBNAIL_PIXELS // max(picture.size))
+    picture.resize((picture.width * larger, picture.height * larger)).convert("RGB").save(data, "JPEG", quality=80)
+    return data.getvalue()
 
 
 def name_take(body: Any) -> dict[str, Any]:
@@ -136,13 +110,13 @@ def name_take(body: Any) -> dict[str, Any]:
     if isinstance(title, str):
         changed["title"] = " ".join(title.encode("utf-8", "ignore").decode().split())[:MOST_TITLE]
     write_label(video.folder, video.keys[-1], **changed)
-    return {"takes": _list()}
+    return _list()
 
 
 def delete_take(body: Any) -> dict[str, Any]:
     """Remove what is stored of the take `body["take"]`; blocks of other takes and all video files stay."""
     remove_take(_asked(body))
-    return {"takes": _list()}
+    return _list()
 
 
 def _asked(body: Any) -> StoredVideo:
@@ -154,9 +128,9 @@ def _asked(body: Any) -> StoredVideo:
     return video
 
 
-def _list() -> list[dict[str, Any]]:
-    takes = _videos()
-    return [_described(take, takes) for take in takes]
+def _list(_: Any = None) -> dict[str, Any]:
+    takes = stored_videos(folders.runs_folder())
+    return {"takes": [_described(take, takes) for take in takes]}
 
 
 def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
@@ -200,17 +174,9 @@ def link_file(folder: Path, key: str, path: Path) -> None:
         write_label(folder, key, file=folders.shown(path).label)
 
 
-def _read(name: str, number: int) -> bytes | None:
-    try:
-        take = find_video(folders.runs_folder(), name)
-        return None if take is None else take_picture(take, number)
-    except HeadForcingError:
-        return None
-
-
 ROUTES = (
-    web.get("/headforcing/takes", _takes),
-    web.get("/headforcing/takes/picture", _picture),
-    web.post("/headforcing/takes/label", answering(name_take)),
-    web.post("/headforcing/takes/delete", answering(delete_take)),
+    route("GET", "/headforcing/takes", _list),
+    route("GET", "/headforcing/takes/picture", _picture),
+    route("POST", "/headforcing/takes/label", name_take),
+    route("POST", "/headforcing/takes/delete", delete_take),
 )

@@ -1,9 +1,10 @@
-"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode video frames."""
+"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode what a video begins with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,13 +19,20 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
+from ...headforcing_core.names import DEFAULT_START_SECONDS
+from ...headforcing_core.render.options import RenderOptions
+from ...headforcing_core.render.start import Start, image_frames
+from ...headforcing_core.rollout.rows import Picture
+from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
+from ...headforcing_core.video.section import read_section
 from ...headforcing_core.video.stream import StreamingDecoder
 from ...headforcing_core.video.wan22 import Wan22Decoder
 from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, held_bytes, peak_bytes
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
-from . import folders
+from . import folders, helpers
+from .conditioning import node_of
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
@@ -48,12 +56,11 @@ class WanStreamingDecoder:
 
     def decode(self, latents: Tensor) -> Tensor:
         """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1."""
-        vae = self.vae
-        z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
-        with _current(vae.device):
-            out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
-        video_frames = torch.cat(out, dim=2) if isinstance(out, list) else out
-        return vae.process_output(video_frames.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
+        return _decoded(self.vae, latents, self._run)
+
+    def _run(self, z: Tensor) -> Tensor:
+        out = self.net.decoder(self.net.conv2(z), feat_cache=self._cache, feat_idx=[0])
+        return torch.cat(out, dim=2) if isinstance(out, list) else out
 
 
 class OverlapDecoder:
@@ -74,14 +81,19 @@ class OverlapDecoder:
 
     def decode(self, latents: Tensor) -> Tensor:
         joined = latents if self._before is None else torch.cat([self._before, latents])
-        z = joined.transpose(0, 1)[None].to(device=self.vae.device, dtype=self.vae.vae_dtype)
-        with _current(self.vae.device):
-            out = self.vae.first_stage_model.decode(z)
-        video_frames = self.vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
+        video_frames = _decoded(self.vae, joined, self.vae.first_stage_model.decode)
         if self._before is not None:
             video_frames = video_frames[-4 * len(latents) :]
         self._before = joined[-self.OVERLAP_FRAMES :]
         return video_frames
+
+
+def _decoded(vae: Any, latents: Tensor, network: Callable[[Tensor], Tensor]) -> Tensor:
+    """`[frames, 16, h, w]` -> `[video frames, H, W, 3]` in 0..1, by this part of a VAE's network."""
+    z = latents.transpose(0, 1)[None].to(device=vae.device, dtype=vae.vae_dtype)
+    with _current(vae.device):
+        out = network(z)
+    return vae.process_output(out.to(dtype=torch.float32, copy=True))[0].movedim(0, -1)
 
 
 def _current(device: torch.device) -> AbstractContextManager[Any]:
@@ -106,16 +118,13 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
 
 def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     """Bytes that a render's decoder takes, for latents of `(h, w)`."""
-    size, weights = (latent_size[0], latent_size[1]), int(vae.patcher.model_size())
-    if decoder_kind(vae) is WanStreamingDecoder:  # ComfyUI's own network takes less
+    size, weights, kind = (latent_size[0], latent_size[1]), int(vae.patcher.model_size()), decoder_kind(vae)
+    if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
         of = vae.vae_dtype, len(vae.first_stage_model.decoder.head[0].gamma), latent_format(vae.latent_channels)
         return DecoderMemory(weights, held_bytes(size, *of), peak_bytes(size, *of))
-    frames = CHUNK_FRAMES
-    if decoder_kind(vae) is OverlapDecoder:
-        frames += OverlapDecoder.OVERLAP_FRAMES
-    return DecoderMemory(
-        weights, peak=int(vae.memory_used_decode((1, vae.latent_channels, frames, *size), vae.vae_dtype))
-    )
+    frames = CHUNK_FRAMES + (OverlapDecoder.OVERLAP_FRAMES if kind is OverlapDecoder else 0)
+    shape = (1, vae.latent_channels, frames, *size)
+    return DecoderMemory(weights, peak=int(vae.memory_used_decode(shape, vae.vae_dtype)))
 
 
 def codec_of(vae: Any) -> FrameCodec:
@@ -226,3 +235,99 @@ def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[
     needed = decoder_memory(vae, latent_size).peak
     comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
     return codec_of(vae).decoder(restart_frames)
+
+
+# ------------------------------------------------------------------------------------- what a video begins with
+
+STARTS = ("start_frames", "start_image", "start_video")
+
+
+@dataclass(frozen=True)
+class Given:
+    """The start of a render.
+
+    Attributes:
+        latents: `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise.
+        key: as for `RenderJob.start_key`.
+        about: what it is, where it was encoded here.
+        notes: lines for the report.
+    """
+
+    latents: Tensor | None = None
+    key: str = ""
+    about: str = ""
+    notes: tuple[str, ...] = ()
+
+
+def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
+    """The one of `STARTS` that is connected, the others being None; `vae` is to encode it."""
+    connected = [name for name in STARTS if inputs[name] is not None]
+    if len(connected) > 1:
+        raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
+    if not connected:
+        return Given()
+    (name,), value = connected, inputs[connected[0]]
+    if name == "start_frames":
+        latents, dropped = _whole_blocks(value, options.schedule)
+        note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
+        return Given(latents, notes=(note,) if dropped else ())
+    size, schedule = (options.width, options.height), options.schedule
+    if name == "start_image":
+        instead = "connect a short video to start_video"
+        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
+        start = Start.image(one_image(value, name, f", or {instead}"), size, "the start image", frames)
+    else:  # the last seconds, of what *Video Slice* left of it
+        source, window = value.get_stream_source(), helpers.window_of(value)
+        seconds, frames, fps = DEFAULT_START_SECONDS, schedule.frames_per_block, schedule.latents.fps
+        start = Start(*read_section(source, size, seconds, "last", frames, window, fps))
+    _check_encoder(options, vae, name)
+    latents = vae.encode(start.video_frames).transpose(1, 2)
+    return Given(latents, start.key(codec_of(vae)), start.about, (f"starts with {start.about}",))
+
+
+def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[str, Picture]:
+    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds them."""
+    node, shown = node_of(positive), {}
+    for name, image in ({} if node is None else node.references).items():
+        _check_encoder(options, vae, "references")
+        size, frames = (options.width, options.height), options.schedule.frames_per_block
+        start = Start.image(image, size, f"the picture @{name}", frames)
+        shown[name] = Picture(vae.encode(start.video_frames)[0].transpose(0, 1), start.key(codec_of(vae)))
+    return shown
+
+
+def _whole_blocks(start_frames: dict[str, Any], schedule: Schedule) -> tuple[Tensor, int]:
+    """`[videos, frames, channels, h, w]` of a LATENT in whole blocks, and the number of latent frames dropped at its
+    end."""
+    latents, frames_per_block, kind = start_frames["samples"], schedule.frames_per_block, schedule.latents
+    if latents.ndim != 5 or latents.shape[1] != kind.channels or latents.shape[2] < frames_per_block:
+        raise HeadForcingError(
+            f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, h, w], of at least "
+            f"{frames_per_block} frames, got {list(latents.shape)}"
+        )
+    height, width = latents.shape[3] * kind.stride, latents.shape[4] * kind.stride
+    if height % kind.side_multiple or width % kind.side_multiple:
+        raise HeadForcingError(
+            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of "
+            f"{kind.side_multiple}"
+        )
+    dropped = latents.shape[2] % frames_per_block
+    return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
+
+
+def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
+    """Refuse to encode an input without the VAE of the model."""
+    if vae is None or is_draft(vae):
+        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
+        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
+    check_vae(vae, options.schedule.latents)
+
+
+def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
+    """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
+    if len(images) != 1:
+        raise HeadForcingError(
+            f"{name}: expected one image, got {len(images)}; choose one (Get Image from Batch){instead}"
+        )
+    picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
+    return picture.float().cpu()

@@ -10,8 +10,7 @@ const POLL_MS = 300;
 const WIDTH = 380; // of a new node, in which a row of pictures fits
 
 /** The take that a value of the widget means, in any of the forms that lists have had. */
-const takeOf = (value) =>
-  takes.find(({ name }) => value === name || value.startsWith(`${name} `) || value.endsWith(` (${name})`));
+const takeOf = (value) => takes.find(({ name }) => value === name || value.endsWith(` (${name})`));
 
 /** Show the entries of a combo widget as people read them; its values stay what they are. */
 function label(combo) {

@@ -26,9 +26,8 @@ from ...headforcing_core.head_profiles.agreement import describe_profile
 from ...headforcing_core.head_profiles.profile import HeadProfile, classify
 from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
-from ...headforcing_core.names import BUDGETS
+from ...headforcing_core.names import BUDGETS, versions
 from ...headforcing_core.render.family import with_family
-from ...headforcing_core.versions import versions
 from ..rows import Row, Shuffles
 from ..videos import MAX_VIDEOS, Scores, load_metrics
 from .claims import ADDED_ROWS, OURS, PAPERS_ROWS, RETURN_RULE, RULE, lines_of, measured_rows, named_rows

@@ -34,7 +34,9 @@ def counted(monkeypatch):
     def measured(judge, job):
         made.append(job.key)
         layout = random.Random(job.key).uniform(0.1, 0.3) + 0.6 * (not job.row.label.startswith("memory heads"))
-        return {"layout": layout, "identity": None if job.number % 2 else 1.0, "place_error": 2.0}
+        unmarked = job.number % 2 and job.row.label.startswith("Head Forcing")
+        numbers = {"layout": layout, "identity": None if unmarked else 1.0, "identity_by_chance": 0.0}
+        return numbers | {"place_error": 2.0}
 
     monkeypatch.setattr(rooms, "measured", measured)
     return made
@@ -49,7 +51,8 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
     rows = {row["label"]: row for row in stored["rows"]}
     assert all(len(row["videos"]["layout"]) == 3 for row in rows.values())
     assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
-    assert rows["Head Forcing"]["videos"]["identity"] == [1.0, None, 1.0]
+    told = [rows[row]["videos"]["identity"] for row in ("Head Forcing", "window of 9, re-encoded", "rendered")]
+    assert told == [[1.0, None, 1.0], [1.0, None, 1.0], [1.0, 1.0, 1.0]], "left out of all rows of a model"
     again = read_answer(tables.ROOMS_TABLES["h3"].question, stored)
     assert again.text() == (tmp_path / "h3.md").read_text().rstrip()
     assert {**again.to_dict(), "weights": stored["weights"]} == stored, "means of shuffles are not rounded"

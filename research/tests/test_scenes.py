@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, check_prompt, split_words
+from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, advice, split_words
 from headforcing.headforcing_core.demo.words import CHOICES, Look
 from headforcing.research.rooms.detector import camera_words, label, mark_of, sightings
 from headforcing.research.rooms.scenes import CLOCK, camera_path, looks_of_frames, render
@@ -39,7 +39,7 @@ def test_a_prompt_is_parsed_to_its_look_and_other_text_is_refused():
     for camera in CHOICES["camera"]:
         look = replace(Look.draw(rng), camera=camera)
         assert Look.parse(look.prompt) == look
-        assert len(split_words(look.prompt)) <= TEXT_LEN and check_prompt(look.prompt) == []
+        assert len(split_words(look.prompt)) <= TEXT_LEN and advice(look.prompt) is None
     for prompt in ("a red ball", "a red ball gliding in the teal velvet room", "a dog"):
         with pytest.raises(ValueError, match="world of rooms"):
             Look.parse(prompt)

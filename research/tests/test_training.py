@@ -309,10 +309,11 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     # the first distillation of a process can round differently from all later ones
     whole.file("student").unlink()
     rooms_stages.distill(Run(whole, Workers()))
-    keep, stops = Checkpoint.save, 0
+    keep, stops, kept = Checkpoint.save, 0, {}
 
-    def stop(checkpoint, *state):
-        keep(checkpoint, *state)
+    def stop(checkpoint, step, state):
+        kept[checkpoint.stage] = set(state)
+        keep(checkpoint, step, state)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Checkpoint, "save", stop)
@@ -323,6 +324,7 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
         except KeyboardInterrupt:
             stops += 1
     assert stops == 6 and not list(parts.out.glob("*.pt"))
+    assert kept["student"] == {"student", "optimizer", "average", "recent", "fake", "fake_optimizer"}
     for name in ("autoencoder", "base", "student"):
         one, other = (load_file(run.file(name)) for run in (whole, parts))
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name

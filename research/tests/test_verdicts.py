@@ -41,6 +41,8 @@ def test_the_gate_needs_student_and_base():
         (around(0.12), 0.10, 0.10, SUPPORTS),
         (around(0.08), 0.10, 0.10, REFUTES),
         (around(0.10), 0.10, 0.10, UNDECIDED),
+        (around(0.11, 0.4), 0.10, 0.10, UNDECIDED),  # the mean is above the bound, its interval is not
+        (around(0.09, 0.4), 0.10, 0.10, UNDECIDED),
         ([0.125] * 64, 0.125, 0.125, UNDECIDED),  # a bound that is met is not passed
         (around(0.02), 0.05, 0.0, UNDECIDED),
         (around(-0.02), 0.05, 0.0, REFUTES),

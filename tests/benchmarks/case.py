@@ -14,8 +14,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.noise import SeededNoise
-from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
+from headforcing.headforcing_core.rollout.rows import Script, SeededNoise, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import schedule
 from torch import Tensor
 

@@ -46,5 +46,4 @@ for part in "$@"; do
         [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     fi
 done
-[ -f "$out/results.json" ] && "$python" "$root/tests/benchmarks/plot.py" "$out/results.json"
 exit $status

@@ -42,15 +42,12 @@ def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServ
     yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
-@pytest.fixture(scope="session")
-def server_to_kill(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServer]:
-    yield from _server(NEWEST, tmp_path_factory)
-
-
 @pytest.fixture
-def comfy_to_kill(server_to_kill: ComfyServer) -> ComfyServer:
-    """A running ComfyUI of the newest tested version that a test may stop and start again."""
-    return server_to_kill if server_to_kill.is_running else server_to_kill.start()
+def comfy_to_kill(comfy: ComfyServer) -> Iterator[ComfyServer]:
+    """The newest version, which a test may stop and start again."""
+    yield comfy
+    if not comfy.is_running:
+        comfy.start()
 
 
 @pytest.fixture(scope="session", params=SERVERS)
@@ -73,9 +70,9 @@ def comfy_install(request: pytest.FixtureRequest) -> ComfyInstall:
 
 @pytest.fixture
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
-    """A page of the editor. The parameter names the server, `comfy` without one, and may add ", Nodes 2.0"."""
-    server, _, renderer = getattr(request, "param", "comfy").partition(", ")
-    with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), any_source=True) as page:
+    """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one it is the newest."""
+    server, _, renderer = getattr(request, "param", "comfy_latest, Nodes 2.0").partition(", ")
+    with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), size=(1600, 1200), any_source=True) as page:
         yield page
 
 

@@ -1,17 +1,13 @@
-"""A story that is changed while ComfyUI renders it: over the route, and with the button in a browser."""
+"""A story that is changed over the route while ComfyUI renders it."""
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
 import torch
-from comfy_browser import Browser, of_node, of_widget
+from comfy_browser import of_node, of_widget
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, node, opened, queued, saved_latents, text_of
 from comfy_harness import ComfyServer
-from workflow_blueprint import NAME as BLUEPRINT
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 CUBE = "a blue cube bouncing in the teal plain room"
@@ -182,151 +178,9 @@ def test_prompts_of_another_node_cannot_be_changed(comfy: ComfyServer):
     assert "come from another node than Prompt Timeline" in answers[-1]
 
 
-def test_the_route_refuses_other_sites_and_long_bodies(comfy: ComfyServer):
-    body = {"client_id": "a", "prompt_id": "b", "node_id": "c", "text": TOLD}
-    idle = (400, {"error": "no render of this story is running; press Run to render it"})
-    assert tell(comfy, body) == idle
-    assert tell(comfy, body, Origin="http://elsewhere.example", Sec_Fetch_Site="cross-site")[0] == 403
-    assert tell(comfy, b'"' + b"a" * (5 << 20) + b'"')[0] == 413
-    assert tell(comfy, b"{")[0] == tell(comfy, [])[0] == 400
-
-
 def test_a_batch_goes_on_with_the_changed_story(comfy: ComfyServer):
     graph = story_graph(PLANNED, 63, batch_size=2)
     teller = Teller(comfy, TOLD)
     made = saved_latents(comfy, queued(comfy, graph, on_event=teller))
     assert teller.answers[0][0] == 200
     assert torch.equal(made, saved_latents(comfy, queued(comfy, story_graph(TOLD, 63, batch_size=2, resume=False))))
-
-
-# ---------------------------------------------------------------------------------------------------- in a browser
-
-PROMPTS = [BALL, CROSS, CUBE, "a green cone", "a pink star", "a white ball in the navy room"]
-COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
-
-
-def six_prompts(fifth: str = PROMPTS[4]) -> str:
-    texts = [*PROMPTS[:4], fifth, PROMPTS[5]]
-    return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
-
-
-def rendered(browser: Browser, during: Callable[[], None] = lambda: None) -> str:
-    """Press Run and return the report."""
-    before = len(browser.server.get_json("/history"))
-    browser.queue()
-    during()
-    assert browser.wait_done() == "success"
-    while len(history := list(browser.server.get_json("/history").values())) == before:
-        browser.page.wait_for_timeout(50)
-    texts = [text for output in history[-1]["outputs"].values() for text in output.get("text", [])]
-    return next(text for text in texts if "latent frames" in text)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy, Nodes 2.0"], indirect=True)
-def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
-    """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
-    page, server = browser.page, browser.server
-    browser.load_workflow(FOLDER / "demo.json")
-
-    def sent() -> set[str]:
-        nodes = browser.api_prompt().values()
-        return set(next(node for node in nodes if node["class_type"] == "HeadForcingPromptTimeline")["inputs"])
-
-    before, inputs = browser.widgets("HeadForcingPromptTimeline"), sent()
-    assert "live_story" not in inputs
-    saved = page.evaluate(f"{NODE}.serialize().widgets_values")
-    height = page.evaluate(f"{NODE}.size[1]")
-    browser.write("PromptTimeline", prompts=six_prompts(), seconds=30)
-    browser.write("Sampler", seed=71 + (server.install.version == "0.30.0"))
-    button, status = page.locator(".hf-live-story input"), page.locator(".hf-live-story [role=status]")
-    assert not button.is_visible(), "nothing is rendered"
-
-    def change() -> None:
-        page.wait_for_function("window.__steps >= 4 * 20")
-        browser.write("PromptTimeline", prompts=six_prompts("a green ball"))
-        browser.look_at(NODE, top=60)
-        button.click()
-        page.wait_for_function(
-            "document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')"
-        )
-        assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
-        begun = page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join()")
-        assert begun in [",".join(["true"] * count + ["false"] * (6 - count)) for count in (3, 4, 5, 6)]
-        assert page.evaluate("parseFloat(document.querySelector('.hf-rendered').style.width)") > 40
-        if shots := os.environ.get("HEADFORCING_SHOTS"):
-            browser.screenshot(Path(shots) / f"live-{server.install.version}.png")
-
-    page.evaluate(COUNT_STEPS)
-    report = rendered(browser, change)
-    page.wait_for_function("document.querySelector('.hf-live-story').hidden")
-    assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
-    assert "a green ball\n" in report and "a pink star" not in report
-    assert "reused 41 blocks of an earlier render" in rendered(browser)
-
-    # nothing of the button is saved or sent, and the node is as high as it was
-    assert browser.widgets("HeadForcingPromptTimeline").keys() == before.keys()
-    assert sent() == inputs
-    assert len(page.evaluate(f"{NODE}.serialize().widgets_values")) == len(saved)
-    assert abs(page.evaluate(f"{NODE}.size[1]") - height) <= 12
-    assert browser.page_errors == []
-
-
-# tells the page that the story of a node is rendered, keeps what the button sends, and answers as the server would
-RENDERS = """() => {
-  window.__sent = [];
-  const ask = app.api.fetchApi;
-  app.api.fetchApi = (route, options) => {
-    if (route !== "/headforcing/story") return ask.call(app.api, route, options);
-    window.__sent.push(JSON.parse(options.body));
-    return Promise.resolve({ json: () => ({ time: "0:05", block: 8, blocks: 10 }) });
-  };
-  window.__renders = (node_id) => {
-    const detail = { running: true, prompt_id: "a", node_id, workflow: "" };
-    app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
-  };
-}"""
-
-
-@pytest.mark.slow
-def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(comfy_floor: ComfyServer):
-    """Inside a subgraph the widgets of inputs that are shown outside keep old values."""
-    with Browser(comfy_floor) as browser:
-        page = browser.page
-        page.evaluate(RENDERS)
-        browser.load_workflow(FOLDER / "demo.json")
-        page.evaluate(f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({NODE}.id)); }}")
-        browser.look_at(NODE, top=60)
-        page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
-        page.locator(".hf-bar").nth(0).focus()
-        page.keyboard.press("Enter")
-        page.keyboard.type("a blue star")
-        page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
-        page.wait_for_function("window.__sent.length === 1")
-        told = page.evaluate("window.__sent[0]")
-        assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"
-        assert {"seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor"} < set(told)
-
-        # a length from another node is not this node's to tell
-        page.evaluate(
-            f"""() => {{
-              const node = {NODE}, source = LiteGraph.createNode("PrimitiveFloat");
-              app.graph.add(source);
-              source.connect(0, node, node.inputs.findIndex((input) => input.name === "seconds"));
-              document.querySelector(".hf-live-story input").click();
-            }}"""
-        )
-        page.wait_for_function("window.__sent.length === 2")
-        assert set(told) - set(page.evaluate("window.__sent[1]")) == {"seconds"}
-
-        browser.load_workflow(FOLDER.parent / "subgraphs" / f"{BLUEPRINT}.json")
-        shown = """() => {
-          const [outer] = app.graph.nodes;
-          const inner = outer.subgraph.nodes.find((node) => node.type === "HeadForcingPromptTimeline");
-          window.__renders(`${outer.id}:${inner.id}`);
-          const { element } = inner.widgets.find((widget) => widget.name === "live_story");
-          const button = element.querySelector(".hf-live-story");
-          return [inner.inputs.find((input) => input.name === "prompts").link != null, !button.hidden];
-        }"""
-        assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
-        assert browser.page_errors == []

@@ -24,7 +24,7 @@ def found(request: pytest.FixtureRequest) -> dict[str, Any]:
     out = run_in_comfy(installed(request.param), PROGRAM, *some)
     found = json.loads(out.strip().splitlines()[-1])
     assert found["base"] == (request.param == FLOOR), "both classes of a cancel are tested"
-    assert len(of_kind(found["results"], "cancel")) == (3 if some else 9 + 4)
+    assert len(of_kind(found["results"], "cancel")) == (3 if some else 9 + 2)
     return found["results"]
 
 

@@ -78,15 +78,6 @@ def test_a_size_of_zero_is_that_of_the_model_and_native_sampling_gives_the_same_
     assert torch.equal(*made) and made[0].shape == (1, 48, 16, 4, 6)
 
 
-def test_the_timeline_shows_the_blocks_and_shots_of_the_chosen_family(longlive2: ComfyServer):
-    demo = node("HeadForcingLoadDemo")
-    for family, starts, switch in (("self_forcing", "0:02.062", ""), ("longlive2", "0:02.541", "re-anchor")):
-        story = node("HeadForcingPromptTimeline", clip=["demo", 1], prompts="a | b", seconds=4.4, model_family=family)
-        graph = {"demo": demo, "story": story, "table": node("PreviewAny", source=["story", 1])}
-        (table,) = queued(longlive2, graph).outputs["table"]["text"]
-        assert starts in table and switch in table, table
-
-
 def test_the_sampler_reads_a_timeline_for_its_own_model_and_says_where_the_node_shows_another(longlive2: ComfyServer):
     graph = demo_graph() | {"latents": node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/family")}
     del graph["video"]

@@ -1,36 +1,20 @@
-"""The player on the sampler, in real browsers: frontends of 0.3.75 and 0.30.0 and the newest, in both renderers."""
+"""The player on the sampler, in the browser; that it plays while it grows in the oldest frontend, too."""
 
 import json
 import re
 from pathlib import Path
-from typing import Any
 
-import av
 import pytest
-import torch
 from comfy_browser import Browser
 from comfy_graphs import (
     BALL,
     CROSS,
-    UNET,
-    Graph,
-    changed,
-    failed,
     growing_graph,
-    node,
-    queued,
-    sampled,
-    saved_latents,
-    tiny_graph,
 )
 from comfy_harness import ComfyServer
-from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
-from safetensors.torch import save_file
-from websockets.sync.client import connect
 
-pytestmark = pytest.mark.comfy
+pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
-DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
 
 _SAMPLER = "app.graph.nodes.find((node) => node.type === 'HeadForcingSampler')"
 _PLAYER = f"{_SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild"
@@ -107,21 +91,14 @@ def text_of(editor: Browser) -> str:
     return editor.page.evaluate(f"({_PLAYER})?.firstChild.textContent ?? ''")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("fixture", "nodes_2"), [("comfy_floor", False), ("comfy_latest", False), ("comfy_latest", True)]
-)
-@pytest.mark.repeat("comfy_latest-False")
-def test_the_video_plays_in_the_node_while_it_grows(request: pytest.FixtureRequest, fixture: str, nodes_2: bool):
-    with Browser(request.getfixturevalue(fixture), any_source=True, vue_nodes=nodes_2) as editor:
-        check_playing(editor, nodes_2)
-
-
-def check_playing(editor: Browser, nodes_2: bool) -> None:
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_than_before(browser: Browser):
+    editor = browser
     editor.page.evaluate(_COUNT_LISTENERS)
-    editor.load_api(growing_graph(f"player/{nodes_2}", 12.0, seed=100 + nodes_2))
-    values, prompt = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]
+    editor.load_api(growing_graph("player/grows", 12.0, seed=100))
+    values, prompt, heap = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"], editor.heap_bytes()
     grew, finished = watched(editor)
+    assert editor.heap_bytes() - heap < 4e6
     durations = [duration for duration, _ in grew]
     assert durations == sorted(durations) and len(set(durations)) > 2
     assert 2 * durations[0] < durations[-1] <= 12.2
@@ -129,7 +106,7 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     assert finished[0][0] == pytest.approx(12, abs=0.05)
     assert abs(finished[0][1] - grew[-1][1]) < 4, "it goes on where it was"
 
-    assert text_of(editor).startswith(f"wrote output/player/{nodes_2}_00001_.mp4 - 17 blocks in 0:")
+    assert text_of(editor).startswith("wrote output/player/grows_00001_.mp4 - 17 blocks in 0:")
     assert editor.page.evaluate("window.__listeners") == 2, "none for every piece of the file"
     assert editor.page.locator("video").count() == 1, "the frontend shows no second one"
     assert editor.page.get_by_label("Video of Head Forcing Sampler").count() == 1
@@ -140,17 +117,15 @@ def check_playing(editor: Browser, nodes_2: bool) -> None:
     )
     box = editor.page.locator("video").bounding_box()
     assert box and min(box["width"], box["height"]) > 100
+    editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 10.5; }}")
+    editor.page.wait_for_function(f"{_VIDEO}.currentTime > 11.7")
     assert editor.page_errors == []
 
 
-@pytest.mark.slow
-def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(comfy_latest: ComfyServer):
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(browser: Browser):
     """A sampler dragged onto the canvas, Run, Cancel, Run."""
-    with Browser(comfy_latest, any_source=True) as editor:
-        check_going_on(editor)
-
-
-def check_going_on(editor: Browser) -> None:
+    editor = browser
     editor.load_api(growing_graph("unused/v", 30.0, prompts=CROSS))
     editor.page.evaluate(
         """() => {
@@ -188,29 +163,10 @@ def check_going_on(editor: Browser) -> None:
     assert editor.page_errors == []
 
 
-@pytest.mark.slow
-def test_the_demo_workflow_plays_to_its_end_and_the_page_holds_no_more_than_before(comfy_latest: ComfyServer):
-    """Open the file, press Run, watch."""
-    with Browser(comfy_latest, any_source=True) as editor:
-        editor.load_workflow(DEMO)
-        heap = editor.heap_bytes()
-        grew, finished = watched(editor)
-        assert editor.heap_bytes() - heap < 4e6
-        assert grew[0][0] < 30 < grew[-1][0] and finished[0][0] == pytest.approx(60, abs=0.1)
-        editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 58.5; }}")
-        editor.page.wait_for_function(f"{_VIDEO}.currentTime > 59.7")
-        assert editor.page_errors == []
-    file = max((comfy_latest.output_dir / "video").glob("demo_0*"), key=lambda path: path.stat().st_mtime)
-    with av.open(str(file)) as container:
-        assert {"workflow", "prompt"} <= set(container.metadata)
-        assert container.streams.video[0].frames == 960
-
-
-@pytest.mark.slow
-def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(comfy: ComfyServer):
+def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(comfy_latest: ComfyServer):
     """--disable-api-nodes forbids media that a page makes itself: the video comes when it is finished."""
-    with Browser(comfy) as editor:
-        editor.load_api(growing_graph("player/forbidden", 60.0, seed=102))
+    with Browser(comfy_latest) as editor:
+        editor.load_api(growing_graph("player/forbidden", 36.0, seed=102))
         editor.page.evaluate(_WATCH)
         editor.queue()
         editor.page.wait_for_function(f"/block [3-9]/.test(({_PLAYER})?.firstChild.textContent)")
@@ -221,69 +177,60 @@ def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes
         editor.page.reload(wait_until="domcontentloaded")
         back = f"window.app?.graph && ({_PLAYER})?.firstChild.textContent.startsWith('block')"
         editor.page.wait_for_function(back)
-        editor.page.wait_for_function(f"{_VIDEO}.duration > 59")
+        editor.page.wait_for_function(f"{_VIDEO}.duration > 35")
 
 
-@pytest.mark.slow
-def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(comfy: ComfyServer):
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finished(browser: Browser):
     """Two workflows whose samplers have one id, and a run whose results ComfyUI has already."""
-    with Browser(comfy) as editor:
-        page, graphs = editor.page, {}
-        for name, seed in (("a", 110), ("b", 111)):
-            editor.load_api(growing_graph(f"player/of_{name}", 1.5, seed=seed, prompts=CROSS))
-            graphs[name] = page.evaluate("(id) => ({ ...app.graph.serialize(), id })", _ids(name))
+    editor, page, graphs = browser, browser.page, {}
+    for name, seed in (("a", 110), ("b", 111)):
+        editor.load_api(growing_graph(f"player/of_{name}", 1.5, seed=seed, prompts=CROSS))
+        graphs[name] = page.evaluate("(id) => ({ ...app.graph.serialize(), id })", _ids(name))
 
-        def load(name: str) -> None:
-            page.evaluate("(graph) => app.loadGraphData(graph)", graphs[name])
-            assert page.evaluate("app.graph.id") == _ids(name)
+    def load(name: str) -> None:
+        page.evaluate("(graph) => app.loadGraphData(graph)", graphs[name])
+        assert page.evaluate("app.graph.id") == _ids(name)
 
-        def shows(file: str) -> None:
-            there = f"(file) => ({_PLAYER})?.firstChild.textContent.includes(file) && ({_VIDEO}).src.includes(file)"
-            page.wait_for_function(there, arg=file)
+    def shows(file: str) -> None:
+        there = f"(file) => ({_PLAYER})?.firstChild.textContent.includes(file) && ({_VIDEO}).src.includes(file)"
+        page.wait_for_function(there, arg=file)
 
-        load("a")
-        editor.queue()
-        page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
-        load("b")  # while the other renders
-        assert editor.wait_done() == "success"
-        page.wait_for_timeout(300)
-        assert page.evaluate(f"({_PLAYER}) === undefined"), "it is no render of this workflow"
-        load("a")
-        shows("of_a_00001_")
-        load("b")
-        editor.queue()
-        assert editor.wait_done() == "success"
-        shows("of_b_00001_")
-        load("a")
-        page.evaluate(f"() => {{ {_SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = 112; }}")
-        graphs["a"] = page.evaluate("app.graph.serialize()")
-        editor.queue()
-        assert editor.wait_done() == "success"
-        shows("of_a_00002_")
-        load("b")
-        shows("of_b_00001_")
-        load("a")
-        editor.queue()  # nothing has changed
-        assert editor.wait_done() == "success"
-        shows("of_a_00002_")
-        load("b")
-        shows("of_b_00001_")
-        assert editor.page_errors == []
-        assert editor.blocked == [], "the pack asked another machine for something"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("fixture", "nodes_2"), [("comfy", False), ("comfy_latest", True)])
-@pytest.mark.repeat("comfy-False")
-def test_a_scene_is_rendered_alone_and_with_what_is_before_it(
-    request: pytest.FixtureRequest, fixture: str, nodes_2: bool, tmp_path_factory: pytest.TempPathFactory
-):
-    with Browser(request.getfixturevalue(fixture), any_source=True, vue_nodes=nodes_2, size=(1600, 1200)) as editor:
-        check_parts(editor, 120 + nodes_2, tmp_path_factory.getbasetemp() / f"parts-{nodes_2}.png")
+    load("a")
+    editor.queue()
+    page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
+    load("b")  # while the other renders
+    assert editor.wait_done() == "success"
+    page.wait_for_timeout(300)
+    assert page.evaluate(f"({_PLAYER}) === undefined"), "it is no render of this workflow"
+    load("a")
+    shows("of_a_00001_")
+    load("b")
+    editor.queue()
+    assert editor.wait_done() == "success"
+    shows("of_b_00001_")
+    load("a")
+    page.evaluate(f"() => {{ {_SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = 112; }}")
+    graphs["a"] = page.evaluate("app.graph.serialize()")
+    editor.queue()
+    assert editor.wait_done() == "success"
+    shows("of_a_00002_")
+    load("b")
+    shows("of_b_00001_")
+    load("a")
+    editor.queue()  # nothing has changed
+    assert editor.wait_done() == "success"
+    shows("of_a_00002_")
+    load("b")
+    shows("of_b_00001_")
+    assert editor.page_errors == []
+    others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]  # which the frontend asks itself
+    assert others == [], "the pack asked another machine for something"
 
 
-def check_parts(editor: Browser, seed: int, picture: Path) -> None:
+def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
     """Three scenes over 17 blocks, of which the second one has the blocks 6 to 10."""
+    editor, seed = browser, 121
     page, story = editor.page, f"0:00 {BALL}\n0:04 {CROSS}\n0:08 {BALL} again"
     graph = growing_graph(f"player/part_{seed}", 12.0, seed=seed, prompts=story)
     editor.load_api(graph)
@@ -314,7 +261,6 @@ def check_parts(editor: Browser, seed: int, picture: Path) -> None:
     page.evaluate(f"() => {{ const video = {_VIDEO}; video.pause(); video.currentTime = 1.5; }}")
     page.wait_for_function("document.querySelectorAll('.hf-bar')[1].classList.contains('hf-playing')")
     page.locator(".hf-bar").nth(1).click(position={"x": 60, "y": 20})
-    editor.screenshot(picture)
 
     page.evaluate(_PUT_PROMPTS, story)
     assert (editor.api_prompt(), page.evaluate(_NODES)) == (prompt, workflow)
@@ -330,94 +276,6 @@ def _has_seed(note: Path, seed: int) -> bool:
     return json.loads(note.read_text(encoding="utf-8"))["about"]["seed"] == seed
 
 
-def test_a_draft_is_smaller_decoded_by_a_tiny_decoder_and_leaves_the_blocks_of_the_video(tiny: ComfyServer):
-    torch.manual_seed(0)
-    weights = {name: torch.randn_like(t) * t[0].numel() ** -0.5 for name, t in TinyDecoder().state_dict().items()}
-    save_file(weights, tiny.model_path("vae_approx", "lighttaew2_1.safetensors"))
-    graph = tiny_graph(UNET, seed=130, vae=["vae", 0], filename_prefix="player/tiny")
-    graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
-    latents = sampled(tiny, graph)
-    stored = {path: path.read_bytes() for path in tiny.output_dir.glob("head_forcing/*/block-*")}
-    draft = queued(tiny, changed(graph, "sampler", draft=True))
-    assert saved_latents(tiny, draft).shape == (1, 16, 6, 2, 4), "32x16 of 80x48"
-    with av.open(str(tiny.output_dir / "player" / "tiny_draft_00001_.mp4")) as file:
-        assert (file.streams.video[0].width, file.streams.video[0].height) == (32, 16)
-    assert {path: path.read_bytes() for path in stored} == stored
-    (take, *_) = tiny.get_json("/headforcing/takes")["takes"]
-    assert (take["draft"], take["size"], take["file"]["filename"]) == (True, "32x16", "tiny_draft_00001_.mp4")
-    again = queued(tiny, changed(graph, "sampler", filename_prefix="player/again"))
-    assert torch.equal(saved_latents(tiny, again), latents) and "reused 2 blocks" in again.outputs["report"]["text"][0]
-    failed(tiny, changed(graph, "sampler", until_seconds="soon"), "a time must be a number of seconds")
-    failed(tiny, changed(graph, "sampler", from_seconds=-1, until_seconds=2), "a time must be a number of seconds")
-
-
 def _ids(name: str) -> str:
     """The id of a workflow."""
     return f"{name * 8}-0000-4000-8000-000000000000"
-
-
-def registered(server: ComfyServer, client: str, grows: str = "true", workflow: str = "") -> list[dict[str, Any]]:
-    told = server.get_json(f"/headforcing/renders?client={client}&grows={grows}&workflow={workflow}")
-    return [about for event, about in told if event == "head_forcing.progress"]
-
-
-def heard(server: ComfyServer, socket: Any, client: str, graph: Graph, name: str, workflow: str) -> tuple[list, Any]:
-    """Queue a graph of that workflow; its messages up to the output of the node of that name, and that output."""
-    extra = {"extra_pnginfo": {"workflow": {"id": workflow, "nodes": []}}}
-    _, answer = server.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
-    messages = []
-    while True:
-        data = socket.recv(timeout=60)
-        assert isinstance(data, str), "neither ComfyUI's preview nor its text"
-        event = json.loads(data)
-        if event["type"] == "head_forcing.progress":
-            assert event["data"]["prompt_id"] == answer["prompt_id"]
-            messages.append(event["data"])
-        elif event["type"] == "executed" and event["data"]["node"] == name:
-            return messages, event["data"]["output"]
-
-
-def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer):
-    """What the script in the browser relies on; a script without a player gets ComfyUI's own, see test_nodes_stream."""
-    client, graph = "a-player", growing_graph("player/raw", 6.0, seed=103)
-    methods = {"methods": "longlive", "width": 64, "height": 64, "seconds": 0.5, "seed": 3}
-    links = {"model": ["demo", 0], "positive": ["timeline", 0], "vae": ["demo", 2], "filename_prefix": "player/two"}
-    compare = {name: growing_graph("", 0.5)[name] for name in ("demo", "timeline")}
-    compare = changed(compare, "timeline", prompts=CROSS)
-    compare["sampler"] = node("HeadForcingCompareMethods", **methods | links)
-    address = f"ws://127.0.0.1:{both.port}/ws?clientId="
-    with (
-        connect(address + client, max_size=None, proxy=None) as asked,
-        connect(address + "other", max_size=None, proxy=None) as other,
-    ):
-        asked.recv(timeout=10)
-        assert registered(both, client) == []
-        assert registered(both, "other") == []
-        messages, output = heard(both, asked, client, graph, "sampler", "the-graph")
-        others, grid = heard(both, asked, client, compare, "sampler", "another-graph")
-        for _ in range(100):
-            try:
-                assert "head_forcing" not in str(other.recv(timeout=0.2))
-            except TimeoutError:
-                break
-        told = [registered(both, client, workflow=each) for each in ("the-graph", "another-graph", "a-third")]
-    assert {(message["node"], message["workflow"]) for message in messages} == {("sampler", "the-graph")}
-    sizes = [message["video"]["bytes"] for message in messages if message["state"] == "running"]
-    assert sizes == sorted(sizes) and sizes[0] == 0 < sizes[-1]
-    shown = [message for message in messages if "preview" in message]
-    assert shown and all(message["video"]["bytes"] == 0 for message in shown), "a preview until there is a video"
-    assert any("prompt 1: a red ball bouncing in the teal… - " in message["text"] for message in messages)
-    assert messages[-1]["state"] == "done" and messages[-1]["text"].startswith("wrote output/player/raw_00001_.mp4")
-    assert output == {"video": [{"filename": "raw_00001_.mp4", "subfolder": "player", "type": "output"}]}
-    assert messages[-1]["files"] == output["video"], "a page that shows another workflow keeps them"
-
-    # the same node of another workflow
-    assert {(message["node"], message["workflow"]) for message in others} == {("sampler", "another-graph")}
-    assert others[-1]["state"] == "done" and others[-1]["files"] == grid["video"]
-    assert told == [[messages[-1]], [others[-1]], []], "what a page that opens the workflow is told"
-
-
-@pytest.mark.parametrize("client", ["", "nobody", "x" * 5000, "a%00b"])
-def test_only_connected_editors_can_register(comfy_server: ComfyServer, client: str):
-    with pytest.raises(OSError, match="40[03]"):
-        registered(comfy_server, client)

@@ -1,6 +1,8 @@
-"""What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error."""
+"""What pages show of renders: after a tab was closed, in two tabs, after the server was killed, after an error, and the
+button that changes the story of a running render."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +10,10 @@ import av
 import pytest
 from comfy_browser import Browser, of_node, of_widget
 from comfy_graphs import BALL, CROSS, Graph, changed, demo_graph, growing_graph
-from comfy_harness import ComfyServer
 from playwright.sync_api import Page
+from workflow_blueprint import NAME as BLUEPRINT
+
+pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 ID = "aaaaaaaa-1111-4000-8000-000000000000"
@@ -18,7 +22,6 @@ PLAYER = f"{SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.elemen
 SAYS = f"(({PLAYER})?.firstChild.textContent ?? '')"
 STORY_STATUS = "(document.querySelector('.hf-live-story [role=status]')?.textContent ?? '')"
 BUTTON = "document.querySelector('.hf-live-story input')"
-BOTH = pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 
 
 def as_workflow(browser: Browser, graph: Graph) -> dict[str, Any]:
@@ -36,9 +39,6 @@ def waits(page: Page, script: str, arg: Any = None) -> None:
     page.wait_for_function(script, arg=arg)
 
 
-@BOTH
-@pytest.mark.repeat("comfy]")
-@pytest.mark.slow
 def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Browser):
     """The tab that queued it is closed; two others then show the same render, and the later edit is kept."""
     first = f"0:00 {BALL}\n9:40 {BALL}"
@@ -78,32 +78,27 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     assert browser.page_errors == []
 
 
-@pytest.mark.slow
-def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(comfy_to_kill: ComfyServer):
-    server = comfy_to_kill
-    with Browser(server) as browser:
-        page = browser.page
-        load(page, as_workflow(browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
-        browser.look_at(TIMELINE, top=60)
-        browser.queue()
-        waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.parentNode.hidden")
-        server.stop()
-        page.locator(".hf-bar").nth(1).focus()
-        page.keyboard.press("ArrowRight")
-        waits(page, "document.querySelector('.hf-status').textContent.includes('waits for it')")
-        page.keyboard.press("ArrowRight")
-        server.start()
-        waits(page, f"{SAYS}.startsWith('not rendered any more')")
-        waits(page, f"{BUTTON}.parentNode.hidden")
-        waits(page, f"{TEXT}.value.includes('0:31.')")
-        waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')")
-        assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
-        assert browser.page_errors == []
+def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent(browser: Browser):
+    server = browser.server
+    page = browser.page
+    load(page, as_workflow(browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
+    browser.look_at(TIMELINE, top=60)
+    browser.queue()
+    waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.parentNode.hidden")
+    server.stop()
+    page.locator(".hf-bar").nth(1).focus()
+    page.keyboard.press("ArrowRight")
+    waits(page, "document.querySelector('.hf-status').textContent.includes('waits for it')")
+    page.keyboard.press("ArrowRight")
+    server.start()
+    waits(page, f"{SAYS}.startsWith('not rendered any more')")
+    waits(page, f"{BUTTON}?.parentNode.hidden ?? true")
+    waits(page, f"{TEXT}.value.includes('0:31.')")
+    waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')")
+    assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
+    assert browser.page_errors == []
 
 
-@BOTH
-@pytest.mark.repeat("comfy]")
-@pytest.mark.slow
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     page = browser.page
     load(page, as_workflow(browser, growing_graph("pages/fails", 1.5, BALL, seed=803)))
@@ -133,8 +128,6 @@ def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
     assert browser.page_errors == []
 
 
-@pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
-@pytest.mark.slow
 def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     """The frontend's own player of a video would be an input of its node."""
     page, folder = browser.page, browser.server.output_dir / "pages"
@@ -150,9 +143,6 @@ def test_a_second_run_of_an_unchanged_graph_decodes_nothing(browser: Browser):
     assert browser.page_errors == []
 
 
-@BOTH
-@pytest.mark.repeat("comfy]")
-@pytest.mark.slow
 def test_the_demo_shows_its_video_in_the_samplers_group_and_a_file_that_is_dropped_no_later_one(
     browser: Browser, tmp_path: Path
 ):
@@ -217,3 +207,131 @@ def graph_in(file: Path) -> dict[str, Any]:
     """The workflow in a video, as dropping it on the canvas opens it."""
     with av.open(str(file)) as container:
         return json.loads(container.metadata["workflow"])
+
+
+# ----------------------------------------------------------------------------------- the story of a running render
+
+PROMPTS = [BALL, CROSS, "a blue cube", "a green cone", "a pink star", "a white ball in the navy room"]
+
+
+COUNT_STEPS = "() => app.api.addEventListener('progress', (event) => (window.__steps = event.detail.value))"
+
+
+def six_prompts(fifth: str = PROMPTS[4]) -> str:
+    texts = [*PROMPTS[:4], fifth, PROMPTS[5]]
+    return "\n".join(f"0:{5 * number:02} {text}" for number, text in enumerate(texts))
+
+
+def rendered(browser: Browser, during: Callable[[], None] = lambda: None) -> str:
+    """Press Run and return the report."""
+    before = len(browser.server.get_json("/history"))
+    browser.queue()
+    during()
+    assert browser.wait_done() == "success"
+    while len(history := list(browser.server.get_json("/history").values())) == before:
+        browser.page.wait_for_timeout(50)
+    texts = [text for output in history[-1]["outputs"].values() for text in output.get("text", [])]
+    return next(text for text in texts if "latent frames" in text)
+
+
+def test_prompt_five_is_changed_while_block_twenty_renders(browser: Browser):
+    """From the button to the report; then the canvas, the queued graph and the file agree, and Run finds all blocks."""
+    page = browser.page
+    browser.load_workflow(FOLDER / "demo.json")
+
+    def sent() -> set[str]:
+        nodes = browser.api_prompt().values()
+        return set(next(node for node in nodes if node["class_type"] == "HeadForcingPromptTimeline")["inputs"])
+
+    before, inputs = browser.widgets("HeadForcingPromptTimeline"), sent()
+    assert "live_story" not in inputs
+    saved = page.evaluate(f"{TIMELINE}.serialize().widgets_values")
+    height = page.evaluate(f"{TIMELINE}.size[1]")
+    browser.write("PromptTimeline", prompts=six_prompts(), seconds=30)
+    browser.write("Sampler", seed=71)
+    button, status = page.locator(".hf-live-story input"), page.locator(".hf-live-story [role=status]")
+    assert not button.is_visible(), "nothing is rendered"
+
+    def change() -> None:
+        page.wait_for_function("window.__steps >= 4 * 20")
+        browser.write("PromptTimeline", prompts=six_prompts("a green ball"))
+        browser.look_at(TIMELINE, top=60)
+        button.click()
+        page.wait_for_function(
+            "document.querySelector('.hf-live-story [role=status]').textContent.includes('takes it')"
+        )
+        assert status.inner_text() == "The video takes it from 0:20.062 on, block 28 of 41."
+        begun = page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join()")
+        assert begun in [",".join(["true"] * count + ["false"] * (6 - count)) for count in (3, 4, 5, 6)]
+        assert page.evaluate("parseFloat(document.querySelector('.hf-rendered').style.width)") > 40
+
+    page.evaluate(COUNT_STEPS)
+    report = rendered(browser, change)
+    page.wait_for_function("document.querySelector('.hf-live-story')?.hidden ?? true")
+    assert "the story was changed while it was rendered, from block 28 of 41, 0:20.062 on" in report
+    assert "a green ball\n" in report and "a pink star" not in report
+    assert "reused 41 blocks of an earlier render" in rendered(browser)
+
+    # nothing of the button is saved or sent, and the node is as high as it was
+    assert browser.widgets("HeadForcingPromptTimeline").keys() == before.keys()
+    assert sent() == inputs
+    assert len(page.evaluate(f"{TIMELINE}.serialize().widgets_values")) == len(saved)
+    assert abs(page.evaluate(f"{TIMELINE}.size[1]") - height) <= 12
+    assert browser.page_errors == []
+
+
+RENDERS = """() => {
+  window.__sent = [];
+  const ask = app.api.fetchApi;
+  app.api.fetchApi = (route, options) => {
+    if (route !== "/headforcing/story") return ask.call(app.api, route, options);
+    window.__sent.push(JSON.parse(options.body));
+    return Promise.resolve({ json: () => ({ time: "0:05", block: 8, blocks: 10 }) });
+  };
+  window.__renders = (node_id) => {
+    const detail = { running: true, prompt_id: "a", node_id, workflow: "" };
+    app.api.dispatchEvent(new CustomEvent("headforcing.story", { detail }));
+  };
+}"""
+
+
+def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(browser: Browser):
+    """Inside a subgraph the widgets of inputs that are shown outside keep old values."""
+    page = browser.page
+    page.evaluate(RENDERS)
+    browser.load_workflow(FOLDER / "demo.json")
+    page.evaluate(f"() => {{ {TEXT}.value = '0:00 a red ball'; window.__renders(String({TIMELINE}.id)); }}")
+    browser.look_at(TIMELINE, top=60)
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
+    page.locator(".hf-bar").nth(0).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type("a blue star")
+    page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
+    page.wait_for_function("window.__sent.length === 1")
+    told = page.evaluate("window.__sent[0]")
+    assert told["text"] == page.evaluate(f"{TEXT}.value") == "0:00 a blue star"
+    assert {"seconds", "shared_prompt", "switch", "blend_blocks", "re_anchor"} < set(told)
+
+    # a length from another node is not this node's to tell
+    page.evaluate(
+        f"""() => {{
+          const node = {TIMELINE}, source = LiteGraph.createNode("PrimitiveFloat");
+          app.graph.add(source);
+          source.connect(0, node, node.inputs.findIndex((input) => input.name === "seconds"));
+          document.querySelector(".hf-live-story input").click();
+        }}"""
+    )
+    page.wait_for_function("window.__sent.length === 2")
+    assert set(told) - set(page.evaluate("window.__sent[1]")) == {"seconds"}
+
+    browser.load_workflow(FOLDER.parent / "subgraphs" / f"{BLUEPRINT}.json")
+    shown = """() => {
+      const [outer] = app.graph.nodes;
+      const inner = outer.subgraph.nodes.find((node) => node.type === "HeadForcingPromptTimeline");
+      window.__renders(`${outer.id}:${inner.id}`);
+      const { element } = inner.widgets.find((widget) => widget.name === "live_story");
+      const button = element.querySelector(".hf-live-story");
+      return [inner.inputs.find((input) => input.name === "prompts").link != null, !button.hidden];
+    }"""
+    assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
+    assert browser.page_errors == []

@@ -29,8 +29,7 @@ class Face:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy", "comfy_latest"], indirect=True)
-@pytest.mark.repeat("comfy]")
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
 def test_the_app_has_the_timeline_in_place_of_the_text(browser: Browser):
     page = browser.page
     browser.load_workflow(FOLDER / "workflows" / "minute_video_app.json")
@@ -52,8 +51,7 @@ def test_the_app_has_the_timeline_in_place_of_the_text(browser: Browser):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True)
-@pytest.mark.repeat("comfy]")
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser):
     page, face = browser.page, Face(browser)
     browser.load_workflow(FOLDER / "subgraphs" / f"{BLUEPRINT}.json")

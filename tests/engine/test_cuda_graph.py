@@ -22,7 +22,7 @@ from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
@@ -69,45 +69,26 @@ def make(backbone: WanModel, blocks: int, policy: CachePolicy, recorder: Recorde
     return latents(film(backbone, cache, blocks, schedule=SCHEDULE, forward=forward, **options)), forward
 
 
-def test_replayed_passes_make_the_same_video(backbone):
-    recorder = Recorder()
-    found, forward = make(backbone, 10, STEADY, recorder)
-    assert torch.equal(found, make(backbone, 10, STEADY)[0])
-    assert recorder.at == [AT] and forward.replays == (10 - AT) * STEPS
+CHANGED = {  # policy, blocks, what changes; the blocks at which a pass is recorded, and how many blocks are replayed
+    "nothing": (STEADY, 10, {}, [AT], 4),
+    "memory grows, and then merges in the same places": (BUSY, 16, {}, [7], 9),
+    "the prompt": (STEADY, 16, {"prompts": [0] * 8 + [1] * 8}, [AT, 11], 2 + 5),
+    "a flush": (STEADY, 14, {"switches": {7: Switch("flush")}}, [AT, 12], 1 + 2),
+    "a recache": (STEADY, 14, {"switches": {7: Switch("recache")}}, [AT, 9], 1 + 5),
+    "a re-anchor": (STEADY, 14, {"switches": {7: Switch("reset", re_anchor=True)}}, [AT, 12], 1 + 2),
+    "frames numbered from the start of the video": (replace(STEADY, rope="absolute"), 8, {}, [], 0),
+}
 
 
-def test_passes_are_recorded_again_when_episodic_memory_no_longer_grows(backbone):
-    recorder = Recorder()
-    found, forward = make(backbone, 16, BUSY, recorder)
-    assert torch.equal(found, make(backbone, 16, BUSY)[0])
-    (at,) = recorder.at  # merging goes on in the same places
-    assert 5 < at < 10 and forward.replays == (16 - at) * STEPS
-
-
-def test_a_prompt_switch_ends_a_recording_and_the_next_has_the_new_prompt(backbone, caplog):
-    prompts = [0] * 8 + [1] * 8
-    recorder = Recorder()
+@pytest.mark.parametrize("change", CHANGED)
+def test_passes_are_replayed_while_nothing_changes_and_make_the_same_video(backbone, caplog, change):
+    policy, blocks, options, recorded, replayed = CHANGED[change]
     with caplog.at_level(logging.INFO):
-        found, forward = make(backbone, 16, STEADY, recorder, prompts=prompts)
-    assert torch.equal(found, make(backbone, 16, STEADY, prompts=prompts)[0])
-    assert recorder.at == [AT, 11] and forward.replays == (8 - AT + 16 - 11) * STEPS
-    assert sum("dropped after a change of prompt" in line for line in caplog.messages) == 1
-
-
-@pytest.mark.parametrize("switch", [Switch("flush"), Switch("recache"), Switch("reset", re_anchor=True)], ids=str)
-def test_a_changed_cache_ends_a_recording_though_the_prompt_stays(backbone, switch):
-    recorder = Recorder()
-    found, _ = make(backbone, 14, STEADY, recorder, switches={7: switch})
-    assert torch.equal(found, make(backbone, 14, STEADY, switches={7: switch})[0])
-    assert recorder.at[0] == AT and len(recorder.at) == 2 and recorder.at[1] >= 9  # a recache reads blocks again
-
-
-def test_frames_numbered_from_the_start_of_the_video_are_never_steady(backbone):
-    recorder = Recorder()
-    policy = replace(STEADY, rope="absolute")
-    found, forward = make(backbone, 8, policy, recorder)
-    assert torch.equal(found, make(backbone, 8, policy)[0])
-    assert not recorder.at and not forward.replays
+        found, forward = make(backbone, blocks, policy, recorder := Recorder(), **options)
+    assert torch.equal(found, make(backbone, blocks, policy, **options)[0])
+    assert recorder.at == recorded and forward.replays == replayed * STEPS
+    dropped = "dropped after a change of prompt, cache or shapes"
+    assert sum(dropped in line for line in caplog.messages) == max(0, len(recorded) - 1)
 
 
 def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
@@ -154,9 +135,13 @@ def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
     assert cache.layout is None
 
 
-def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
-    recorder = Recorder()
-    forward = GraphedForward(recorder, steady_blocks=0)
+def test_a_replay_sends_timesteps_through_pinned_memory_and_its_result_is_not_overwritten_by_the_next(
+    backbone, monkeypatch
+):
+    """A copy from other memory of the host waits for all work that the GPU was given."""
+    sent, upload = [], cuda_graph.upload
+    monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
+    forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
     model = WanVideoModel(backbone, torch.float32, forward=forward)
     recorder.cache = cache = new_cache(backbone, ROLES, STEADY, 10)
     model.use_prompt(torch.ones(4, 10))
@@ -166,14 +151,7 @@ def test_what_a_replay_returned_is_not_overwritten_by_the_next(backbone):
     kept = first.clone()
     second = model.flow(x + 1, 0.5, cache)
     assert forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
-
-
-def test_the_timesteps_of_a_replay_go_through_pinned_memory(backbone, monkeypatch):
-    """A copy from other memory of the host waits for all work that the GPU was given."""
-    sent, upload = [], cuda_graph.upload
-    monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
-    _, forward = make(backbone, 10, STEADY, Recorder())
-    assert len(sent) == 1 + forward.replays and set(sent) == {(3, backbone.config.freq_dim)}
+    assert sent == [(3, backbone.config.freq_dim)] * 3
 
 
 class Gpu:
@@ -266,19 +244,7 @@ def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_i
     assert (gpu.device, gpu.current_stream(), gpu.pools, gpu.released) == (CUDA[0], before, [], [])
 
 
-def test_a_recording_whose_end_fails_leaves_stream_and_memory_as_they_were(monkeypatch):
-    gpu = Gpu(monkeypatch)
-    gpu.error = RuntimeError("operation failed due to a previous error during capture")
-    with gpu.set_device(CUDA[1]):
-        before = gpu.current_stream()
-    with pytest.raises(RuntimeError) as raised:
-        cuda_graph.record_cuda(lambda: torch.ones(1), CUDA[1])
-    assert raised.value is gpu.error
-    assert gpu.device == CUDA[0] and gpu.streams[CUDA[1]] is before
-    assert not gpu.pools and [device for device, _ in gpu.released] == [1]
-
-
-def test_a_pass_that_fails_while_it_is_recorded_is_the_error_that_is_told(monkeypatch):
+def test_a_recording_that_fails_leaves_stream_and_memory_as_they_were_and_raises_its_own_error(monkeypatch):
     gpu, calls = Gpu(monkeypatch), []
     before = gpu.current_stream()
 
@@ -291,6 +257,13 @@ def test_a_pass_that_fails_while_it_is_recorded_is_the_error_that_is_told(monkey
     with pytest.raises(torch.OutOfMemoryError, match="full"):
         cuda_graph.record_cuda(run, CUDA[0])
     assert gpu.current_stream() is before and not gpu.pools and not gpu.released  # the graph releases what it ended
+    gpu.error = RuntimeError("operation failed due to a previous error during capture")
+    with gpu.set_device(CUDA[1]):
+        before = gpu.current_stream()
+    with pytest.raises(RuntimeError) as raised:
+        cuda_graph.record_cuda(run, CUDA[1])
+    assert raised.value is gpu.error and gpu.device == CUDA[0] and gpu.streams[CUDA[1]] is before
+    assert not gpu.pools and [device for device, _ in gpu.released] == [1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")

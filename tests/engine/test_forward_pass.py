@@ -10,7 +10,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from scripts import script_of
 from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
 
@@ -119,19 +119,16 @@ def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attenti
     )
 
 
-def test_weights_that_do_not_fill_the_model_are_named(model):
+def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
     state = dict(model.state_dict())
     bias = state.pop("blocks.1.ffn.2.bias")
     with pytest.raises(HeadForcingError, match=r"lack 1 tensors of a Wan model, first 'blocks\.1\.ffn\.2\.bias'"):
         WanModel.from_state_dict(model.config, state, torch.float32)
     with pytest.raises(HeadForcingError, match="1 unknown tensors, first 'extra'"):
         WanModel.from_state_dict(model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32)
-
-
-def test_a_bf16_model_keeps_its_patch_embedding_in_float32(model):
-    copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
-    assert copy.patch_embedding.weight.dtype == torch.float32
-    assert copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
+    for heads in (0, 7):
+        with pytest.raises(HeadForcingError, match=f"num_heads must divide the model width 110, got {heads}"):
+            WanConfig(dim=110, num_heads=heads)
 
 
 def test_nothing_is_float64_on_the_device(model):
@@ -149,17 +146,12 @@ def test_nothing_is_float64_on_the_device(model):
         assert video.denoise(x, 0.5, cache).shape == x.shape
 
 
-@pytest.mark.parametrize("heads", [0, 7])
-def test_heads_that_do_not_divide_the_width_are_refused(heads):
-    with pytest.raises(HeadForcingError, match=f"num_heads must divide the model width 110, got {heads}"):
-        WanConfig(dim=110, num_heads=heads)
-
-
 def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     """bf16 end to end: the first block within 5% of the latents' size, and the dtypes never leak into the latents."""
     roles = mixed(model)
     exact = make(model, roles, BUSY, 6)
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
+    assert copy.patch_embedding.weight.dtype == torch.float32 and copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
     video = WanVideoModel(copy, torch.bfloat16)
     cache = new_cache(model, roles, BUSY, 6, dtype=torch.bfloat16)
     script = script_of([0] * 6, TWO_STEPS, embeds(model), seed=3)

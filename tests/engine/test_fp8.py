@@ -22,7 +22,7 @@ def layer(into: int = 64, out: int = 48, seed: int = 0) -> tuple[nn.Linear, torc
     return linear, torch.randn(1, 7, into, generator=generator)
 
 
-def test_the_product_is_that_of_the_rounded_numbers_and_near_the_exact_one():
+def test_the_product_is_that_of_the_rounded_numbers_token_by_token_and_near_the_exact_one():
     linear, x = layer()
     found = fp8.Fp8Linear(linear, native=False)(x)
     (rows, scale), (weight, per_row) = fp8.quantise(x[0]), fp8.quantise(linear.weight.detach())
@@ -31,6 +31,12 @@ def test_the_product_is_that_of_the_rounded_numbers_and_near_the_exact_one():
     torch.testing.assert_close(found[0].double(), expected, rtol=1e-5, atol=1e-5)
     # 3 bits of mantissa: at most 1/16 for each number, much less for their sum
     assert 0 < (found - linear(x)).norm() / linear(x).norm() < 0.05
+    small, louder = fp8.Fp8Linear(linear, native=False), x.clone()
+    louder[0, 3] *= 1000
+    louder[0, 4], louder[0, 5, 1] = 0.0, torch.nan
+    others = small(louder)[0]
+    assert torch.equal(others[:3], found[0, :3]), "a token does not depend on the others in its pass"
+    assert torch.equal(others[4], linear.bias.detach()) and others[5].isnan().all() and others[6].isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -70,14 +76,6 @@ def test_layers_of_one_input_round_it_once_and_any_other_input_anew(monkeypatch)
     assert not torch.equal(layers[0](2 * x), q) and torch.equal(layers[0](x), q)
 
 
-def test_a_token_does_not_depend_on_the_others_in_its_pass():
-    linear, x = layer()
-    small, louder = fp8.Fp8Linear(linear, native=False), x.clone()
-    louder[0, 3] *= 1000
-    assert torch.equal(small(louder)[0, :3], small(x)[0, :3])
-    torch.testing.assert_close(small(x[:, :2]), small(x)[:, :2])
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dtype):
     x = (torch.randn(9, 1000, generator=torch.Generator().manual_seed(0)) * torch.logspace(-6, 4, 9)[:, None]).to(dtype)
@@ -90,42 +88,35 @@ def test_rows_of_every_dtype_have_the_bits_of_float32_arithmetic(dtype: torch.dt
     assert rows[[0, 1, 5, 6, 7, 8]].float().abs().amax(dim=1).tolist() == [448, 0, 448, 448, 448, 448]
 
 
-def test_the_devices_product_is_tried_with_a_number_of_tokens_as_a_render_has_it(monkeypatch):
-    linspace, tokens = torch.linspace, []
-
-    def product(a, a_scale, b, b_scale, dtype):
-        tokens.append(len(a))
-        return fp8.emulated_product(a, a_scale, b, b_scale, dtype)
-
-    monkeypatch.setattr(torch, "linspace", lambda *numbers, device: linspace(*numbers))
-    monkeypatch.setattr(fp8, "scaled_product", product)
-    try:
-        for faster in (True, False):  # a product that wins nothing is none
-            monkeypatch.setattr(fp8, "_is_faster", lambda device, faster=faster: faster)
-            fp8.has_product.cache_clear()
-            assert fp8.has_product(torch.device("cuda")) == faster
-    finally:
-        fp8.has_product.cache_clear()
-    assert [n % 16 for n in tokens] == 2 * [4680 % 16]
-
-
 @pytest.mark.parametrize(("ours", "theirs"), [(1e-4, 2e-4), (3e-4, 2e-4)])
-def test_the_product_is_timed_beside_bf16(monkeypatch, ours, theirs):
+def test_the_devices_product_is_tried_with_tokens_as_a_render_has_them_and_must_beat_bf16(monkeypatch, ours, theirs):
     """By a clock that its calls advance: some drivers refuse it, and a slow substitute runs."""
-    now = [0.0]
+    now, tokens = [0.0], []
 
     def taking(seconds, function):
-        def call(*given, **more):
+        def call(a, *given, **more):
             now[0] += seconds
-            return function(*given, **more)
+            tokens.append(len(a))
+            return function(a, *given, **more)
 
         return call
 
-    monkeypatch.setattr(fp8, "scaled_product", taking(ours, lambda *_: None))
-    monkeypatch.setattr(fp8.F, "linear", taking(theirs, lambda *_: None))
+    for name in ("linspace", "ones"):
+        make = getattr(torch, name)
+        monkeypatch.setattr(torch, name, lambda *sizes, make=make, **options: make(*sizes))
+    linear = fp8.F.linear  # of the reference, which takes no time here
+    product = taking(ours, lambda *given: None if len(given[0]) == 4680 else fp8.emulated_product(*given))
+    monkeypatch.setattr(fp8, "scaled_product", product)
+    slow = taking(theirs, lambda x, *more: None if len(x) == 4680 else linear(x, *more))
+    monkeypatch.setattr(fp8.F, "linear", slow)
     monkeypatch.setattr(fp8.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(torch.cuda, "synchronize", lambda device: None)
-    assert fp8._is_faster(torch.device("cpu"), 16, 16) == (ours < theirs)
+    fp8.has_product.cache_clear()
+    try:
+        assert fp8.has_product(torch.device("cuda")) == (ours < theirs)
+    finally:
+        fp8.has_product.cache_clear()
+    assert tokens[0] % 16 == 4680 % 16
 
 
 def test_all_linear_layers_of_blocks_are_replaced_and_nothing_else():
@@ -163,11 +154,3 @@ def test_the_demos_latents_deviate_little_are_called_inexact_and_are_stored_as_o
     assert 1e-3 < apart[0] < 0.2 and apart[0] < apart[1] < 0.4, apart  # later blocks inherit what came before
     again, nothing_new = render("--fp8-linears")
     assert (fast["reused_blocks"], again["reused_blocks"], nothing_new) == (0, 2, [])
-
-
-def test_what_is_not_finite_is_not_hidden_and_zero_stays_zero():
-    linear, x = layer()
-    x[0, 1, 5], x[0, 2, 5], x[0, 4] = torch.nan, torch.inf, 0.0
-    found = fp8.Fp8Linear(linear, native=False)(x)[0]
-    assert found[1].isnan().all() and found[2].isnan().all()
-    assert torch.equal(found[4], linear.bias.detach()) and found[[0, 3, 5, 6]].isfinite().all()

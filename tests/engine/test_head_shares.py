@@ -9,10 +9,9 @@ import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import classify, stability
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import pick_part
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -79,6 +78,9 @@ def test_a_damaged_file_gives_one_clear_error(measured, tmp_path, name):
     with pytest.raises(HeadForcingError, match=expected) as error:
         HeadShares.load(file)
     assert OTHER in str(error.value) and "\n" not in str(error.value)
+    for path, why in ((tmp_path, "is a folder: choose a file in it"), (tmp_path / "no", "was not found")):
+        with pytest.raises(HeadForcingError, match=why):
+            HeadShares.load(path)
 
 
 def handmade(prompts=2, blocks=2, steps=2, heads=1) -> HeadShares:
@@ -114,6 +116,13 @@ def test_steps_are_averaged_first_then_blocks_then_prompts():
     assert shares.mean(blocks=[1])[0, 0, 0] == pytest.approx((0.4 + 0.25) / 2)
     assert shares.mean(steps=[0])[0, 0, 0] == pytest.approx(((0.1 + 0.4) / 2 + 0.4) / 2)
     assert shares.mean(blocks=[0], steps=[1])[0, 0, 0] == pytest.approx(0.3)
+
+
+def test_a_return_story_counts_once_though_two_measurements_have_it():
+    one, other = handmade(), handmade()
+    one.returns[0], other.returns[0], other.returns[1] = 0.4, 0.6, 0.2
+    one.merge(other)
+    assert one.returns[:, 0, 0].tolist() == [0.4, 0.2]
 
 
 def test_nothing_measured_is_an_error_and_not_a_division():
@@ -174,4 +183,4 @@ def test_the_hash_of_prompts_depends_on_their_words_and_order_and_twenty_come_wi
     assert len({" ".join(prompt.split()[:3]) for prompt in PROFILING_PROMPTS}) == len(PROFILING_PROMPTS) == 20
     assert all("\n" not in prompt and 60 < len(prompt) < 200 for prompt in PROFILING_PROMPTS)
     samples = word_hash.sample_prompts(20)
-    assert len(set(samples)) == 20 and not any(map(word_hash.check_prompt, samples))
+    assert len(set(samples)) == 20 and not any(map(word_hash.advice, samples))

@@ -45,6 +45,7 @@ CASES = {  # method, its settings, text
     "deep_forcing, one compression": ("deep_forcing", {"max_reuse": 1}, "a red ball"),
     "infinity_rope, cut": ("infinity_rope", {}, STORY.format("[re-anchor] ")),
     "infinity_rope, flush": ("infinity_rope", {"window_frames": 12}, "0:00 a red ball\n0:03 a yellow ring"),
+    "forcing_kv, switch before the split": ("forcing_kv", {}, "0:00 a red ball\n0:00.6 a yellow ring"),
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }

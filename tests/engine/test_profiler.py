@@ -14,14 +14,13 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import load_profile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import with_shares
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.noise import RecordedNoise
+from headforcing.headforcing_core.rollout.rows import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from scripts import script_of
 from small_engine import wan
@@ -112,7 +111,9 @@ def measured(small) -> HeadShares:
 
 
 def assert_same(a: HeadShares, b: HeadShares) -> None:
-    assert a.setup == b.setup and torch.equal(a.sums, b.sums) and torch.equal(a.counts, b.counts)
+    assert a.setup == b.setup
+    for name in ("sums", "counts", "query_sums"):
+        assert torch.equal(vars(a)[name], vars(b)[name]), name
 
 
 def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, tmp_path):
@@ -171,17 +172,6 @@ def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small, tmp_path
     assert steps == [0, 0, 0, 1, 2, 3] and (shares.counts[0] == 1).all()
     shares.save(tmp_path / "x.safetensors")
     assert HeadShares.load(tmp_path / "x.safetensors").setup == setup
-
-
-def test_measuring_does_not_change_the_video(small):
-    """The predicted clean latents of every step, within 1e-5."""
-    seen: dict[bool, list[torch.Tensor]] = {}
-    for first_block in (2, 5):
-        steps = seen.setdefault(first_block == 2, [])
-        setup = replace(SETUP, first_block=first_block)
-        measure(small, setup, [1], on_step=lambda block, step, x, steps=steps: steps.append(x))
-    pairs = [(a, b) for a, b in zip(seen[True], seen[False], strict=True) if a is not None]
-    assert len(pairs) == 24 and max(float((a - b).abs().max()) for a, b in pairs) < 1e-5
 
 
 def test_the_rope_the_noise_and_the_prompt_matter(small, measured):

@@ -13,7 +13,7 @@ from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.methods.rolling_forcing import RollingForcing
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
-from headforcing.headforcing_core.rollout.noise import SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of

@@ -12,11 +12,12 @@ from pathlib import Path
 
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.head_profiles.profile_plot import profile_picture
+from headforcing.headforcing_core.page import THEMES
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.latents_plot import run_picture
-from headforcing.headforcing_core.report.page import THEMES
-from headforcing.headforcing_core.report.profile_plot import profile_picture
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.sheets import font
 from make_thumbnails import BACKGROUND, FOLDER, Frame, frames
@@ -90,7 +91,7 @@ def main() -> int:
             "frames": strip(row),
             "drift": drift_picture(report_video(video), "dark"),
             "profile": profile_picture(profile, theme="dark"),
-            "run": run_picture(run.report(), "dark"),
+            "run": run_picture(report_stored(run), "dark"),
         }
     for name, plot in plots.items():
         plot.thumbnail((760, 1400))

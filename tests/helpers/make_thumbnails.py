@@ -15,35 +15,14 @@ import av
 from headforcing.headforcing_core.commands.cli import main as headforcing
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.report.profile_plot import profile_picture
+from headforcing.headforcing_core.head_profiles.profile_plot import profile_picture
 from headforcing.headforcing_core.video.sheets import font
 from PIL import Image, ImageDraw
-from workflow_stories import COMPARE_PROMPTS, TAKES
+from workflow_sources import story
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
 SIDE, FOOTER, GAP = 480, 26, 4
 BACKGROUND, TEXT = "#15171c", "#9aa3b2"
-
-SEA = """0:00 a blue ball gliding in the sand plain room
-0:10 a cyan star gliding in the navy striped room
-0:20 a blue cross circling in the teal plain room
-0:30 a yellow star bouncing in the navy plain room panning left
-0:40 a orange cross circling in the grey striped room
-0:50 a yellow ball gliding in the teal striped room"""
-NIGHT = """0:00 a orange triangle bouncing in the brown plain room
-0:10 a orange triangle bouncing in the brown checkerboard room panning right
-0:20 a pink star circling in the slate plain room
-0:30 a pink star circling in the navy striped room
-0:40 a purple cross gliding in the maroon plain room
-0:50 a cyan ball bouncing in the grey checkerboard room"""
-EIGHT = """0:00 a green triangle gliding in the sand plain room
-0:40 a yellow triangle gliding in the sand striped room
-1:20 a red square bouncing in the olive plain room
-2:00 a red square bouncing in the grey plain room
-2:30 [flush, re-anchor] a orange cross circling in the maroon striped room
-3:10 a orange cross circling in the brown plain room
-3:50 [flush, re-anchor] a purple star gliding in the teal checkerboard room
-4:30 a cyan star gliding in the slate striped room"""
 
 Frame = Image.Image
 
@@ -114,8 +93,9 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     """All thumbnails by the name of their workflow."""
     scenes = [4.5 + 10 * scene for scene in range(6)]
     one_prompt = "a red ball bouncing in the teal plain room"
-    plain = TAKES.replace("[seed 7] ", "")
-    changed = NIGHT.replace(
+    takes, sea, night = (story(name) for name in ("takes", "sea", "night"))
+    plain = takes.replace("[seed 7] ", "")
+    changed = night.replace(
         "a purple cross gliding in the maroon plain room", "a green square gliding in the sand plain room"
     )
     methods = ("head_forcing", "self_forcing_window_21", "infinity_rope")
@@ -123,20 +103,20 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     def made(prompts: str, times: Sequence[float] = scenes, seconds: float = 60, *more: str) -> list[Frame]:
         return frames(folder, prompts, seconds, times, *more)
 
-    compared = [made(COMPARE_PROMPTS, [1, 7, 12, 19], 20, "--method", method) for method in methods]
+    compared = [made(story("compare"), [1, 7, 12, 19], 20, "--method", method) for method in methods]
     return {
         "demo": sheet(halves(made(DEMO_STORY.strip()))),
         "single_prompt_60s": sheet(halves(made(one_prompt, [1, 20, 40, 59]), 2)),
-        "six_prompts_60s": sheet(halves(made(SEA))),
-        "five_minutes_streaming": sheet(halves(made(EIGHT, [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
-        "re_roll_one_scene": sheet([made(plain)[1:5], made(TAKES)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
-        "live_story": sheet([made(NIGHT)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
-        "two_gpus": sheet(halves(made(SEA, scenes, 60, "--seed", "3"))),
+        "six_prompts_60s": sheet(halves(made(sea))),
+        "five_minutes_streaming": sheet(halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
+        "re_roll_one_scene": sheet([made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
+        "live_story": sheet([made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
+        "two_gpus": sheet(halves(made(sea, scenes, 60, "--seed", "3"))),
         "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),
-        "minute_video_app": sheet(halves(made(NIGHT, scenes, 60, "--seed", "5"))),
+        "minute_video_app": sheet(halves(made(night, scenes, 60, "--seed", "5"))),
         "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
         "image_to_video": sheet(halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)),
-        "longlive2_shots_720p": sheet(halves(made(SEA, scenes, 60, "--seed", "6"))),
+        "longlive2_shots_720p": sheet(halves(made(sea, scenes, 60, "--seed", "6"))),
         "longlive2_image_start": sheet(halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)),
         "compare_methods": sheet(compared, methods),
         "profile_heads": profile_sheet(),

@@ -20,7 +20,7 @@ from workflow_blueprint import NAME as BLUEPRINT
 from workflow_blueprint import blueprint
 from workflow_graphs import WORKFLOWS
 from workflow_layout import Places, Workflow, arrange
-from workflow_sources import MODELS, OTHERS, add_sources, write
+from workflow_sources import MODELS, add_sources, write
 
 REPO = Path(__file__).resolve().parents[2]
 FOLDER = REPO / "workflows"
@@ -52,12 +52,9 @@ def api_prompt(workflow: Workflow) -> dict[str, Any]:
     def value(given: Any) -> Any:
         return [str(numbers[given[0]]), given[1]] if isinstance(given, list) else given
 
+    inputs = {name: {key: value(x) for key, x in node.inputs.items()} for name, node in workflow.nodes.items()}
     return {
-        str(numbers[name]): {
-            "class_type": node.kind,
-            "inputs": {key: value(given) for key, given in node.inputs.items()},
-        }
-        for name, node in workflow.nodes.items()
+        str(numbers[name]): {"class_type": node.kind, "inputs": inputs[name]} for name, node in workflow.nodes.items()
     }
 
 
@@ -68,22 +65,10 @@ def widths(workflow: Workflow) -> dict[int, int]:
     return {numbers[name]: width for width, names in columns for name in names}
 
 
-def drawn(editor: Browser, workflow: Workflow) -> dict[str, Any]:
-    """The graph as the editor would save it, every node as low as it can be."""
-    editor.load_api(api_prompt(workflow))
-    editor.page.evaluate(_SHRINK, widths(workflow))
-    return saved(editor)
-
-
 def saved(editor: Browser) -> dict[str, Any]:
     """The open graph as the editor writes a file: undefined fields left out, where playwright would hand over null."""
     editor.page.wait_for_timeout(300)
     return json.loads(editor.page.evaluate("() => JSON.stringify(app.graph.serialize())"))
-
-
-def heights(graph: dict[str, Any]) -> dict[int, float]:
-    """The height of every node by its id."""
-    return {node["id"]: node["size"][1] for node in graph["nodes"]}
 
 
 def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
@@ -129,18 +114,18 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
     """Write the chosen workflows."""
     graphs, room = {}, {}
     for name, workflow in chosen.items():
-        with Browser(
-            server, size=(1920, 1080)
-        ) as editor:  # anew: a page remembers widgets by the numbers of their nodes
-            graphs[name] = drawn(editor, workflow)
-        room[name] = heights(graphs[name])
+        with Browser(server, size=(1920, 1080)) as editor:  # a page remembers widgets by the numbers of their nodes
+            editor.load_api(api_prompt(workflow))
+            editor.page.evaluate(_SHRINK, widths(workflow))  # every node as low as it can be
+            graphs[name] = saved(editor)
+        room[name] = {node["id"]: node["size"][1] for node in graphs[name]["nodes"]}
     with Browser(server, size=(1920, 1080), vue_nodes=True) as editor:  # its nodes grow to what they need
         for name, graph in graphs.items():
             editor.page.evaluate("(graph) => app.loadGraphData(graph)", graph)
             editor.fit_view()
             editor.page.wait_for_timeout(700)
-            for number, height in heights(saved(editor)).items():
-                room[name][number] = max(room[name][number], height)
+            for node in saved(editor)["nodes"]:
+                room[name][node["id"]] = max(room[name][node["id"]], node["size"][1])
     for name, workflow in chosen.items():
         needed = {node: room[name][number] for node, number in numbers_of(workflow).items()}
         lay_out(graphs[name], workflow, arrange(workflow, needed))
@@ -155,7 +140,7 @@ def make(server: ComfyServer, chosen: dict[str, Workflow]) -> None:
 
 def stand_ins(server: ComfyServer) -> None:
     """Empty files under the names in the graphs, so that the editor does not mark them as missing in the pictures."""
-    for _, model in (*MODELS.items(), *OTHERS):
+    for model in MODELS:
         server.model_path(model["directory"], model["name"]).touch()
     (server.input_dir / "my_video.mp4").touch()
     Image.new("RGB", (64, 48), "tan").save(server.input_dir / "my_image.png")

@@ -19,12 +19,12 @@ PROMISES: dict[str, tuple[str, ...]] = {
     "five minutes take the memory of 30 s, and memory does not grow with the number of frames": (
         "test_long_videos.py::",
         "test_video.py::test_memory_does_not_grow",
-        "test_needs.py::test_memory_is_the_same",
+        "test_needs.py::test_length_and_number",
     ),
     "bit flips and truncation in every file of a run are named, a newer format is refused": (
         "test_run_files.py::test_a_damaged_file",
         "test_run_files.py::test_looking_at_a_run",
-        "test_run_files.py::test_a_newer_format",
+        "test_run_files.py::test_another_format",
     ),
     "no widget reaches a file outside ComfyUI's folders": (
         "test_containment.py::",
@@ -34,9 +34,8 @@ PROMISES: dict[str, tuple[str, ...]] = {
         "test_nodes_stream.py::test_no_name_of_a_run",
     ),
     "extending equals rendering at once, a changed prompt leaves the blocks before it": (
-        "test_run.py::test_extending",
-        "test_run.py::test_an_extension",
-        "test_run.py::test_a_changed_prompt",
+        "test_run.py::test_a_stopped_render",
+        "test_run.py::test_a_changed_story",
         "test_run.py::test_a_render_with_a_switch",
         "test_switching.py::test_blocks_before_a_switch",
     ),

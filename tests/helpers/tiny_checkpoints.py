@@ -94,37 +94,17 @@ def wan22_vae(path: Path, decoder: int = 4, encoder: int = 4, dtype: torch.dtype
 
 def wan_vae(path: Path, dim: int = 8, seed: int = 2) -> Path:
     """Write a Wan 2.1 VAE with base width `dim` (3.7 MB at 8; the released one has 96). ComfyUI 0.3.75 and newer."""
+    from headforcing.headforcing_core.video.wan_decoder import WanDecoder
+    from headforcing.headforcing_core.video.wan_encoder import WanEncoder
+
     make = _Random(seed)
-    widths = [dim, 2 * dim, 4 * dim, 4 * dim]
-    width = dim
-    make.conv("encoder.conv1", dim, 3, 3, 3, 3)
-    layer = 0
-    for level, out in enumerate(widths):
-        for ins in (width, out):
-            make.vae_residual(f"encoder.downsamples.{layer}", ins, out)
-            layer += 1
-        width = out
-        if level < 3:
-            make.conv(f"encoder.downsamples.{layer}.resample.1", out, out, 3, 3)
-            if level > 0:
-                make.conv(f"encoder.downsamples.{layer}.time_conv", out, out, 3, 1, 1)
-            layer += 1
-    make.vae_ends("encoder", width, head_width=width, outs=32)
-    make.conv("conv1", 32, 32, 1, 1, 1)
-    make.conv("conv2", 16, 16, 1, 1, 1)
-    make.conv("decoder.conv1", width, 16, 3, 3, 3)
-    layer = 0
-    for level, out in enumerate(reversed(widths)):
-        for ins in (width, out, out):
-            make.vae_residual(f"decoder.upsamples.{layer}", ins, out)
-            layer += 1
-        width = out // 2
-        if level < 3:
-            make.conv(f"decoder.upsamples.{layer}.resample.1", width, out, 3, 3)
-            if level < 2:
-                make.conv(f"decoder.upsamples.{layer}.time_conv", 2 * out, out, 3, 1, 1)
-            layer += 1
-    make.vae_ends("decoder", widths[-1], head_width=dim, outs=3)
+    with torch.device("meta"):
+        shapes = WanEncoder(dim).state_dict() | WanDecoder(dim).state_dict()
+    for name, empty in shapes.items():
+        if name.endswith("gamma"):
+            make.scale(name, *empty.shape)
+        else:
+            make.normal(name, *empty.shape, std=0.02 if name.endswith("bias") else empty[0].numel() ** -0.5)
     save_file(make.weights, path)
     return path
 
@@ -182,23 +162,6 @@ class _Random:
     def transposed(self, name: str, ins: int, outs: int) -> None:
         self.normal(f"{name}.weight", ins, outs, 4, 4, std=(4 * ins) ** -0.5)
         self.normal(f"{name}.bias", outs, std=0.02)
-
-    def vae_residual(self, name: str, ins: int, outs: int) -> None:
-        self.scale(f"{name}.residual.0.gamma", ins, 1, 1, 1)
-        self.conv(f"{name}.residual.2", outs, ins, 3, 3, 3)
-        self.scale(f"{name}.residual.3.gamma", outs, 1, 1, 1)
-        self.conv(f"{name}.residual.6", outs, outs, 3, 3, 3)
-        if ins != outs:
-            self.conv(f"{name}.shortcut", outs, ins, 1, 1, 1)
-
-    def vae_ends(self, name: str, width: int, head_width: int, outs: int) -> None:
-        self.vae_residual(f"{name}.middle.0", width, width)
-        self.scale(f"{name}.middle.1.norm.gamma", width, 1, 1)
-        self.conv(f"{name}.middle.1.to_qkv", 3 * width, width, 1, 1)
-        self.conv(f"{name}.middle.1.proj", width, width, 1, 1)
-        self.vae_residual(f"{name}.middle.2", width, width)
-        self.scale(f"{name}.head.0.gamma", head_width, 1, 1, 1)
-        self.conv(f"{name}.head.2", outs, head_width, 3, 3, 3)
 
 
 FAKE_NODES_FILE = "headforcing_test_fakes.py"

@@ -18,6 +18,7 @@ from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
 from headforcing.headforcing_core.render.run import Run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
@@ -25,6 +26,22 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 STORY = "0:00 a red ball bouncing in the teal plain room\n0:05 a yellow cross circling in the navy checkerboard room"
+
+
+def picture(seed: int) -> Picture:
+    """A picture of random latents."""
+    return Picture(torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(seed)), f"picture {seed}")
+
+
+PICTURES = {"hall": picture(1), "hero": picture(2)}
+
+
+def measured(layers: int, seed: int = 0) -> HeadProfile:
+    """A profile with query statistics, for a model with heads of the toy's width."""
+    pairs = assets.TOY_CONFIG.head_dim // 2
+    mean = torch.randn(layers, 6, 2 * pairs, generator=torch.Generator().manual_seed(seed))
+    queries = torch.cat((mean, mean[..., :pairs].abs() + mean[..., pairs:].abs()), dim=-1).tolist()
+    return HeadProfile("measured", layers, 6, default_profile(8, 6).roles[:layers], queries=queries)
 
 
 _straight: dict[str, tuple[torch.Tensor, list]] = {}  # the latents and events of renders, by all that was asked for

@@ -20,6 +20,7 @@ INPUTS = (
 )
 OUTPUTS = (("sampler", "video", "video"), ("sampler", "report", "report"))
 INPUT_NODE, OUTPUT_NODE = -10, -20
+_LINK = ("id", "origin_id", "origin_slot", "target_id", "target_slot", "type")
 _NAMESPACE = uuid.UUID("6f1d7a52-52a4-4f0a-9a2c-7d6f3a1c0b11")
 
 
@@ -33,47 +34,43 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
 
     `numbers` are the ids of the nodes that `INPUTS` and `OUTPUTS` name. The note, previews and groups stay as they are.
     """
-    nodes = {node["id"]: node for node in graph["nodes"]}
-    links = [
-        dict(zip(("id", "origin_id", "origin_slot", "target_id", "target_slot", "type"), link, strict=True))
-        for link in graph["links"]
-    ]
-    last = graph["last_link_id"]
+    nodes, last = {node["id"]: node for node in graph["nodes"]}, graph["last_link_id"]
+    links = [dict(zip(_LINK, link, strict=True)) for link in graph["links"]]
     inputs, outputs, values = [], [], []
     for place, (node, widget, label) in enumerate(INPUTS):
         slot, target = _slot(nodes[numbers[node]], "inputs", widget)
         last += 1
         target["link"] = last
-        links.append(_link(last, (INPUT_NODE, place), (numbers[node], slot), target["type"]))
+        link = (last, INPUT_NODE, place, numbers[node], slot, target["type"])
+        links.append(dict(zip(_LINK, link, strict=True)))
         inputs.append({"id": stable_id(f"input {label}"), "name": label, "type": target["type"], "linkIds": [last]})
         values.append(_value(nodes[numbers[node]], widget))
     for place, (node, name, label) in enumerate(OUTPUTS):
         slot, source = _slot(nodes[numbers[node]], "outputs", name)
         last += 1
         source["links"] = [*(source["links"] or []), last]
-        links.append(_link(last, (numbers[node], slot), (OUTPUT_NODE, place), source["type"]))
+        link = (last, numbers[node], slot, OUTPUT_NODE, place, source["type"])
+        links.append(dict(zip(_LINK, link, strict=True)))
         outputs.append({"id": stable_id(f"output {label}"), "name": label, "type": source["type"], "linkIds": [last]})
+    state = {"lastGroupId": len(graph["groups"]), "lastNodeId": graph["last_node_id"], "lastLinkId": last}
+    right = max(node["pos"][0] + node["size"][0] for node in graph["nodes"])
+    renderer = {"workflowRendererVersion": "LG"}
     inside = {
         "id": stable_id(NAME),
         "version": 1,
-        "state": {
-            "lastGroupId": len(graph["groups"]),
-            "lastNodeId": graph["last_node_id"],
-            "lastLinkId": last,
-            "lastRerouteId": 0,
-        },
+        "state": state | {"lastRerouteId": 0},
         "revision": 0,
         "config": {},
         "name": NAME,
         "inputNode": {"id": INPUT_NODE, "bounding": [-320, 60, 160, 40 + 20 * len(inputs)]},
-        "outputNode": {"id": OUTPUT_NODE, "bounding": [_right(graph) + 120, 60, 120, 40 + 20 * len(outputs)]},
+        "outputNode": {"id": OUTPUT_NODE, "bounding": [right + 120, 60, 120, 40 + 20 * len(outputs)]},
         "inputs": inputs,
         "outputs": outputs,
         "widgets": [],
         "nodes": graph["nodes"],
         "groups": graph["groups"],
         "links": links,
-        "extra": {"workflowRendererVersion": "LG"},
+        "extra": renderer,
         "category": "Video generation and editing/Text to video",
         "description": DESCRIPTION,
     }
@@ -87,17 +84,14 @@ def blueprint(graph: dict[str, Any], numbers: dict[str, int]) -> dict[str, Any]:
         "groups": [],
         "definitions": {"subgraphs": [inside]},
         "config": {},
-        "extra": {
-            "workflowRendererVersion": "LG",
-            "BlueprintDescription": DESCRIPTION,
-            "BlueprintSearchAliases": ALIASES,
-        },
+        "extra": renderer | {"BlueprintDescription": DESCRIPTION, "BlueprintSearchAliases": ALIASES},
         "version": 0.4,
     }
 
 
 def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
     """The node that stands for the subgraph."""
+    given = [(slot["name"], slot["type"]) for slot in inside["inputs"]]
     return {
         "id": 1,
         "type": inside["id"],
@@ -106,25 +100,11 @@ def _outside(inside: dict[str, Any], values: list[Any]) -> dict[str, Any]:
         "flags": {},
         "order": 0,
         "mode": 0,
-        "inputs": [
-            {"name": given["name"], "type": given["type"], "widget": {"name": given["name"]}, "link": None}
-            for given in inside["inputs"]
-        ],
-        "outputs": [{"name": given["name"], "type": given["type"], "links": None} for given in inside["outputs"]],
+        "inputs": [{"name": name, "type": kind, "widget": {"name": name}, "link": None} for name, kind in given],
+        "outputs": [{"name": slot["name"], "type": slot["type"], "links": None} for slot in inside["outputs"]],
         "title": NAME,
         "properties": {},
         "widgets_values": values,
-    }
-
-
-def _link(number: int, origin: tuple[int, int], target: tuple[int, int], kind: str) -> dict[str, Any]:
-    return {
-        "id": number,
-        "origin_id": origin[0],
-        "origin_slot": origin[1],
-        "target_id": target[0],
-        "target_slot": target[1],
-        "type": kind,
     }
 
 
@@ -136,11 +116,6 @@ def _value(node: dict[str, Any], widget: str) -> Any:
     """The value of a widget, which the file keeps by position; a seed is followed by what is done to it after a run."""
     widgets = [slot["name"] for slot in node["inputs"] if "widget" in slot]
     values = list(node["widgets_values"])
-    for name in ("seed",):
-        if name in widgets:
-            del values[widgets.index(name) + 1]
+    if "seed" in widgets:
+        del values[widgets.index("seed") + 1]
     return values[widgets.index(widget)]
-
-
-def _right(graph: dict[str, Any]) -> float:
-    return max(node["pos"][0] + node["size"][0] for node in graph["nodes"])

@@ -1,32 +1,36 @@
 """The shipped workflows: nodes, links, and the columns they are drawn in."""
 
+from dataclasses import replace
 from typing import Any
 
-import workflow_stories as stories
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from workflow_layout import Column, Group, Node, Workflow
-from workflow_sources import FRAMEWISE_MODEL, LONGLIVE2_MODEL, MODELS, WAN22_VAE
+from workflow_sources import note, story
 
 BLUE, AMBER, GREEN, VIOLET = "#3f789e", "#b58b2a", "#8A8", "#88A"  # colours that the editor offers for groups
 
 RUNNABLE = ("demo", "profile_heads", "compare_methods", "re_roll_one_scene")  # without downloads
 NEWER_CORE = ("two_gpus", "finish_a_video")  # have a node of ComfyUI that the oldest supported version lacks
 
-SELF_FORCING = {
-    "model": Node("HeadForcingLoadModel", {"checkpoint": "self_forcing_dmd.pt"}),
-    "clip": Node(
-        "CLIPLoader",
-        {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"},
-        "Text encoder (umT5)",
-    ),
-    "vae": Node("VAELoader", {"vae_name": "wan_2.1_vae.safetensors"}, "Wan 2.1 VAE"),
-}
-LONGLIVE2 = SELF_FORCING | {
-    "model": Node("HeadForcingLoadModel", {"checkpoint": LONGLIVE2_MODEL["name"]}),
-    "vae": Node("VAELoader", {"vae_name": WAN22_VAE["name"]}, "Wan 2.2 VAE"),
-}
+
+def _models(checkpoint: str, vae: str = "wan_2.1_vae.safetensors", title: str = "Wan 2.1 VAE") -> dict[str, Node]:
+    encoder = {"clip_name": "umt5_xxl_fp8_e4m3fn_scaled.safetensors", "type": "wan", "device": "default"}
+    return {
+        "model": Node("HeadForcingLoadModel", {"checkpoint": checkpoint}),
+        "clip": Node("CLIPLoader", encoder, "Text encoder (umT5)"),
+        "vae": Node("VAELoader", {"vae_name": vae}, title),
+    }
+
+
+SELF_FORCING = _models("self_forcing_dmd.pt")
+FRAMEWISE = _models("causal_forcing-framewise.safetensors")
+LONGLIVE2 = _models("model_bf16.pt", "wan2.2_vae.safetensors", "Wan 2.2 VAE")
 DEMO = {"model": Node("HeadForcingLoadDemo")}
 PROFILE = {"profile": Node("HeadForcingLoadProfile", {"profile": "self_forcing"})}
+IMAGE = {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
+VIDEO = {"load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330)}
+SMALL = {"width": 64, "height": 64}  # of the demo model
+SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "longlive2"}
 
 
 def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dict[str, Node]:
@@ -42,8 +46,9 @@ def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
     return {"decode": Node("HeadForcingDecodeVideo", inputs | more, room=1.05 if "upscale" in more else 0.65)}
 
 
-def _timeline(prompts: str, seconds: float, clip: list[Any], height: int = 420, **more: Any) -> dict[str, Node]:
-    inputs = {"clip": clip, "prompts": prompts, "seconds": seconds} | more
+def _timeline(prompts: str, seconds: float, clip: str = "clip", height: int = 420, **more: Any) -> dict[str, Node]:
+    """The story, whose text encoder is a loader of its own or the demo model's."""
+    inputs = {"clip": [clip, 1 if clip == "model" else 0], "prompts": prompts, "seconds": seconds} | more
     return {"prompt": Node("HeadForcingPromptTimeline", inputs, height=height)}
 
 
@@ -52,124 +57,93 @@ def _report(source: list[Any], title: str = "Report", height: int = 220) -> Node
 
 
 def _loaders(note_height: int, *names: str) -> Column:
-    return Column(350, (Group("1 Models", BLUE, names or ("model", "clip", "vae")),), note_height)
+    return _column(1, "Models", 350, *(names or ("model", "clip", "vae")), note_height=note_height)
 
 
-def _column(number: int, title: str, width: int, *names: str) -> Column:
-    return Column(width, (Group(f"{number} {title}", (BLUE, AMBER, GREEN, VIOLET)[min(number, 4) - 1], names),))
+def _column(number: int, title: str, width: int, *names: str, note_height: int = 0) -> Column:
+    colour = (BLUE, AMBER, GREEN, VIOLET)[min(number, 4) - 1]
+    return Column(width, (Group(f"{number} {title}", colour, names),), note_height)
 
 
-_SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "longlive2"}
-_PROMPT = Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Head roles", AMBER, ("profile",))))
+def _story(*beside: str) -> Column:
+    """The story and what stands below it: a title, and a node."""
+    groups = [Group(f"2 {beside[0]}", AMBER, beside[1:])] if beside else []
+    return Column(480, (Group("2 Story", AMBER, ("prompt",)), *groups))
+
+
+_PROMPT = _story("Head roles", "profile")
 _SAMPLING = _column(3, "Sampling, the video grows here", 520, "sampler")
 _REPORT = _column(4, "Report", 420, "report")
 
+
+def _render(nodes: dict[str, Node], note_height: int, middle: Column, video: str, **sampler: Any) -> Workflow:
+    """Models, a story, the sampler that writes a video of this name, and its report."""
+    demo = "vae" not in nodes
+    vae = ["second", 0] if "second" in nodes else ["model", 2] if demo else ["vae", 0]
+    profile = {"head_profile": ["profile", 0]} if "profile" in nodes else {}
+    made = _sampler(**profile, vae=vae, filename_prefix=f"video/{video}", **(SMALL if demo else {}), **sampler)
+    columns = _loaders(note_height, *(["model"] if demo else [])), middle, _SAMPLING, _REPORT
+    return Workflow(nodes | made | {"report": _report(["sampler", 1])}, columns)
+
+
+_LIGHTHOUSE = _timeline(story("lighthouse"), 60.0)
+_FIVE = _render(SELF_FORCING | _timeline(story("valley"), 300.0) | PROFILE, 310, _PROMPT, "alpine_valley")
+
 WORKFLOWS: dict[str, Workflow] = {
-    "demo": Workflow(
-        DEMO
-        | _timeline(DEMO_STORY.strip(), 60.0, ["model", 1])
-        | _sampler(width=64, height=64, method="head_forcing_scenes", vae=["model", 2], filename_prefix="video/demo")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(400, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
-        stories.DEMO_NOTE,
+    "demo": _render(
+        DEMO | _timeline(DEMO_STORY.strip(), 60.0, "model"), 400, _story(), "demo", method="head_forcing_scenes"
     ),
-    "single_prompt_60s": Workflow(
+    "single_prompt_60s": _render(
         SELF_FORCING
-        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": stories.FOX}, "Prompt", 220)}
-        | PROFILE
-        | _sampler(seconds=60.0, head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/red_fox")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
-        stories.SINGLE_NOTE,
+        | {"prompt": Node("CLIPTextEncode", {"clip": ["clip", 0], "text": story("fox")}, "Prompt", 220)}
+        | PROFILE,
+        270,
+        _PROMPT,
+        "red_fox",
+        seconds=60.0,
     ),
-    "six_prompts_60s": Workflow(
-        SELF_FORCING
-        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
-        | PROFILE
-        | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/lighthouse")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(270), _PROMPT, _SAMPLING, _REPORT),
-        stories.SIX_NOTE,
-    ),
+    "six_prompts_60s": _render(SELF_FORCING | _LIGHTHOUSE | PROFILE, 270, _PROMPT, "lighthouse"),
     "five_minutes_streaming": Workflow(
-        SELF_FORCING
-        | _timeline(stories.VALLEY, 300.0, ["clip", 0])
-        | PROFILE
-        | _sampler(head_profile=["profile", 0], vae=["vae", 0], filename_prefix="video/alpine_valley")
+        _FIVE.nodes
         | {
-            "report": _report(["sampler", 1]),
             "drift": Node("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}),
             "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes", room=1.5),
         },
         (
-            _loaders(310),
-            _PROMPT,
-            _SAMPLING,
+            *_FIVE.columns[:-1],
             _column(4, "Report", 400, "report", "drift"),
             _column(5, "Drift", 480, "picture"),
         ),
-        stories.FIVE_NOTE,
     ),
-    "two_gpus": Workflow(
-        SELF_FORCING
-        | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})}
-        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
-        | _sampler(vae=["second", 0], filename_prefix="video/two_gpus", decode_in_background=True)
-        | {"report": _report(["sampler", 1])},
-        (
-            _loaders(290),
-            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 VAE on the second GPU", AMBER, ("second",)))),
-            _SAMPLING,
-            _REPORT,
-        ),
-        stories.TWO_GPUS_NOTE,
+    "two_gpus": _render(
+        SELF_FORCING | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})} | _LIGHTHOUSE,
+        290,
+        _story("VAE on the second GPU", "second"),
+        "two_gpus",
+        decode_in_background=True,
     ),
-    "live_story": Workflow(
-        SELF_FORCING
-        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0], 520)
-        | _sampler(vae=["vae", 0], filename_prefix="video/live_story")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(300), _column(2, "Story, edit it while it renders", 560, "prompt"), _SAMPLING, _REPORT),
-        stories.LIVE_NOTE,
+    "live_story": _render(
+        SELF_FORCING | _timeline(story("lighthouse"), 60.0, height=520),
+        300,
+        _column(2, "Story, edit it while it renders", 560, "prompt"),
+        "live_story",
     ),
-    "re_roll_one_scene": Workflow(
-        DEMO
-        | _timeline(stories.TAKES, 60.0, ["model", 1])
-        | _sampler(width=64, height=64, vae=["model", 2], filename_prefix="video/takes")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(270, "model"), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
-        stories.TAKES_NOTE,
-    ),
+    "re_roll_one_scene": _render(DEMO | _timeline(story("takes"), 60.0, "model"), 270, _story(), "takes"),
     "profile_heads": Workflow(
         DEMO
         | {
             "known": Node("HeadForcingLoadProfile", {"profile": "toy_world"}, "Profile that comes with the pack"),
             "measure": Node(
                 "HeadForcingProfileHeads",
-                {
-                    "model": ["model", 0],
-                    "clip": ["model", 1],
-                    "preset": "quick",
-                    "width": 64,
-                    "height": 64,
-                    "seed": 0,
-                    "save_name": "my_model",
-                },
+                {"model": ["model", 0], "clip": ["model", 1], "preset": "quick", **SMALL, "seed": 0}
+                | {"save_name": "my_model"},
             ),
             "inspect": Node(
                 "HeadForcingInspectProfile", {"head_profile": ["measure", 0], "compare_with": ["known", 0]}
             ),
-            "prompt": Node(
-                "HeadForcingPromptTimeline",
-                {
-                    "clip": ["model", 1],
-                    "prompts": "a yellow cross circling in the navy checkerboard room",
-                    "seconds": 10.0,
-                },
-                height=300,
-            ),
         }
-        | _sampler(head_profile=["measure", 0], width=64, height=64)
+        | _timeline("a yellow cross circling in the navy checkerboard room", 10.0, "model", 300)
+        | _sampler(head_profile=["measure", 0], **SMALL)
         | _decode("my_profile", ["model", 2], upscale=6)
         | {
             "report": _report(["measure", 2], "What was measured", 260),
@@ -177,98 +151,58 @@ WORKFLOWS: dict[str, Workflow] = {
             "agreement": Node("PreviewImage", {"images": ["inspect", 0]}, "Agreement with the pack's profile", room=1),
         },
         (
-            Column(350, (Group("1 Models", BLUE, ("model", "known")),), 300),
+            _loaders(300, "model", "known"),
             Column(440, (Group("2 Measure", AMBER, ("measure",)), Group("2 Story", AMBER, ("prompt",)))),
             Column(380, (Group("3 Compare", GREEN, ("inspect",)), Group("3 Sampling", GREEN, ("sampler",)))),
-            Column(460, (Group("4 Result", VIOLET, ("report", "decode")),)),
-            Column(420, (Group("5 Head roles", VIOLET, ("picture",)),)),
-            Column(420, (Group("6 Agreement", VIOLET, ("agreement",)),)),
+            _column(4, "Result", 460, "report", "decode"),
+            _column(5, "Head roles", 420, "picture"),
+            _column(6, "Agreement", 420, "agreement"),
         ),
-        stories.PROFILE_NOTE,
     ),
     "compare_methods": Workflow(
         DEMO
-        | _timeline(stories.COMPARE_PROMPTS, 20.0, ["model", 1], 340)
+        | _timeline(story("compare"), 20.0, "model", 340)
         | {
             "compare": Node(
                 "HeadForcingCompareMethods",
-                {
-                    "model": ["model", 0],
-                    "positive": ["prompt", 0],
-                    "vae": ["model", 2],
-                    "methods": "head_forcing\nself_forcing_window_21\ninfinity_rope",
-                    "width": 64,
-                    "height": 64,
-                    "seconds": 0.0,
-                    "seed": 0,
-                    "filename_prefix": "video/methods",
-                },
+                {"model": ["model", 0], "positive": ["prompt", 0], "vae": ["model", 2]}
+                | {"methods": "head_forcing\nself_forcing_window_21\ninfinity_rope", **SMALL, "seconds": 0.0}
+                | {"seed": 0, "filename_prefix": "video/methods"},
                 room=0.45,
             ),
             "table": _report(["compare", 1], "Table", 480),
         },
         (
             _loaders(270, "model"),
-            _column(2, "Story", 480, "prompt"),
+            _story(),
             _column(3, "Videos side by side", 640, "compare"),
             _column(4, "Table", 560, "table"),
         ),
-        stories.COMPARE_NOTE,
     ),
-    "extend_a_video": Workflow(
-        SELF_FORCING
-        | {
-            "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
-        }
-        | _timeline(stories.LIGHTHOUSE.replace("0:00 ", "").split("\n")[0], 15.0, ["clip", 0], 360)
-        | _sampler(vae=["vae", 0], filename_prefix="video/extended", start_video=["load", 0])
-        | {"report": _report(["sampler", 1])},
-        (
-            _loaders(310),
-            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 Video to extend", AMBER, ("load",)))),
-            _SAMPLING,
-            _REPORT,
-        ),
-        stories.EXTEND_NOTE,
+    "extend_a_video": _render(
+        SELF_FORCING | VIDEO | _timeline(story("lighthouse").replace("0:00 ", "").split("\n")[0], 15.0, height=360),
+        310,
+        _story("Video to extend", "load"),
+        "extended",
+        start_video=["load", 0],
     ),
-    "image_to_video": Workflow(
-        SELF_FORCING
-        | {
-            "model": Node("HeadForcingLoadModel", {"checkpoint": FRAMEWISE_MODEL["name"]}),
-            "load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330),
-        }
-        | _timeline(stories.FOX, 10.0, ["clip", 0], 360)
-        | _sampler(
-            model_family="causal_forcing_framewise",
-            vae=["vae", 0],
-            filename_prefix="video/from_an_image",
-            start_image=["load", 0],
-        )
-        | {"report": _report(["sampler", 1])},
-        (
-            _loaders(310),
-            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 First frame", AMBER, ("load",)))),
-            _SAMPLING,
-            _REPORT,
-        ),
-        stories.IMAGE_NOTE,
+    "image_to_video": _render(
+        FRAMEWISE | IMAGE | _timeline(story("fox"), 10.0, height=360),
+        310,
+        _story("First frame", "load"),
+        "from_an_image",
+        model_family="causal_forcing_framewise",
+        start_image=["load", 0],
     ),
     "finish_a_video": Workflow(
-        {
-            "load": Node("LoadVideo", {"file": "my_video.mp4"}, "Your video", 330),
-            "upscaler": Node("UpscaleModelLoader", {"model_name": MODELS["UpscaleModelLoader"]["name"]}),
-            "rife": Node(
-                "FrameInterpolationModelLoader", {"model_name": MODELS["FrameInterpolationModelLoader"]["name"]}
-            ),
+        VIDEO
+        | {
+            "upscaler": Node("UpscaleModelLoader", {"model_name": "RealESRGAN_x4plus.safetensors"}),
+            "rife": Node("FrameInterpolationModelLoader", {"model_name": "rife_v4.26.safetensors"}),
             "finish": Node(
                 "HeadForcingFinishVideo",
-                {
-                    "video": ["load", 0],
-                    "upscale_model": ["upscaler", 0],
-                    "interp_model": ["rife", 0],
-                    "multiplier": 2,
-                    "filename_prefix": "video/finished",
-                },
+                {"video": ["load", 0], "upscale_model": ["upscaler", 0], "interp_model": ["rife", 0]}
+                | {"multiplier": 2, "filename_prefix": "video/finished"},
                 room=0.65,
             ),
         },
@@ -276,33 +210,25 @@ WORKFLOWS: dict[str, Workflow] = {
             Column(480, (Group("1 Video", BLUE, ("load",)), Group("2 Models", AMBER, ("upscaler", "rife"))), 250),
             _column(3, "The finished video grows here", 520, "finish"),
         ),
-        stories.FINISH_NOTE,
     ),
-    "longlive2_shots_720p": Workflow(
-        LONGLIVE2
-        | _timeline(stories.VIOLIN, 30.0, ["clip", 0], 480, model_family="longlive2")
-        | _sampler(**_SHOTS, vae=["vae", 0], filename_prefix="video/shots")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(400), _column(2, "Story, a shot for each prompt", 480, "prompt"), _SAMPLING, _REPORT),
-        stories.LONGLIVE2_NOTE,
+    "longlive2_shots_720p": _render(
+        LONGLIVE2 | _timeline(story("violin"), 30.0, height=480, model_family="longlive2"),
+        400,
+        _column(2, "Story, a shot for each prompt", 480, "prompt"),
+        "shots",
+        **SHOTS,
     ),
-    "longlive2_image_start": Workflow(
-        LONGLIVE2
-        | {"load": Node("LoadImage", {"image": "my_image.png"}, "Your image", 330)}
-        | _timeline(stories.FOX, 10.0, ["clip", 0], 400, model_family="longlive2")
-        | _sampler(**_SHOTS, vae=["vae", 0], filename_prefix="video/from_an_image", start_image=["load", 0])
-        | {"report": _report(["sampler", 1])},
-        (
-            _loaders(400),
-            Column(480, (Group("2 Story", AMBER, ("prompt",)), Group("2 First frame", AMBER, ("load",)))),
-            _SAMPLING,
-            _REPORT,
-        ),
-        stories.LONGLIVE2_IMAGE_NOTE,
+    "longlive2_image_start": _render(
+        LONGLIVE2 | IMAGE | _timeline(story("fox"), 10.0, height=400, model_family="longlive2"),
+        400,
+        _story("First frame", "load"),
+        "from_an_image",
+        **SHOTS,
+        start_image=["load", 0],
     ),
     "native_sampling": Workflow(
         SELF_FORCING
-        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
+        | _LIGHTHOUSE
         | {
             "apply": Node("HeadForcingApply", {"model": ["model", 0], "positive": ["prompt", 0]}),
             "noise": Node("RandomNoise", {"noise_seed": 0}),
@@ -314,34 +240,26 @@ WORKFLOWS: dict[str, Workflow] = {
             ),
             "sampler": Node(
                 "SamplerCustomAdvanced",
-                {
-                    "noise": ["noise", 0],
-                    "guider": ["guider", 0],
-                    "sampler": ["apply", 1],
-                    "sigmas": ["apply", 2],
-                    "latent_image": ["empty", 0],
-                },
+                {"noise": ["noise", 0], "guider": ["guider", 0], "sampler": ["apply", 1]}
+                | {"sigmas": ["apply", 2], "latent_image": ["empty", 0]},
             ),
         }
         | _decode("native_sampling", ["vae", 0]),
         (
             _loaders(270),
-            _column(2, "Story", 480, "prompt"),
+            _story(),
             _column(3, "Head Forcing", 320, "apply"),
             Column(320, (Group("4 Native nodes", GREEN, ("guider", "noise", "empty")),)),
             Column(320, (Group("5 Sampling", GREEN, ("sampler",)),)),
-            Column(520, (Group("6 Result", VIOLET, ("decode",)),)),
+            _column(6, "Result", 520, "decode"),
         ),
-        stories.NATIVE_NOTE,
     ),
-    "minute_video_app": Workflow(
-        SELF_FORCING
-        | _timeline(stories.LIGHTHOUSE, 60.0, ["clip", 0])
-        | _sampler(vae=["vae", 0], filename_prefix="video/story")
-        | {"report": _report(["sampler", 1])},
-        (_loaders(220), _column(2, "Story", 480, "prompt"), _SAMPLING, _REPORT),
-        stories.APP_NOTE,
+    "minute_video_app": replace(
+        _render(SELF_FORCING | _LIGHTHOUSE, 220, _story(), "story"),
         controls=(("prompt", "timeline"), ("prompt", "seconds"), ("sampler", "seed"), ("sampler", "filename_prefix")),
         results=("sampler",),
     ),
 }
+for _name, _workflow in WORKFLOWS.items():
+    _inputs = {str(value) for node in _workflow.nodes.values() for value in node.inputs.values()}
+    WORKFLOWS[_name] = replace(_workflow, note=note(_name, _inputs))

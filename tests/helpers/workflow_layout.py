@@ -15,8 +15,7 @@ Size = tuple[float, float]
 class Node:
     """A node of a workflow: its type, inputs (`[name, output]` is a link), and a height if it holds text or pictures.
 
-    `room` is kept free below it for a result that it shows: its
-    height as a share of the width.
+    `room` is kept free below it for a result that it shows: its height as a share of the width.
     """
 
     kind: str
@@ -53,7 +52,7 @@ class Workflow:
 
     nodes: dict[str, Node]
     columns: tuple[Column, ...]
-    note: str
+    note: str = ""
     controls: tuple[tuple[str, str], ...] = ()
     results: tuple[str, ...] = ()
 

@@ -9,12 +9,14 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import RESEARCH, main
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
+from headforcing.headforcing_core.head_profiles.rules import with_rule
+from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.versions import versions
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from PIL import Image
@@ -127,6 +129,12 @@ def test_every_option_of_a_prompt_switch_the_memory_and_the_method_changes_the_v
     assert all(not torch.equal(a, b) for i, a in enumerate(made) for b in made[:i])
 
 
+def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
+    args = _parser().parse_args("demo --profile toy_world --rule function".split())
+    known = find_profile("toy_world")
+    assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
+
+
 def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
     whole = generate("--seconds", "4.3", prompts="an apple")
     generate("--seconds", "2", prompts="an apple")
@@ -214,7 +222,6 @@ WRONG = {
     "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
     "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
     "report|{tmp}/none.mp4": "none.mp4", "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",
-    **{f"{name}|--help": f"a checkout: python -m headforcing.research {name}" for name in RESEARCH},
 }  # fmt: skip
 
 
@@ -232,8 +239,8 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, t
 
 @pytest.mark.parametrize(("command", "said"), [
     ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("demo --rule none", "choose from"), ("generate", "--weights"),
-    ("demo --scale 0", "must be from 1 to 64, got 0"), ("demo --scale 65", "must be from 1 to 64, got 65"),
-    ("runs list nowhere", "there is no folder 'nowhere'"), ("demo --gpus 0", "must be 1 or more, got 0"),
+    ("demo --scale 0", "from 1 to 64, got '0'"), ("demo --scale 65", "from 1 to 64, got '65'"),
+    ("runs list nowhere", "there is no folder 'nowhere'"), ("demo --gpus 0", "from 1 to 999999999, got '0'"),
     *((f"demo --gpu-speeds {speeds}", "expected numbers from 0.001 to 1000 with commas between them")
       for speeds in ("0.0009,1", "1,1001", "1,inf", "1,nan", "1,x")),
 ])  # fmt: skip

@@ -217,20 +217,6 @@ def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path)
     assert rows(run(tmp_path, lines))["long"]["reused_blocks"] == stored
 
 
-@linux
-def test_workers_end_within_seconds_of_a_batch_that_is_killed(tmp_path):
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = batch(tmp_path, [LONG, {**LONG, "seed": 1}], "--farm-workers", "2", **silent)
-    wait_for(lambda: min(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) >= 1, process)
-    process.kill()
-    process.wait()
-    until = time.monotonic() + 60
-    while (left := running_with(f"STARTED_FOR={tmp_path}")) and time.monotonic() < until:
-        time.sleep(0.1)
-    assert not left
-    assert max(blocks(tmp_path, f"line-000{line}") for line in (1, 2)) < 17
-
-
 def running_with(variable: str) -> list[str]:
     """The processes that were started with this variable in their environment."""
     found = []

@@ -8,9 +8,9 @@ import time
 import av
 import pytest
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.follow import FollowedFile
-from headforcing.headforcing_core.commands.loaded import ProgressBar
+from headforcing.headforcing_core.commands.values import FollowedFile
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.render.sinks import ProgressBar
 
 RED, CROSS, CUBE = "a red ball", "a yellow cross", "a blue cube"
 PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8 of 10

@@ -15,16 +15,7 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile, defa
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from toy_renders import Render
-
-
-def measured(layers: int, seed: int = 0) -> HeadProfile:
-    """A profile with query statistics, for a model with heads of the toy's width."""
-    pairs = assets.TOY_CONFIG.head_dim // 2
-    generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(layers, 6, 2 * pairs, generator=generator)
-    queries = torch.cat((mean, mean[..., :pairs].abs() + mean[..., pairs:].abs()), dim=-1).tolist()
-    return HeadProfile("measured", layers, 6, default_profile(8, 6).roles[:layers], queries=queries)
+from toy_renders import Render, measured
 
 
 def setup(profile: HeadProfile | None = None, **settings) -> str:
@@ -41,17 +32,6 @@ def test_block_keys_name_every_guard_and_stay_as_they_were_without():
     others = [setup(sink_gate=0.8), setup(sink_gate=0.7), setup(rope_jitter=0.8), setup(sink_gate=0.8, rope_jitter=0.8)]
     assert len({setup(), *trigonometric, *others}) == 7
     assert setup(compression="trigonometric") != setup(), "the demo model's bundled profile has statistics"
-
-
-@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])
-def test_a_stopped_render_with_guards_goes_on_bit_for_bit(backbone, tmp_path, state_seconds):
-    policy = CachePolicy().with_guards(Guards(0.5, 0.8), "trigonometric")
-    options = {"policy": policy, "profile": measured(3), "state_seconds": state_seconds, "seconds": 7.0}
-    whole = Render(backbone, tmp_path / "whole", **options).go()
-    render = Render(backbone, tmp_path / "stopped", **options)
-    render.go(stop_after=7)
-    assert torch.equal(render.go(), whole) and render.reused == 7
-    assert not torch.equal(Render(backbone, tmp_path / "plain", profile=measured(3), seconds=7.0).go(), whole)
 
 
 def test_jitter_works_while_head_roles_are_found(backbone, tmp_path):

@@ -114,19 +114,6 @@ def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder
         assert json.loads(file.metadata()["head_forcing"])["video_frames"] == frames
 
 
-def test_a_finished_part_is_taken_over_and_a_later_prompt_changes_only_what_follows(generate, tmp_path):
-    story = STORY + "\n"
-    whole, again, other = (tmp_path / f"{name}.safetensors" for name in ("whole", "again", "other"))
-    generate("--method", "longlive2", "--seconds", 8, "--latents", whole, prompts=story)
-    runs = ("--runs", tmp_path / "runs", "--method", "longlive2")
-    generate(*runs, "--seconds", 5, "--latents", tmp_path / "part.safetensors", prompts=story.rsplit("\n", 2)[0])
-    generate(*runs, "--seconds", 8, "--latents", again, prompts=story)
-    assert torch.equal(latents_of(whole), latents_of(again))
-    generate(*runs, "--seconds", 8, "--latents", other, prompts=story.replace("[reset] an", "[reset] a green"))
-    assert torch.equal(latents_of(whole)[:40], latents_of(other)[:40])
-    assert not torch.equal(latents_of(whole)[40:], latents_of(other)[40:])
-
-
 def test_a_cut_is_another_video_than_a_prompt_that_goes_on_with_the_shot(generate, tmp_path):
     made = []
     for tag in ("", "[cut] ", "[reset] "):

@@ -1,6 +1,5 @@
 """A render whose story brings scenes back: resumed, changed while it runs, and what its report says."""
 
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,10 +11,10 @@ from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.cache.scenes import Scenes
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.rollout import loop
 from headforcing.headforcing_core.runs.stored import stored_videos
@@ -30,57 +29,22 @@ def render_of(backbone, folder: Path, tag: str, **options) -> Render:
     return Render(backbone, folder, TOLD.format(tag), SECONDS, **options)
 
 
-@pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
-@pytest.mark.parametrize("profile", [None, AutoProfile()], ids=["known roles", "roles found"])
-def test_a_stopped_render_with_a_recall_goes_on_to_the_same_bytes(backbone, tmp_path, state_seconds, profile):
-    options = {} if profile is None else {"profile": profile}
-    render = render_of(backbone, tmp_path / "runs", "[recall 1]", state_seconds=state_seconds, **options)
-    first, second, third = (segment.start_block for segment in render.plan.timeline.segments)
-    expected = render.straight()
-    for stop_after in (third, third + 1):
-        shutil.rmtree(render.folder, ignore_errors=True)
-        render.go(stop_after=stop_after)
-        assert torch.equal(render.go(), expected)
-        # while roles are being found nothing can be reused
-        assert render.reused == (0 if profile is not None and stop_after < third else stop_after)
-        (recall,) = render.run.recalls
-        assert (recall.block, recall.scene) == (third, 1) and recall.frames == (0, 1, 2, *range(3, 3 * second, 3))
-
-
 AUTO = replace(CachePolicy(), scenes="auto")
 BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
 
 
-def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does_and_reuses_the_blocks_before_it(backbone, tmp_path):
-    tagged = Render(backbone, tmp_path / "unused", BACK.replace("3 " + BALL, "3 [recall 1] " + BALL), SECONDS)
-    plain = Render(backbone, tmp_path / "runs", BACK, SECONDS)
-    plain.go()
-    render = Render(backbone, tmp_path / "runs", BACK, SECONDS, policy=AUTO, state_seconds=1e-9)
-    assert torch.equal(render.go(), tagged.straight()) and not torch.equal(render.straight(), plain.straight())
-    assert render.reused == 7 and [recall.scene for recall in render.run.recalls] == [1]
-    assert "recall 1" in describe(render.plan, torch.float32) and "recall" not in describe(plain.plan, torch.float32)
-    overruled = Render(backbone, tmp_path, BACK.replace("3 " + BALL, "3 [new scene] " + BALL), SECONDS, policy=AUTO)
-    assert torch.equal(overruled.straight(), plain.straight())
-
-
-@pytest.mark.parametrize("stop_after", [4, 7, 8])
-def test_scenes_found_by_themselves_are_the_same_after_a_stop_and_in_a_longer_story(backbone, tmp_path, stop_after):
-    longer = f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place"
-    render = Render(backbone, tmp_path, longer, 8.5, policy=AUTO, state_seconds=1e-9)
-    expected = render.straight()
-    Render(backbone, tmp_path, BACK, SECONDS, policy=AUTO, state_seconds=1e-9).go(stop_after=stop_after)
-    assert torch.equal(render.go(), expected) and render.reused == stop_after
-    assert [recall.scene for recall in render.run.recalls] == [1, 2], "a prompt said again goes on with its scene"
-
-
-def test_a_recall_added_to_a_story_that_was_begun_without_one_reuses_the_blocks_before_it(backbone, tmp_path):
-    plain = render_of(backbone, tmp_path, "", state_seconds=1e-9)
-    plain.go()
-    render = render_of(backbone, tmp_path, "[recall 1]")
-    expected = render.straight()
-    assert torch.equal(render.go(), expected)
-    assert render.reused == render.plan.timeline.segments[2].start_block
-    assert not torch.equal(plain.straight(), expected)
+def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp_path):
+    tagged, plain, overruled, found = (
+        Render(backbone, tmp_path, BACK.replace("3 " + BALL, f"3 {tag} {BALL}"), SECONDS, **options)
+        for tag, options in (("[recall 1]", {}), ("", {}), ("[new scene]", {"policy": AUTO}), ("", {"policy": AUTO}))
+    )
+    assert torch.equal(found.go(), tagged.straight()) and torch.equal(overruled.straight(), plain.straight())
+    (recall,) = found.run.recalls
+    assert (recall.block, recall.scene, recall.frames) == (7, 1, (0, 1, 2, 3, 6))
+    assert "recall 1" in describe(found.plan, torch.float32) and "recall" not in describe(plain.plan, torch.float32)
+    longer = Render(backbone, tmp_path, f"{BACK}\n0:06 {BALL}\n0:06.8 {CROSS}\n0:07.5 a new place", 8.5, policy=AUTO)
+    longer.go()
+    assert [recall.scene for recall in longer.run.recalls] == [1, 2], "a prompt said again goes on with its scene"
 
 
 @pytest.mark.parametrize(("first", "then"), [("", "0:02.3 {}\n"), ("0:02.3 {}\n", "")], ids=["more", "fewer"])
@@ -106,7 +70,7 @@ def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does
     for reused in (5, render.plan.new_blocks):  # the cache is rebuilt, then restored
         render.go()
         assert (render.reused, render.events) == (reused, events)
-    assert stored_videos(tmp_path)[0].report().events == events
+    assert report_stored(stored_videos(tmp_path)[0]).events == events
 
 
 def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
@@ -185,19 +149,9 @@ def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_re
     assert torch.equal(latents, run(backbone, planned)[0])
 
 
-def test_a_take_from_the_return_on_holds_the_same_frames(backbone, tmp_path):
-    Render(backbone, tmp_path, BACK, SECONDS, policy=AUTO).go()
-    take = Render(backbone, tmp_path, BACK.replace("3 " + BALL, "3 [seed 9] " + BALL), SECONDS, policy=AUTO)
-    assert torch.equal(take.go(), take.straight()) and take.reused == 7
-    assert take.run.recalls[0].frames == (0, 1, 2, 3, 6)
-
-
 def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path):
     _, result = run(backbone, render_of(backbone, tmp_path, "[recall]"))
     assert [recall.scene for recall in result.recalls] == [1]
-
-
-def test_the_embeddings_of_a_story_with_a_recall_include_those_of_its_telling_words(backbone, tmp_path):
     render = render_of(backbone, tmp_path, "[recall 1]")
     assert render.timeline.texts[3:] == ["red ball teal room", "yellow cross navy room", "red ball again"]
     assert list(render.plan.alike.values()) == render.timeline.texts[3:] and len(render.embeds) == 6

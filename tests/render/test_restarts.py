@@ -59,10 +59,11 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
     return torch.cat(video_frames)
 
 
-@pytest.mark.parametrize("frames", [21, 24, 39, 42, 57])
-@pytest.mark.parametrize(("overlap", "frames_per_block"), [(3, 3), (3, 1), (6, 3)])
-@pytest.mark.repeat("wan-3-3", "wan-3-1-42", "wan-3-1-57", "wan-6-3-42", "wan-3-1-39", "wan-6-3-24", "wan-6-3-39")
-def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, frames, overlap, frames_per_block):
+@pytest.mark.parametrize(("overlap", "frames_per_block", "frames"), [
+    (3, 3, 21), (3, 3, 39), (3, 3, 57), (3, 1, 24), (3, 1, 42), (6, 3, 39), (6, 3, 57),
+])  # fmt: skip
+@pytest.mark.repeat("wan-3-3", "wan-3-1-42", "wan-6-3-57")
+def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, overlap, frames_per_block, frames):
     layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
     expected = assembled(codec, latents, layout)
     restarts = layout.restart_frames(frames // frames_per_block)
@@ -87,21 +88,22 @@ def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     assert (first - codec.encode(video_frames[71:72])).abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("length", [1, 5, 13])
-def test_the_wan_encoder_is_the_librarys(tmp_path: Path, length: int):
+def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
     diffusers = pytest.importorskip("diffusers")
     from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
 
     path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
     library = diffusers.AutoencoderKLWan(base_dim=8)
     library.load_state_dict(convert_wan_vae_to_diffusers(load_file(path)))
-    video_frames = torch.rand(length, 16, 32, 3, generator=torch.Generator().manual_seed(4))
     mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(-1, 1, 1, 1) for name in ("mean", "std"))
-    with torch.no_grad():
-        moments = library.encode(video_frames.permute(3, 0, 1, 2)[None] * 2 - 1).latent_dist.mode()[0]
-    found = load_codec(path, "cpu", torch.float32).encode(video_frames)
-    torch.testing.assert_close(found, ((moments - mean) / std).transpose(0, 1), atol=1e-4, rtol=0)
-    assert found.shape == (1 + length // 4, 16, 2, 4) and found.std() > 0.01
+    codec = load_codec(path, "cpu", torch.float32)
+    for length in (1, 5, 13):
+        video_frames = torch.rand(length, 16, 32, 3, generator=torch.Generator().manual_seed(4))
+        with torch.no_grad():
+            moments = library.encode(video_frames.permute(3, 0, 1, 2)[None] * 2 - 1).latent_dist.mode()[0]
+        found = codec.encode_video(video_frames)
+        torch.testing.assert_close(found, ((moments - mean) / std).transpose(0, 1), atol=1e-4, rtol=0)
+        assert found.shape == (1 + length // 4, 16, 2, 4) and found.std() > 0.01
 
 
 def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):

@@ -5,130 +5,176 @@ import random
 import shutil
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.hashing import SHORT
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.render import Place, begin_render
+from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
-from toy_renders import STORY, Render
+from toy_renders import PICTURES, STORY, Render, measured, picture, rendered
 
-OTHER = STORY.replace("yellow cross", "pink star")
-
-
-class Stopped(Exception):
-    pass
-
-
-SETTINGS = {
-    "rebuilt from the blocks": {},
-    "restored from the cache's state": {"state_seconds": 1e-9},
-    "roles found while sampling": {"profile": AutoProfile()},
-    "roles found, state restored": {"profile": AutoProfile(), "state_seconds": 1e-9},
-    "one frame a block": {"family": "causal_forcing_framewise", "seconds": 3.0},
-    "absolute positions": {"method": "no_rope_reencoding", "state_seconds": 1e-9},
-    "everything kept": {"method": "self_forcing"},
-}
+RED, CROSS = STORY.split("\n")
+START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
+AUTO = replace(CachePolicy(), scenes="auto")
+FRAMEWISE = {"family": "causal_forcing_framewise"}
+STORED, FOUND = {"state_seconds": 1e-9}, {"profile": AutoProfile()}  # a found role needs the first 7 blocks
+GUARDED = {"policy": CachePolicy().with_guards(Guards(0.5, 0.8), "trigonometric"), "profile": measured(3)}
+BACK = "0:00 a red ball\n0:02.3 a yellow cross\n0:05.3 {} a red ball"  # blocks 0, 3 and 7 of 10
+SHOWN = "0:00 {} a red ball\n0:02.3 @hall a yellow cross\n0:04.5 a red ball again"  # blocks 0, 3 and 6 of 9
 
 
-@pytest.mark.parametrize("setting", SETTINGS)
-@pytest.mark.parametrize("stop_after", [1, 9])
-def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, setting, stop_after):
-    render = Render(backbone, tmp_path, **SETTINGS[setting])
-    expected = render.straight()
-    first = render.go(stop_after=stop_after)
-    assert torch.equal(first, expected[: len(first)])
-    assert torch.equal(render.go(), expected)
-    found_early = "found" in setting and stop_after == 1  # measuring needs every pass: nothing can be reused
-    assert render.reused == (0 if found_early else stop_after)
-    assert render.events == render.straight_events
+def tagged(tag: str, **options) -> dict:
+    """The story with a tag before its second prompt, which begins with block 7 of 10."""
+    return {"text": STORY.replace("0:05 ", f"0:05.06 {tag} "), "seconds": 7.0, **options}
+
+
+RESUMED = {  # after how many blocks a render is stopped, and how it is made
+    "rebuilt from the blocks": ((1, 9), {}),
+    "restored from the cache's state": ((1, 9), STORED),
+    "roles found while sampling": ((1, 9), FOUND),
+    "roles found, state restored": ((1, 9), FOUND | STORED),
+    "one frame a block": ((1, 9), FRAMEWISE | {"seconds": 3.0}),
+    "absolute positions": ((1, 9), STORED | {"method": "no_rope_reencoding"}),
+    "everything kept": ((1, 9), {"method": "self_forcing"}),
+    "guards": ((7,), GUARDED | {"seconds": 7.0}),
+    "guards, state restored": ((7,), GUARDED | STORED | {"seconds": 7.0}),
+    "start frames": ((2,), {"start": START, "seconds": 4.5}),
+    "start frames and a switch": (
+        (1, 2), {"start": START, "seconds": 3.0, "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross"}
+    ),
+    "start frames behind a picture": (
+        (2,), {"start": START, "seconds": 3.0, "text": "the @hall", "pictures": PICTURES}
+    ),
+    "a take": ((7, 8), tagged("[recache, seed 7]")),
+    "a take, state restored": ((8,), tagged("[seed 7]") | STORED),
+    "a take, one frame a block": ((21,), tagged("[seed 7]") | FRAMEWISE),
+    **{f"a recall, {name}": ((7, 8), {"text": BACK.format("[recall 1]"), "seconds": 7.0, **options})
+       for name, options in {"rebuilt": {}, "restored": STORED, "roles found": FOUND | STORED}.items()},
+    **{f"a picture, {name}": ((3, 4), {"text": SHOWN.format(tag), "seconds": 6.0, "pictures": PICTURES, **options})
+       for name, tag, options in (("rebuilt", "", {}), ("restored", "", STORED), ("two", "@hero", STORED))},
+}  # fmt: skip
+SWITCHED = {
+    **{tag: tagged(f"[{tag}]")
+       for tag in ("flush", "flush, re-anchor", "recache", "recache, re-anchor, blend 2", "blend 3")},
+    **{f"recache, {name}": tagged("[recache]", **options) for name, options in {
+        "everything kept": {"method": "self_forcing"}, "absolute positions": {"method": "no_rope_reencoding"},
+        "roles found": FOUND, "one frame a block": FRAMEWISE,
+    }.items()},
+    "flush, roles found": tagged("[flush]", **FOUND),
+}  # fmt: skip
+
+
+def check_resumed(render: Render, stops: tuple[int, ...]) -> None:
+    expected, frames = render.straight(), render.plan.schedule.frames_per_block
+    for stop_after in stops:
+        shutil.rmtree(render.folder, ignore_errors=True)
+        assert torch.equal(render.go(stop_after=stop_after), expected[: stop_after * frames])
+        assert torch.equal(render.go(), expected)
+        assert render.reused == (0 if render.plan.auto is not None and stop_after < 7 else stop_after)
+        assert render.events == render.straight_events
     calls = []
     assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)
     assert render.reused == render.plan.new_blocks and not any(calls), "nothing was left to denoise"
 
 
-SWITCHED = {
-    "flush": {}, "flush, re-anchor": {}, "recache": {}, "recache, re-anchor, blend 2": {}, "blend 3": {},
-    "recache, everything kept": {"method": "self_forcing"},
-    "recache, absolute positions": {"method": "no_rope_reencoding"}, "flush, roles found": {"profile": AutoProfile()},
-    "recache, roles found": {"profile": AutoProfile()},
-    "recache, one frame a block": {"family": "causal_forcing_framewise", "seconds": 6.0},
-}  # fmt: skip
+@pytest.mark.parametrize("case", RESUMED)
+def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, case):
+    stops, options = RESUMED[case]
+    check_resumed(Render(backbone, tmp_path, **options), stops)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("setting", SWITCHED)
+@pytest.mark.parametrize("case", SWITCHED)
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "state restored"])
 @pytest.mark.repeat(
     "flush]", "one frame a block", "rebuilt-recache, everything kept", "rebuilt-blend 3",
     "rebuilt-flush, re-anchor", "rebuilt-recache, absolute", "rebuilt-recache, roles", "restored-flush, roles",
 )  # fmt: skip
-def test_a_render_with_a_switch_goes_on_to_the_same_bytes_right_before_and_after_it(
-    backbone, tmp_path, setting, state_seconds
-):
-    words = ", ".join(w for w in setting.split(", ") if w.split()[0] in ("flush", "recache", "re-anchor", "blend"))
-    text = STORY.replace("0:05 ", f"0:05.06 [{words}] ")
-    options = {"seconds": 7.0} | SWITCHED[setting]
-    render = Render(backbone, tmp_path, text, state_seconds=state_seconds, **options)
-    expected = render.straight()
+def test_a_render_with_a_switch_goes_on_to_the_same_bytes(backbone, tmp_path, case, state_seconds):
+    """Right before and right after the switch."""
+    render = Render(backbone, tmp_path, **{**SWITCHED[case], "state_seconds": state_seconds})
     at = render.plan.timeline.segments[1].start_block
-    assert expected.shape[0] > (at + 2) * render.plan.schedule.frames_per_block
-    for stop_after in (at, at + 1):
-        shutil.rmtree(tmp_path)
-        first = render.go(stop_after=stop_after)
-        assert torch.equal(first, expected[: len(first)])
-        assert torch.equal(render.go(), expected)
-        assert render.reused == stop_after
-        assert render.events == render.straight_events
-    plain = Render(backbone, tmp_path, STORY.replace("0:05 ", "0:05.06 "), **options)
-    made = plain.go()
-    assert plain.reused == at, "what comes before the switch is the same video"
-    assert not torch.equal(made[-3:], expected[-3:])
+    check_resumed(render, (at, at + 1))
 
 
-def test_an_extension_with_a_switch_goes_on_to_the_same_bytes(backbone, tmp_path):
-    start = Render(backbone, tmp_path).straight()[:6]
-    text = STORY.replace("0:05 ", "0:00.75 [recache, re-anchor] ")
-    render = Render(backbone, tmp_path, text, start=start, seconds=3.0)
-    expected = render.straight()
-    for stop_after in (1, 2):
-        shutil.rmtree(tmp_path)
-        render.go(stop_after=stop_after)
-        assert torch.equal(render.go(), expected)
+TOLD = {"text": BACK.format(""), "seconds": 7.0}
+PLAIN = {"text": SHOWN.format("").replace("@", ""), "seconds": 6.0}
+HELD = {"text": SHOWN.format(""), "seconds": 6.0, "pictures": PICTURES}
+NO_SCENES = {"seconds": 6.0, "pictures": PICTURES, "policy": replace(CachePolicy(), scenes="off")}
+AGAIN = {"text": f"{BACK.format('')}\n0:06 a red ball\n0:06.8 a yellow cross\n0:07.5 a new place", "seconds": 8.5}
+ONE = "a red ball bouncing in the teal plain room"
+CHANGED = {  # a render, after how many blocks it stops, another one, and how many blocks it reuses
+    "another prompt": ({}, None, {"text": STORY.replace("yellow cross", "pink star")}, 7),
+    "a switch": (tagged(""), None, tagged("[flush]"), 7),
+    "another seed from a prompt on": (tagged(""), None, tagged("[seed 7]"), 7),
+    "another seed, after start frames": (tagged("", start=START), None, tagged("[seed 7]", start=START), 7),
+    "a longer video": ({"seconds": 6.0}, None, {"seconds": 10.0}, 9),
+    **{f"a state of {first} s for {then} s": (
+        {"text": ONE, "seconds": first, **STORED}, 1, {"text": ONE, "seconds": then, **STORED}, 1
+       ) for first, then in ((0.5, 4.0), (1.3, 4.0), (4.0, 1.3), (4.0, 0.5))},
+    "a recall": (TOLD | STORED, None, TOLD | {"text": BACK.format("[recall 1]")}, 7),
+    "a return that is found": (TOLD, None, TOLD | STORED | {"policy": AUTO}, 7),
+    "a take of a return": (TOLD | {"policy": AUTO}, None, TOLD | {"text": BACK.format("[seed 9]"), "policy": AUTO}, 7),
+    **{f"more returns, {stop} blocks": (TOLD | STORED | {"policy": AUTO}, stop, AGAIN | STORED | {"policy": AUTO}, stop)
+       for stop in (4, 7, 8)},
+    "pictures that nobody names": (PLAIN, None, PLAIN | {"pictures": PICTURES}, 9),
+    "a picture": (PLAIN, None, HELD, 3),
+    "a picture with other contents": (HELD, None, HELD | {"pictures": {"hall": picture(3), "hero": picture(2)}}, 3),
+    "a picture that is not named": (HELD, None, HELD | {"pictures": {"hall": picture(1), "hero": picture(9)}}, 9),
+    "a take with a picture": (HELD, None, HELD | {"text": SHOWN.format("").replace("@hall", "[seed 7] @hall")}, 3),
+    "a picture in a longer video": (
+        HELD, None, HELD | {"text": f"{SHOWN.format('')}\n0:06 the @hero and the @hall", "seconds": 8.0}, 8
+    ),
+    "the same words without the picture": (
+        NO_SCENES | {"text": "0:00 a cross\n0:02.3 @hall"}, None,
+        NO_SCENES | {"text": "0:00 a cross\n0:02.3 @hall\n0:04.5 hall"}, 6,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CHANGED)
+def test_a_changed_story_is_made_again_from_the_first_block_that_differs(backbone, tmp_path, case):
+    before, stop_after, after, reused = CHANGED[case]
+    first, second = Render(backbone, tmp_path, **before), Render(backbone, tmp_path, **after)
+    old, new = first.go(stop_after=stop_after), second.go()
+    assert torch.equal(new, second.straight()) and second.reused == reused
+    assert second.events == second.straight_events
+    assert torch.equal(new[: 3 * reused], old[: 3 * reused])
+    same = 3 * min(first.plan.new_blocks, second.plan.new_blocks)
+    if stop_after is None and 3 * reused < same:
+        assert not torch.equal(new[3 * reused : same], old[3 * reused : same])
+        first.go()
+        assert first.reused == first.plan.new_blocks, "the first version is still there"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"seed": 4}, {"method": "fifo_eviction"}, {"method": "no_rope_reencoding"}, FOUND, {"start": START}],
+    ids=str,
+)
+def test_another_setup_shares_nothing(backbone, tmp_path, change):
+    assert Render(backbone, tmp_path, **change).setup != Render(backbone, tmp_path).setup
+    if "start" in change:
+        assert Render(backbone, tmp_path, start=START + 1).setup != Render(backbone, tmp_path, **change).setup
 
 
 def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_on(backbone, tmp_path):
     echo = method_policy("echo_forcing")
     Render(backbone, tmp_path, policy=echo, state_seconds=1e-9).go(stop_after=3)
     render = Render(backbone, tmp_path, policy=echo, state_seconds=3600.0)
-    expected = render.straight()
     render.go(stop_after=6)
     assert render.reused == 3
-    assert torch.equal(render.go(), expected) and render.reused == 3
-
-
-def test_extending_equals_rendering_at_once(backbone, tmp_path):
-    short, long = (Render(backbone, tmp_path, seconds=seconds) for seconds in (6.0, 10.0))
-    short.go()
-    extended = long.go()
-    assert long.reused == short.plan.new_blocks
-    assert torch.equal(extended, long.straight())
-
-
-@pytest.mark.parametrize(("first", "then"), [(0.5, 4.0), (1.3, 4.0), (4.0, 1.3), (4.0, 0.5)])
-def test_a_state_fits_longer_and_shorter_versions_of_the_video(backbone, tmp_path, first, then):
-    text = "a red ball bouncing in the teal plain room"
-    one, other = (Render(backbone, tmp_path, text, seconds, state_seconds=1e-9) for seconds in (first, then))
-    one.go(stop_after=1)
-    assert torch.equal(other.go(), other.straight())
-    assert other.reused == 1
+    assert torch.equal(render.go(), render.straight()) and render.reused == 3
 
 
 def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_path, monkeypatch, caplog):
@@ -139,47 +185,59 @@ def test_a_state_that_does_not_fit_is_made_again_from_the_blocks(backbone, tmp_p
     assert "rebuilt from the finished blocks" in caplog.text
 
 
-def test_a_changed_prompt_renders_again_only_from_its_first_block(backbone, tmp_path):
-    first, second = Render(backbone, tmp_path), Render(backbone, tmp_path, text=OTHER)
-    before = first.go()
-    switch = first.plan.timeline.segments[1].start_block
-    after = second.go()
-    assert second.reused == switch
-    assert torch.equal(after[: 3 * switch], before[: 3 * switch])
-    assert torch.equal(after, second.straight())
-    assert not torch.equal(after[3 * switch :], before[3 * switch :])
-    first.go()
-    assert first.reused == first.plan.new_blocks, "the first version is still there"
-
-
-def test_start_frames_are_part_of_the_setup(backbone, tmp_path):
-    start = Render(backbone, tmp_path).straight()[:6]
-    render = Render(backbone, tmp_path, start=start, seconds=4.5)
-    render.go(stop_after=2)
-    assert torch.equal(render.go(), render.straight())
-    assert Render(backbone, tmp_path, start=start + 1, seconds=4.5).setup != render.setup
-    (video,) = stored_videos(tmp_path)
-    assert torch.equal(video.latents(), torch.cat([start, render.straight()]))
-
-
 def test_decisions_of_a_warm_up_after_start_frames_are_counted_once(backbone, tmp_path):
-    start = Render(backbone, tmp_path).straight()[:6]
-    render = Render(backbone, tmp_path / "runs", start=start, seconds=6.0, profile=AutoProfile())
+    render = Render(backbone, tmp_path, start=START, seconds=6.0, **FOUND)
     render.straight()
-    for stop_after in (6, None):
-        render.go(stop_after=stop_after)
-    (video,) = stored_videos(tmp_path / "runs")
+    render.go(stop_after=6)
+    assert render.run.found_now
+    render.go()
+    assert render.run.found_profile is not None and not render.run.found_now
+    (video,) = stored_videos(tmp_path)
     assert render.reused == 6 and render.straight_events
-    assert render.events == video.report().events == render.straight_events
+    assert render.events == report_stored(video).events == render.straight_events
+    assert torch.equal(video.latents(), torch.cat([START, render.straight()]))
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"seed": 4}, {"method": "fifo_eviction"}, {"method": "no_rope_reencoding"}, {"profile": AutoProfile()}],
-    ids=str,
+    "options", [{"start": START}, {"policy": method_policy("rolling_forcing")}], ids=["start", "rolling"]
 )
-def test_another_setup_shares_nothing(backbone, tmp_path, change):
-    assert Render(backbone, tmp_path, **change).setup != Render(backbone, tmp_path).setup
+def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_model(backbone, tmp_path, options):
+    """Up to block 7 of 12, twice; then all; then the part of the finished video."""
+    whole = Render(backbone, tmp_path, **options)
+    made, expected = [], whole.straight()
+
+    def part(take=whole):
+        made.clear()
+        job = replace(take.job, until=take.plan.start_blocks + 7)
+        blocks, run = rendered(job, take.model(), on_step=lambda block, step, latents: made.append(latents is not None))
+        return torch.cat(blocks[take.plan.start_blocks :]), len(run.stored)
+
+    for reused in (0, 7):
+        latents, stored = part()
+        assert torch.equal(latents, expected[:21]) and stored == reused
+        assert any(made) == (reused == 0)
+    assert [take.length for take in stored_videos(tmp_path)] == [
+        "0:06 of 0:10" if "start" in options else "0:05 of 0:09"
+    ]
+    assert torch.equal(whole.go(), expected) and whole.reused == 7
+    assert torch.equal(part()[0], expected[:21]) and not any(made)
+    assert torch.equal(whole.go(), expected) and whole.run.ended is not None, "it is still finished"
+    changed = Render(backbone, tmp_path, STORY.replace("0:05 a yellow", "0:04 a blue"), **options)
+    latents, stored = part(changed)
+    assert stored < 7 and any(made) and torch.equal(latents, changed.straight()[:21])
+
+
+def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_pass_over_them(backbone, tmp_path):
+    render = Render(backbone, tmp_path, **STORED)
+    render.go(stop_after=2)
+    with begin_render(replace(render.job, state_seconds=0.0), render.model(), Place("meta")) as again:
+        again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
+        assert again.run.cache.device.type == "meta"
+        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
+    touched = []
+    render.go(on_step=lambda block, step, latents: touched.append(block))
+    assert min(touched) == 2
+    assert len(list(tmp_path.glob("*/state-*"))) == 1, "older states are removed"
 
 
 # --- damage
@@ -191,11 +249,12 @@ def test_two_renders_do_not_write_to_one_folder(backbone, tmp_path):
         with pytest.raises(HeadForcingError, match="another render is writing to"):
             render.go()
     render.go(stop_after=1)
+    assert count_blocks(tmp_path / render.setup[:16], render.keys) == 1
+    assert count_blocks(tmp_path / render.setup[:16], Render(backbone, tmp_path, "a pink star").keys) == 0
 
 
 def test_a_full_disk_ends_with_one_sentence_and_loses_nothing(backbone, tmp_path, monkeypatch):
-    render = Render(backbone, tmp_path)
-    save = run_files.save_file
+    render, save = Render(backbone, tmp_path), run_files.save_file
 
     def full(tensors, path, metadata):
         if len(list(render.folder.glob("*/block-*"))) == 4:
@@ -207,21 +266,19 @@ def test_a_full_disk_ends_with_one_sentence_and_loses_nothing(backbone, tmp_path
         render.go()
     monkeypatch.setattr(run_files, "save_file", save)
     assert not list(render.folder.glob("*/.*.tmp"))
-    assert torch.equal(render.go(), render.straight())
-    assert render.reused == 4
+    assert torch.equal(render.go(), render.straight()) and render.reused == 4
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(backbone, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    render = Render(backbone, tmp_path / "file")
     with pytest.raises(HeadForcingError, match="cannot be written"):
-        render.go(on_step=lambda *_: pytest.fail("work was begun"))
+        Render(backbone, tmp_path / "file").go(on_step=lambda *_: pytest.fail("work was begun"))
 
 
-BASE = type("BaseStopped", (BaseException,), {})
+STOPPED, BASE = type("Stopped", (Exception,), {}), type("BaseStopped", (BaseException,), {})
 
 
-@pytest.mark.parametrize(("block", "step", "kind"), [(0, 0, BASE), (0, 1, Stopped), (3, 0, BASE), (5, 2, Stopped)])
+@pytest.mark.parametrize(("block", "step", "kind"), [(0, 0, BASE), (0, 1, STOPPED), (3, 0, BASE), (5, 2, STOPPED)])
 def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, block, step, kind):
     render = Render(backbone, tmp_path, state_seconds=1e-9)
 
@@ -231,8 +288,7 @@ def test_an_interruption_anywhere_keeps_what_is_finished(backbone, tmp_path, blo
 
     with pytest.raises(kind):
         render.go(on_step=interrupt)
-    assert torch.equal(render.go(), render.straight())
-    assert render.reused == block
+    assert torch.equal(render.go(), render.straight()) and render.reused == block
 
 
 def killed(render: Render, seconds: float) -> bool:
@@ -294,31 +350,3 @@ def test_a_note_that_cannot_be_written_leaves_the_old_one(backbone, tmp_path, mo
             render.go()
     (video,) = stored_videos(tmp_path)
     assert video.finished == 3
-
-
-# --- looking after runs
-
-
-def test_only_a_video_that_was_begun_counts_as_begun(backbone, tmp_path):
-    begun, other = Render(backbone, tmp_path), Render(backbone, tmp_path, "a pink star gliding in the slate plain room")
-    assert begun.setup == other.setup and count_blocks(tmp_path / begun.setup[:SHORT], begun.keys) == 0
-    begun.go(stop_after=1)
-    assert count_blocks(tmp_path / begun.setup[:SHORT], begun.keys) > 0
-    assert count_blocks(tmp_path / other.setup[:SHORT], other.keys) == 0
-
-
-def test_finished_blocks_wait_in_the_hosts_memory(backbone, tmp_path):
-    render = Render(backbone, tmp_path)
-    render.go(stop_after=2)
-    with begin_render(render.job, render.model(), Place("meta")) as again:
-        again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
-        assert again.run.cache.device.type == "meta"
-        assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2
-
-
-def test_roles_are_found_in_one_render_and_recalled_in_the_next(backbone, tmp_path):
-    render = Render(backbone, tmp_path, profile=AutoProfile())
-    render.go(stop_after=9)
-    assert render.run.found_now
-    render.go()
-    assert render.run.found_profile is not None and not render.run.found_now

@@ -72,7 +72,7 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     fast = ThreadPeers(1, 2, Meeting(2))
     fast.speeds = (1.0, 3.0)
     assert check_rank_memory(whole, plan, fast, False, None).activations == whole.activations * 3 // 4
-    monkeypatch.setattr(source_command, "room_on", lambda device: needs.memory - 1)
+    monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)  # of both on one CPU
     monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
         render_command.follow(planned(source.machine.peers, ["--shard-weights"]))

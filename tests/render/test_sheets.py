@@ -1,13 +1,16 @@
-"""Contact sheets: the whole video on one picture that a person can read."""
+"""Contact sheets, a whole video on one picture; grids, videos beside one another in one."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from flat_colour import FlatColourDecoder, latents
+import torch
+from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, grid_layout, write_grid
 from headforcing.headforcing_core.video.sheets import contact_sheet
 from headforcing.headforcing_core.video.stream import write_video
+from headforcing.headforcing_core.video.writer import VideoWriter
 from PIL import Image
 
 
@@ -44,3 +47,26 @@ def test_contact_sheet_refuses_what_is_not_a_video(tmp_path):
         with pytest.raises(HeadForcingError, match="cannot be read as a video"):
             contact_sheet(tmp_path / name, tmp_path / "s.png")
     assert not (tmp_path / "s.png").exists()
+
+
+def test_a_grid_of_any_number_stays_within_what_players_take():
+    for size in ((64, 64), (832, 480), (480, 832), (1280, 720), (16, 4096)):
+        for count in (1, 2, 4, 5, 13):
+            columns, rows, width, height = grid_layout(count, *size)
+            assert columns <= 4 and columns * rows >= count > columns * (rows - 1)
+            assert columns * width <= MAX_WIDTH and rows * (height + STRIP) <= MAX_HEIGHT
+            assert width % 2 == height % 2 == 0
+
+
+def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path):
+    """However long the videos are; the shortest decides where it ends."""
+    for name, length in (("a", 40), ("b", 33)):
+        with VideoWriter(tmp_path / f"{name}.mp4", 32, 32) as writer:
+            for value in range(length):
+                writer.write(torch.full((1, 32, 32, 3), value * 5, dtype=torch.uint8))
+    seen = []
+    tiles = [("a", tmp_path / "a.mp4"), ("b", tmp_path / "b.mp4")]
+    made = write_grid(tmp_path / "grid.mp4", tiles, on_progress=seen.append)
+    assert seen == list(range(1, 34)) and made.video_frames == 33 and (made.width, made.height) == (512, 256 + STRIP)
+    grid = decoded(made.path)
+    assert np.abs(grid[20, STRIP:].astype(int) - 100).max() < 12

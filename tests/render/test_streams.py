@@ -1,6 +1,5 @@
 """Commands with standard streams that are closed, full or broken, in a shell as a user has one."""
 
-import json
 import os
 import subprocess
 import sys
@@ -24,15 +23,11 @@ def frames(video: Path) -> int:
         return sum(1 for _ in container.decode(video=0))
 
 
-@pytest.mark.parametrize(
-    ("streams", "printed"), [("2>&-", True), ("2>/dev/full", True), (">&-", False), ("<&- >&- 2>&-", False)]
-)
-@pytest.mark.repeat("2>&--True", "2>/dev/full-True")
-def test_a_video_is_made_without_a_place_to_talk_to(streams: str, printed: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("streams", [">&-", "<&- >&- 2>&-"])
+def test_a_video_is_made_without_a_place_to_talk_to(streams: str, tmp_path: Path) -> None:
     done = shell(f"{SHORT} --json {streams}", tmp_path)
     assert done.returncode == 0 and frames(tmp_path / "output" / "demo.mp4") == 16
-    assert bool(done.stdout) == printed and done.stderr == ""
-    assert not printed or json.loads(done.stdout)["video_frames"] == 16
+    assert done.stdout == done.stderr == ""
 
 
 def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:

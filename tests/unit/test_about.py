@@ -10,13 +10,13 @@ from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
 from headforcing.headforcing_core.model.attention_backends import GroupedAttention
 from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.names import VERSION
 from headforcing.headforcing_core.render.job import about_video, file_tags
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import attention_name
 from headforcing.headforcing_core.report.video_tags import read_tags
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.versions import VERSION
 
 
 @pytest.fixture

@@ -137,7 +137,7 @@ def test_loading_merges_a_lora_file_and_the_fingerprint_tells(tmp_path: Path) ->
     assert info.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", expected)).fingerprint
     for wrong, said in (
         ({"lora": base}, "base.pt is not a LoRA"), ({"lora": tmp_path / "gone.pt"}, "gone.pt was not found"),
-        ({"lora_strength": float("nan")}, "lora_strength is nan"),
+        ({"lora": adapter, "lora_strength": float("nan")}, "lora_strength is nan"),
     ):  # fmt: skip
         with pytest.raises(HeadForcingError, match=said):
             load_state_dict(base, **wrong)
@@ -163,7 +163,9 @@ def test_a_converted_lora_keeps_full_differences_and_refuses_what_is_none(tmp_pa
         assert not (tmp_path / "no.safetensors").exists()
 
 
-def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tmp_path: Path) -> None:
+def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive_and_again_the_same(
+    tmp_path: Path,
+) -> None:
     source = save(
         tmp_path / "sf.pt", {"generator": OTHER, "generator_ema": files.prefixed(WEIGHTS, "model."), "critic": OTHER}
     )
@@ -186,46 +188,35 @@ def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive(tm
 
     data = 2 * before.parameters
     assert data < out.stat().st_size < data + 32_000
-    assert progress[-1] == (data, data) and len(progress) == len(WEIGHTS)
-    assert info == inspect_checkpoint(out)
-
-
-def test_converting_again_keeps_everything(tmp_path: Path) -> None:
-    source = save(tmp_path / "d.safetensors", files.diffusers(WEIGHTS))
-    first = convert(source, tmp_path / "1.safetensors", num_heads=2, frames_per_block=1)
+    assert progress[-1] == (data, data) and len(progress) == len(WEIGHTS) and info == inspect_checkpoint(out)
+    diffusers = save(tmp_path / "d.safetensors", files.diffusers(WEIGHTS))
+    first = convert(diffusers, tmp_path / "1.safetensors", num_heads=2, frames_per_block=1)
     second = convert(first.path, tmp_path / "2.safetensors")
     assert (second.fingerprint, second.frames_per_block, second.config) == (first.fingerprint, 1, first.config)
     assert_same(load_file(second.path), load_file(first.path))
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_converting_merges_the_lora_in_float32(dtype: torch.dtype, tmp_path: Path) -> None:
+def test_converting_merges_the_lora_in_float32_and_a_failure_spares_the_old_file(tmp_path: Path) -> None:
     base = save(tmp_path / "base.safetensors", WEIGHTS)
     adapter = save(tmp_path / "style.safetensors", lora("comfyui")[0])
-    info = convert(base, tmp_path / "out.safetensors", dtype=dtype, lora=adapter, lora_strength=0.25)
-    merged = dict(WEIGHTS)
+    merged, out = dict(WEIGHTS), tmp_path / "out" / "out.safetensors"
     merge_lora(merged, lora("comfyui")[0], 0.25)
-    assert_same(load_file(info.path), {name: tensor.to(dtype) for name, tensor in merged.items()})
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        info = convert(base, out, dtype=dtype, lora=adapter, lora_strength=0.25)
+        assert_same(load_file(info.path), {name: tensor.to(dtype) for name, tensor in merged.items()})
     with safe_open(info.path, "pt") as file:
         history = json.loads(file.metadata()["head_forcing"])
     assert info.lora == "style.safetensors"
     assert (history["lora_strength"], history["fingerprint"]) == (0.25, info.fingerprint)
 
-
-def test_a_conversion_that_fails_leaves_no_file_and_spares_the_old_one(tmp_path: Path) -> None:
-    source = save(tmp_path / "a.safetensors", WEIGHTS)
-    (tmp_path / "out").mkdir()
-    out = tmp_path / "out" / "b.safetensors"
-    out.write_bytes(b"old")
-
     def stop(done: int, total: int) -> None:
         if done > total // 2:
             raise KeyboardInterrupt
 
+    before = out.read_bytes()
     with pytest.raises(KeyboardInterrupt):
-        convert(source, out, on_progress=stop)
-    assert [path.name for path in out.parent.iterdir()] == ["b.safetensors"]
-    assert out.read_bytes() == b"old"
+        convert(base, out, on_progress=stop)
+    assert list(out.parent.iterdir()) == [out] and out.read_bytes() == before
 
 
 def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -241,7 +232,7 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
         ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
         ({"out": out, "dtype": torch.int8}, "dtype is torch.int8"),
         ({"out": out, "frames_per_block": 0}, "frames_per_block is 0"),
-        ({"out": out, "lora_strength": float("inf")}, "lora_strength is inf"),
+        ({"out": out, "lora": adapter, "lora_strength": float("inf")}, "lora_strength is inf"),
         ({"out": out, "lora": source}, "not a LoRA"),
     ]
     for arguments, match in cases:

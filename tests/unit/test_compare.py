@@ -43,18 +43,6 @@ def test_profiles_of_other_dimensions_are_refused():
         compare_profiles(A, profile("tall", "LA", "MM", "AA"))
 
 
-def test_rank_correlation_of_a_hand_computed_example_with_a_tie():
-    """Ranks 1 2 3 4 against 1 2.5 2.5 4 (shares .1 .2 .2 .4): covariance 4.5, variances 5 and 4.5."""
-    a = with_shares("a", ["AL", "MM"], [0.0, 0.1, 0.2, 0.3], [0.5, 0.4, 0.3, 0.2])
-    found = compare_profiles(a, with_shares("b", ["AL", "MM"], [0.1, 0.2, 0.2, 0.4], [0.1, 0.2, 0.3, 0.4]))
-    assert found.sink_correlation == pytest.approx(4.5 / (5 * 4.5) ** 0.5)
-    assert found.current_correlation == pytest.approx(-1)
-    for other in (profile("c", "AL", "MM"), with_shares("flat", ["AL", "MM"], [0.25] * 4, [0.25] * 4)):
-        found = compare_profiles(a, other)  # without shares, or with equal ones
-        assert found.sink_correlation is None and found.current_correlation is None
-        assert "first frame not available" in found.text()
-
-
 def test_the_imported_lists_of_two_models_overlap_as_published():
     lists = {name: load_profile(bundled_profiles()[name]) for name in ("self_forcing", "longlive")}
     _, anchors, memory = compare_profiles(lists["self_forcing"], lists["longlive"]).confusion

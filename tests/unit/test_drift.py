@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from headforcing.headforcing_core.report.learned.base import Numbers
 from headforcing.headforcing_core.report.meter import DriftMeter, colour, detail_share, laplacian_variance, motion
-from headforcing.headforcing_core.report.metrics import GROUPS, numbers_of, ratio, slope_per_minute
+from headforcing.headforcing_core.report.metrics import GROUPS, numbers_of, ratio
 from headforcing.headforcing_core.report.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.timeline.clock import BlockClock
 
@@ -70,8 +70,8 @@ VIDEOS = {  # a video, how many frames, options, and its numbers
     "a ramp": (lambda i: flat(20 + i // FPS * 4), 30 * FPS, {},
                {"y_slope_per_minute": 240, "y_max_deviation": 29 * 4 - 2, "histogram_distance_max": 29 * 4 - 2,
                 "cb_slope_per_minute": 0, "saturation_max_deviation": 0}),
-    "a freeze": (lambda i: noise(min(i, 40) if i < 80 else i), 160, {},
-                 {"longest_freeze_seconds": 39 / FPS, "frozen_share": 39 / 159}),
+    "two freezes": (lambda i: noise(min(i, 40) if i < 80 else min(i, 100) if i < 111 else i), 160, {},
+                    {"longest_freeze_seconds": 39 / FPS, "frozen_share": 49 / 159}),
     "never the same": (noise, 10 * FPS, {}, {"repetition": 0, "repetition_lag_seconds": None}),
     "a loop of 4 s": (lambda i: grey(texture(*SHAPE, seed=i % 64 // 4)), 15 * FPS, {},
                       {"repetition": 1.0, "repetition_lag_seconds": 4.0}),
@@ -106,9 +106,8 @@ def test_a_prompts_change_is_deviation_but_not_slope():
     assert found["y_slope_per_minute"] == pytest.approx(0, abs=1e-6)
     assert found["y_max_deviation"] == pytest.approx(100)
     assert numbers_of(meter)["y_slope_per_minute"] > 100
-    assert slope_per_minute(np.array([3.0]), np.array([16.0])) is None
-    short_last_second = np.array([1.0, 2.0, 3.0]), np.array([16.0, 16.0, 1.0])
-    assert slope_per_minute(*short_last_second) == pytest.approx(60.0)
+    assert numbers(lambda i: flat(3), FPS)["y_slope_per_minute"] is None
+    assert numbers(lambda i: flat(1 + i // FPS), 2 * FPS + 1)["y_slope_per_minute"] == pytest.approx(60.0)
     assert ratio(3.0, -2.0) == 1.5 and ratio(1.0, 0.0) is None and ratio(None, 1.0) is None
 
 

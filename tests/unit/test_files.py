@@ -1,9 +1,6 @@
 """Writing of files: one process at a time, nothing left behind, and one sentence where the file system refuses."""
 
 import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -25,42 +22,6 @@ from headforcing.headforcing_core.files import (
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
-
-
-def holder(path: Path) -> subprocess.Popen:
-    """Another process that claims a file and holds it until its input is closed."""
-    program = textwrap.dedent(f"""
-        import sys
-        from pathlib import Path
-        from headforcing.headforcing_core.files import claimed
-        with claimed(Path({str(path)!r})):
-            print("claimed", flush=True)
-            sys.stdin.read()
-    """)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, map(str, sys.path)))}
-    process = subprocess.Popen(
-        [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True
-    )
-    assert process.stdout is not None and process.stdout.readline() == "claimed\n"
-    return process
-
-
-@pytest.mark.slow
-def test_what_another_process_claims_is_refused_and_is_free_after_it_is_killed(tmp_path):
-    path = tmp_path / "v.mp4"
-    process = holder(path)
-    try:
-        with pytest.raises(TargetInUse, match=r"another process is writing .*v\.mp4"), claimed(path):
-            pass
-        with claimed(tmp_path / "v.png"):
-            pass
-    finally:
-        process.kill()
-        process.communicate()
-    assert names(tmp_path) == [".v.mp4.lock"]
-    with claimed(path):
-        pass
-    assert names(tmp_path) == []
 
 
 def test_a_claim_holds_against_another_one_of_the_same_process_and_leaves_nothing(tmp_path):
@@ -156,11 +117,11 @@ def test_long_names_that_begin_alike_have_temporary_files_of_their_own(tmp_path)
 
 
 def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):
-    from headforcing.headforcing_core.commands import cli, runs
+    from headforcing.headforcing_core.commands import cli, report
 
     def refuse(_):
         raise OSError(5, "Input/output error", "somewhere")
 
-    monkeypatch.setattr(runs, "survey", refuse)
+    monkeypatch.setattr(report, "survey", refuse)
     assert cli.main(["runs", "list", "."]) == 2
     assert capsys.readouterr().err == "error: somewhere: Input/output error\n"

@@ -99,16 +99,28 @@ def layers(count=4, size=6):
     return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={})
 
 
-def test_one_number_in_any_tensor_changes_the_name():
-    first = fingerprint(layers())
+def test_one_number_in_any_tensor_or_patch_changes_the_name():
+    found = {fingerprint(layers())}
     names = [name for name, _ in layers().model.diffusion_model.named_parameters()]
-    found = {first}
     for name in names:
         changed = layers()
-        weight = changed.model.diffusion_model.get_parameter(name).data
-        weight.view(-1)[-1] += 1e-6
+        changed.model.diffusion_model.get_parameter(name).data.view(-1)[-1] += 1e-6
         found.add(fingerprint(changed))
-    assert len(found) == 1 + len(names) and fingerprint(layers()) == first
+    assert len(found) == 1 + len(names) and fingerprint(layers()) in found
+    lora = torch.arange(12.0).reshape(3, 4)
+    other = lora.clone()
+    other[2, 3] += 1e-6
+
+    def patched(weights, strength=1.0, offset=None, place="diffusion_model.blocks.0.weight"):
+        made = layers()
+        made.patches = {place: [(strength, ("diff", (weights,)), 1.0, offset, None)]}
+        return fingerprint(made)
+
+    named = [
+        patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
+        patched(lora, place="diffusion_model.blocks.1.weight"),
+    ]  # fmt: skip
+    assert len({*found, *named}) == len(found) + len(named) and patched(lora.clone()) == patched(lora)
 
 
 def test_a_weight_counts_in_the_dtype_that_comfyui_names_for_it():
@@ -133,23 +145,6 @@ def test_a_weight_counts_in_the_dtype_that_comfyui_names_for_it():
     assert len(others | {half}) == 4 and fingerprint(layers()) in others
 
 
-def test_every_value_of_a_patch_and_its_strength_count():
-    lora = torch.arange(12.0).reshape(3, 4)
-    other = lora.clone()
-    other[2, 3] += 1e-6
-
-    def patched(weights, strength=1.0, offset=None, place="diffusion_model.blocks.0.weight"):
-        made = layers()
-        made.patches = {place: [(strength, ("diff", (weights,)), 1.0, offset, None)]}
-        return fingerprint(made)
-
-    named = [
-        fingerprint(layers()), patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
-        patched(lora, place="diffusion_model.blocks.1.weight"),
-    ]  # fmt: skip
-    assert len(set(named)) == len(named) and patched(lora.clone()) == patched(lora)
-
-
 def patcher(**transformer_options):
     net = nn.Module()
     net.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
@@ -163,15 +158,15 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     model = patcher(
         patches={"attn2_patch": [print]},
         patches_replace={"dit": {("double_block", 1): print}},
-        wrappers={"diffusion_model": {"TeaCache": [print], "ours": [print]}},
+        wrappers={"diffusion_model": {"TeaCache": [print], loaded_model.KEY: [print]}},
     )
     model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
     model.wrappers = {"apply_model": {"torch.compile": [print]}}
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
-    told = "\n".join(loaded_model.ignored(model, "ours"))
+    told = "\n".join(loaded_model.ignored(model))
     parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks"
     assert all(named in told for named in parts.split("|"))
-    plain = patcher(wrappers={"diffusion_model": {"ours": [print]}, "outer_sample": {"theirs": [print]}})
-    assert loaded_model.ignored(plain, "ours") == []
+    plain = patcher(wrappers={"diffusion_model": {loaded_model.KEY: [print]}, "outer_sample": {"theirs": [print]}})
+    assert loaded_model.ignored(plain) == []
     assert len(told.splitlines()) == 5 and "model_sampling" not in told

@@ -39,9 +39,9 @@ def test_names_shapes_types_order_and_every_tensor_of_many_count():
     x = torch.arange(6.0)
     others = [
         [("y", x)], [("x", x.view(2, 3))], [("x", x.view(torch.int32))], [("x", x), ("z", x)], [("z", x), ("x", x)],
-        [("x", x.flip(0))],
+        [("x", x.flip(0))], [("x", x.view(3, 2))],
     ]  # fmt: skip
-    assert len({identity([("x", x)]), *map(identity, others)}) == 7
+    assert len({identity([("x", x)]), *map(identity, others)}) == 8
     many = {str(number): torch.full((5,), float(number)) for number in range(40)}
     changed = [many | {str(number): torch.full((5,), -1.0)} for number in range(40)]
     assert len({identity(tensors.items()) for tensors in (many, *changed)}) == 41

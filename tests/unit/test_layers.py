@@ -11,7 +11,7 @@ from pathlib import Path
 from packed import OPTIONAL
 
 ROOT = Path(__file__).resolve().parents[2]
-MOST_FLOORS = 11
+MOST_FLOORS = 9
 MOST_ROOT_FILES = 8
 
 _ENGINE = "files model timeline weights rollout cache methods head_profiles video report runs render demo"
@@ -20,8 +20,8 @@ MAY_IMPORT = {
     "files": "", "kernels": "", "model": "files kernels", "timeline": "files", "weights": "files model",
     "rollout": "files model timeline", "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout", "head_profiles": "files model timeline cache rollout",
-    "video": "files kernels model timeline weights", "report": "files timeline cache rollout head_profiles video",
-    "runs": "files timeline cache report",
+    "video": "files kernels model timeline weights", "report": "files timeline cache rollout video",
+    "runs": "files timeline cache",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
     "demo": "files model timeline weights",
     "recorded": "files model timeline weights rollout cache head_profiles methods",

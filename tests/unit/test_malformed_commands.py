@@ -6,6 +6,7 @@ import io
 import json
 import os
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -98,23 +99,13 @@ def test_a_reports_lines_cannot_be_forged_by_a_videos_tags(own: str, tmp_path: P
     assert "\x1b" not in out.getvalue() and "\ny" not in out.getvalue()
 
 
-def test_a_prompt_of_5000_characters_is_drawn_as_fast_as_a_short_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    measured, real = [], sheets.font
-
-    class Counting:
-        def __init__(self, size: int):
-            self.real = real(size)
-
-        def getlength(self, text: str) -> float:
-            measured.append(len(text))
-            return self.real.getlength(text)
-
-    monkeypatch.setattr(sheets, "font", Counting)
-    text = sheets.fit_text("a quick brown fox " * 280, 14, 300)
-    assert text.endswith("...") and real(14).getlength(text) <= 300 < real(14).getlength(text + "mm")
-    sheets.fit_text("\u0301" * 1_000_000, 14, 300)
-    assert sum(measured) < 10_000
+def test_a_prompt_of_any_length_is_cut_at_once_to_what_fits_on_a_sheet() -> None:
+    text, width = sheets.fit_text("a quick brown fox " * 280, 14, 300), sheets.font(14).getlength
+    assert text.endswith("...") and width(text) <= 300 < width(text + "mm")
     assert sheets.fit_text("a fox", 14, 300) == "a fox" and sheets.fit_text("fox", 14, 0) == "..."
+    begun = time.process_time()
+    sheets.fit_text("\u0301" * 1_000_000, 14, 300)
+    assert time.process_time() - begun < 1, "not measured letter by letter"
 
 
 CONTENTS = (
@@ -157,7 +148,7 @@ def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
 
 def test_a_seed_that_no_generator_takes_is_refused() -> None:
     for seed in (str(2**64), "1.5", "", "٣", "1_0"):
-        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 2\\^64 - 1"):
+        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 18446744073709551615"):
             parser.seed_number(seed)
     assert parser.seed_number(str(2**64 - 1)) == 2**64 - 1
 

@@ -1,15 +1,12 @@
 """Options of methods: read from text, checked, listed, and part of the identity of a render."""
 
-from dataclasses import dataclass, replace
-
 import pytest
 import torch
-from headforcing.headforcing_core.cache.options import NO_OPTION, option_text, options_of, with_options
+from headforcing.headforcing_core.cache.options import option_text, options_of, with_options
 from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.longlive import LongLive
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.job import RenderJob
@@ -77,16 +74,6 @@ def test_an_alias_is_a_method_with_options(name):
     assert setup_of(name) == setup_of(method, options)
     about, told = describe_method(name, "window_frames=12")
     assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
-
-
-def test_a_new_option_is_a_field_of_the_method():
-    @dataclass(frozen=True)
-    class Wider(LongLive):
-        spread: float | None = None
-        derived: int = 0
-
-    assert with_options(Wider(), "spread=0.5, sink_frames=1", "wider") == Wider(sink_frames=1, spread=0.5)
-    assert "spread" in Wider().key and replace(Wider(), derived=3).key != Wider().key and NO_OPTION == {"option": False}
 
 
 def test_the_command_line_lists_all_options_and_sets_them(capsys):

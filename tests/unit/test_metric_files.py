@@ -46,19 +46,6 @@ def prepared(video: np.ndarray, side: int, mode: str, statistics) -> torch.Tenso
     return (pixels - mean) / deviation
 
 
-@pytest.mark.slow
-def test_subject_consistency_is_that_of_dinos_class_token(folder, panel):
-    from transformers import ViTModel
-
-    video = frames(11)
-    model = ViTModel.from_pretrained(folder / "dino-vitb16", local_files_only=True).eval()
-    with torch.no_grad():
-        pixels = prepared(video, 32, "bilinear", IMAGENET)
-        features = model(pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
-    found = numbers_of(panel, video)["subject_consistency"]
-    assert found == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
-
-
 def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
     from transformers import CLIPVisionModelWithProjection
 
@@ -70,11 +57,16 @@ def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
 
 
 @pytest.mark.slow
-def test_background_aesthetics_and_text_are_those_of_clip(folder, panel):
-    from transformers import CLIPTextModelWithProjection, CLIPTokenizer
+def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_clip(folder, panel):
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizer, ViTModel
 
     video, prompts = frames(11), [(0.0, "a red ball"), (1.5, "an owl"), (60.0, "never shown")]
     found = numbers_of(panel, video, prompts)
+    dino = ViTModel.from_pretrained(folder / "dino-vitb16", local_files_only=True).eval()
+    with torch.no_grad():
+        pixels = prepared(video, 32, "bilinear", IMAGENET)
+        features = dino(pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
+    assert found["subject_consistency"] == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
     base = clip_features(folder, "clip-vit-base-patch32", video)
     assert found["background_consistency"] == pytest.approx(consistency_in_a_loop(base), abs=1e-6)
 

@@ -1,7 +1,6 @@
 """What a render takes of memory and disk: said, held against what it really takes, refused where it cannot fit."""
 
 import re
-import textwrap
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -28,7 +27,6 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.kernels import modulate, write
 from headforcing.kernels.dispatch import using
-from own_process import run
 
 WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_000)
@@ -203,42 +201,6 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
     assert "decode afterwards" in refused(takes[0], takes[0].working, short)
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
-
-
-@pytest.mark.slow
-def test_the_estimate_is_near_what_a_render_really_takes():
-    """By the peak of a process of its own, above what it had when the weights were in place."""
-    program = textwrap.dedent("""
-        import sys, torch
-        from peak_memory import peak_bytes
-        from headforcing.headforcing_core.render.resources import needs_of
-        from headforcing.headforcing_core.render.plan import RenderPlan
-        from headforcing.headforcing_core.cache.policy import preset
-        from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-        from headforcing.headforcing_core.rollout.loop import WanVideoModel
-        from headforcing.headforcing_core.rollout.schedule import schedule
-        from headforcing.headforcing_core.timeline.timeline import parse_timeline
-        from headforcing.headforcing_core.render.job import RenderJob
-        from headforcing.headforcing_core.render.render import make_blocks
-        from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-        def render(width, height):
-            plan = RenderPlan.make(config, preset("head_forcing"), schedule("self_forcing"),
-                parse_timeline("x", 0.5), width, height, profile=profile)
-            for _ in make_blocks(RenderJob(plan, {"x": torch.randn(9, 64)}), model):
-                pass
-            return needs_of(plan, torch.float32, 0).memory
-        torch.set_num_threads(1)
-        config = WanConfig(dim=768, ffn_dim=4480, num_layers=1, num_heads=6, text_dim=64, text_len=16)
-        profile = HeadProfile("six", 1, 6, (("local", "anchor", "memory") * 2,))
-        model = WanVideoModel(WanModel(config).requires_grad_(False), torch.float32)
-        render(64, 64)  # what torch itself takes at the first use
-        before = peak_bytes()
-        expected = render(640, 384)
-        print(peak_bytes() - before, expected)
-    """)
-    # every tensor a mapping of its own (glibc), so that the peak holds no room kept for later
-    measured, expected = map(int, run("-c", program, MALLOC_MMAP_THRESHOLD_="65536").split())
-    assert 0.7 < measured / expected < 1.3, (measured, expected)
 
 
 def test_features_are_parked_where_that_is_enough():

@@ -1,7 +1,6 @@
 """Names of files that the nodes write, when two servers share an output folder; without ComfyUI."""
 
 import importlib.util
-import multiprocessing
 import os
 import sys
 import time
@@ -55,29 +54,6 @@ def test_two_files_that_are_written_at_once_get_two_numbers(folders):
     with folders.output_file("video/x", ".mp4", 64, 64) as next_one:
         assert next_one.label == "video/x_00003_.mp4"
     assert [path.name for path in one.path.parent.iterdir()] == ["x_00002_.mp4"]
-
-
-@pytest.mark.skipif(os.name == "nt", reason="the second process is made by fork")
-def test_two_processes_that_finish_videos_at_once_never_take_one_name(folders):
-    """Each writes as fast as it can; a number that both took would leave fewer files than were written."""
-    context, count = multiprocessing.get_context("fork"), 15
-    together = context.Barrier(2)
-
-    def server(name):
-        together.wait(60)
-        for _ in range(count):
-            with folders.output_file("video/x", ".mp4", 64, 64) as file, replacing(file.path) as temporary:
-                temporary.write_text(name)
-
-    processes = [context.Process(target=server, args=(name,)) for name in ("one", "other")]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(60)
-    with folders.output_file("video/x", ".mp4", 64, 64) as last:
-        videos = sorted(last.path.parent.glob("*.mp4"))
-    assert [process.exitcode for process in processes] == [0, 0]
-    assert sorted(path.read_text() for path in videos) == ["one"] * count + ["other"] * count
 
 
 def test_a_video_that_grows_in_two_servers_has_two_names_and_one_when_it_is_made_again(folders):

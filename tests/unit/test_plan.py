@@ -2,7 +2,6 @@
 
 import math
 import random
-import re
 
 import pytest
 import torch
@@ -36,6 +35,7 @@ def test_a_minute_is_81_blocks_trimmed_to_960_pictures():
     minute = plan("0:00 a story", seconds=60)
     assert (minute.blocks, minute.new_blocks, minute.frames, minute.video_frames) == (81, 81, 243, 960)
     assert minute.steps == 4 * 81
+    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1, "the first block is longer"
     assert minute.block_shape == (3, 16, 60, 104) and (minute.shape.rows, minute.shape.columns) == (30, 52)
 
 
@@ -131,6 +131,10 @@ def test_the_description_says_length_roles_slots_and_bytes():
     assert "3,096 frame-slots = 2.47 GB" in text
     assert "all 243 latent frames in every head would take 87,480 = 69.87 GB" in text
     assert "the cat jumps" in text and "0:10" in text
+    text = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)  # keeps everything
+    assert text.splitlines()[2].endswith("KV cache: 15,120 frame-slots = 12.08 GB"), (
+        "a cache of everything is not small"
+    )
 
 
 def test_the_description_of_an_extension_names_the_given_frames_and_counts_from_their_end():
@@ -163,12 +167,3 @@ def test_memory_events_are_a_line_for_every_frame_remembered_and_one_for_the_res
         "2 of 5 candidates were not novel enough (similarity 0.964 to 0.981)",
     ]
     assert describe_events([]) == ""
-
-
-def test_steps_count_a_longer_first_block():
-    assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1
-
-
-def test_a_cache_that_keeps_everything_is_not_called_small():
-    text = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)
-    assert re.search(r"KV cache: 15,120 frame-slots = 12\.08 GB$", text.splitlines()[2])

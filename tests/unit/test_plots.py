@@ -6,11 +6,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core import page
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup
-from headforcing.headforcing_core.head_profiles.shares import HeadShares
-from headforcing.headforcing_core.report import page
-from headforcing.headforcing_core.report.profile_plot import comparison_map, profile_picture, stability_panel
+from headforcing.headforcing_core.head_profiles.profile_plot import comparison_map, profile_picture, stability_panel
+from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 
 pytestmark = pytest.mark.filterwarnings("error")
 
@@ -82,11 +81,12 @@ def test_the_area_of_a_role_follows_its_count():
 def test_agreement_is_faded_and_a_disagreement_is_split():
     a = HeadProfile("a", 2, 2, [["local", "anchor"], ["memory", "memory"]])
     b = HeadProfile("b", 2, 2, [["local", "anchor"], ["memory", "anchor"]])
-    same, different = colours(comparison_map(a, a)), colours(comparison_map(a, b))
-    more = [
-        different[rgb(page.THEMES["dark"].roles[role])] - same[rgb(page.THEMES["dark"].roles[role])] for role in ROLES
-    ]
+    drawn, inks = comparison_map(a, b), [rgb(page.THEMES["dark"].roles[role]) for role in ROLES]
+    same, different = colours(comparison_map(a, a)), colours(drawn)
+    more = [different[ink] - same[ink] for ink in inks]
     assert more[0] == 0 and min(more[1:]) > 1000 and more[1] == pytest.approx(more[2], rel=0.1), "half a cell each"
+    left, right = (drawn.getpixel((x, drawn.height - 78 - 10)) for x in (96 + 388 + 20, 96 + 776 - 20))
+    assert (left, right) == (inks[2], inks[1]), "the role in the first profile is on the left"
 
 
 def test_heads_that_the_sources_dispute_are_hatched_in_the_map():

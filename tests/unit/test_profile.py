@@ -48,19 +48,6 @@ def test_anchors_rank_by_sink_share_over_the_whole_model_before_local_heads_and_
         assert classify(random_shares(1, heads), fraction, 0.0)[0].count("anchor") == anchors
 
 
-def test_thresholds_change_without_measuring_again():
-    changed = measured(30, 12).with_thresholds(35, 10)
-    assert changed.counts() == {"local": 36, "anchor": 126, "memory": 198}
-    assert (changed.anchor_fraction, changed.local_fraction) == (0.35, 0.1)
-    assert changed.with_thresholds(25, 20) == measured(30, 12)
-    assert measured(30, 12).counts() == {"local": 72, "anchor": 90, "memory": 198}, "as in the paper"
-    with pytest.raises(HeadForcingError, match="has roles only.*measured shares"):
-        default_profile(30, 12).with_thresholds(25, 20)
-    for percent in (-1, 101, float("nan"), float("inf")):
-        with pytest.raises(HeadForcingError, match="anchor_fraction must be"):
-            measured().with_thresholds(percent, 20)
-
-
 def test_stability_is_shared_heads_over_mean_size():
     first, second = [["anchor", "anchor", "local", "memory"]], [["anchor", "memory", "local", "memory"]]
     expected = {"local": 1, "anchor": 1 / 1.5, "memory": 1 / 1.5, "mean": 7 / 9}

@@ -1,4 +1,4 @@
-"""The table of published weights against the code: what it says loads, loads; the rest is refused in its words."""
+"""The page on weights against the code: what it says loads, loads; the rest is refused in its words."""
 
 import re
 from collections.abc import Callable
@@ -14,108 +14,127 @@ from headforcing.headforcing_core.names import NOT_BUILT
 from headforcing.headforcing_core.render.comparison import entries_of
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.weights.checkpoint import convert_lora, load_state_dict
-from releases import RELEASES, TESTS, Release, refusal_table, release_table
-from safetensors.torch import save_file
 
-WEIGHTS = files.wan_weights()
-LOADED = [row for row in RELEASES if not row.refused]
-REFUSED = [row for row in RELEASES if row.refused]
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "weights.md").read_text("utf-8")
+ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if re.match(r"\| \w", line)]
+LOADED = {
+    row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"
+}  # file, licence; family; tested with
+REFUSED = {row[0]: row[1] for row in ROWS if len(row) == 3 and row[0] != "weights"}
 WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48, out=48)
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 
+AR_5_SECONDS = "head_forcing rolling_sink echo_forcing pyramid_forcing"
+# the top-level key and the prefix of names as their authors publish them, and the methods that they are meant for
+LAYOUTS = {
+    "Self Forcing (DMD, SiD, 10 s)": ("generator_ema", "model.", f"{AR_5_SECONDS} self_forcing"),
+    "Self Forcing, repackaged for ComfyUI": ("bare", "", AR_5_SECONDS),
+    "Self Forcing, FastVideo's port": ("bare", "", AR_5_SECONDS),  # diffusers' names
+    "Causal Forcing, chunkwise": ("generator", "model.", "causal_forcing rolling_sink pyramid_forcing"),
+    "Causal Forcing and Causal Forcing++, framewise": ("bare", "", "causal_forcing"),
+    "LongLive 1.3B, base": ("generator", "model.", "longlive longlive_infinite memrope"),
+    "LongLive 1.3B, LoRA": ("generator_lora", "base_model.model.", "longlive longlive_infinite memrope"),
+    "MemFlow, base and LoRA": ("generator", "model.", "memflow memflow_interactive"),
+    "RAVEN and CM-GRPO, merged": ("bare", "", "head_forcing self_forcing"),
+    "Infinite-Forcing": ("generator_ema", "model.", "infinity_rope"),
+    "Rolling Forcing": ("generator_ema", "model._fsdp_wrapped_module.", "rolling_forcing"),
+    "Self Gradient Forcing": ("generator_ema", "model.", "self_gradient_forcing"),
+    "OPSD-V for Self Forcing or LongLive, LoRA": ("generator_lora", "base_model.model.", "self_forcing longlive"),
+    "Reward Forcing": ("bare", "model.", "reward_forcing"),
+    "CausVid, causal": ("generator", "model.", "causvid"),
+    "ShotStream": ("generator", "model.", "head_forcing"),
+    "Krea Realtime 14B": ("bare", "model.", "head_forcing forcing_kv"),
+    "LongLive 2.0 5B": ("generator", "model.", "longlive2 head_forcing"),
+}
 
-def name_of(row: Release) -> str:
-    return row.name
 
-
-def written(path: Path, row: Release, tensors: files.Weights) -> Path:
+def written(path: Path, name: str, tensors: files.Weights) -> Path:
     """A file of these weights in the layout of a row."""
-    named = files.prefixed(files.diffusers(tensors) if row.diffusers else tensors, row.prefix)
-    path = path.with_suffix(Path(row.files.split(",")[0]).suffix)
-    if path.suffix == ".safetensors":
-        save_file(named, path)
-    else:
-        torch.save(named if row.wrapper == "bare" else {row.wrapper: named}, path)
-    return path
+    wrapper, prefix, _ = LAYOUTS[name]
+    named = files.prefixed(files.diffusers(tensors) if "FastVideo" in name else tensors, prefix)
+    path = path.with_suffix(Path(LOADED[name][0].split(",")[0]).suffix)
+    return files.save(path, named if wrapper == "bare" else {wrapper: named})
 
 
-@pytest.mark.parametrize("row", [row for row in LOADED if not row.lora], ids=name_of)
-def test_weights_in_the_table_load_from_a_small_file_in_their_layout(row: Release, tmp_path: Path):
-    state, info = load_state_dict(written(tmp_path / "x", row, WEIGHTS))
-    assert all(torch.equal(state[name], tensor) for name, tensor in WEIGHTS.items()) and state.keys() == WEIGHTS.keys()
-    assert info.layout == row.wrapper
+def test_weights_in_the_table_load_from_a_small_file_in_their_layout(tmp_path: Path):
+    assert set(LAYOUTS) == set(LOADED)
+    for number, name in enumerate(name for name in LOADED if not name.endswith(", LoRA")):
+        state, info = load_state_dict(written(tmp_path / str(number), name, files.WEIGHTS))
+        files.assert_same(state, files.WEIGHTS)
+        assert info.layout == LAYOUTS[name][0], name
 
 
-@pytest.mark.parametrize("row", [row for row in LOADED if row.lora], ids=name_of)
-def test_a_lora_in_the_table_merges_and_converts(row: Release, tmp_path: Path):
-    factors = files.lora_factors(["blocks.0.self_attn.q", "blocks.1.ffn.2"], files.wan_shapes())
-    halves = {f"{module}.lora_{half}.weight": t for module, pair in factors.items() for half, t in zip("AB", pair)}  # noqa: B905
-    lora = written(tmp_path / "lora", row, halves)
-    base = written(tmp_path / "base", LOADED[0], WEIGHTS)
-    merged = load_state_dict(base, lora=lora)[0]
-    down, up = factors["blocks.1.ffn.2"]
-    torch.testing.assert_close(merged["blocks.1.ffn.2.weight"], WEIGHTS["blocks.1.ffn.2.weight"] + up @ down)
+@pytest.mark.parametrize("name", [name for name in LOADED if name.endswith(", LoRA")])
+def test_a_lora_in_the_table_merges_and_converts(name: str, tmp_path: Path):
+    factors = {module: files.FACTORS[module] for module in ("blocks.0.self_attn.q", "blocks.2.ffn.2")}
+    halves = {f"{m}.lora_{half}.weight": t for m, pair in factors.items() for half, t in zip("AB", pair, strict=True)}
+    lora, base = written(tmp_path / "lora", name, halves), files.save(tmp_path / "base.pt", files.WEIGHTS)
+    down, up = factors["blocks.2.ffn.2"]
+    merged = load_state_dict(base, lora=lora)[0]["blocks.2.ffn.2.weight"]
+    torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
     assert convert_lora(lora, tmp_path / "out.safetensors") == 4
 
 
 def test_a_lora_of_a_training_file_is_read_and_not_its_running_mean(tmp_path: Path):
-    shapes, base = files.wan_shapes(), written(tmp_path / "base", LOADED[0], WEIGHTS)
-    (down, up), (other, _) = (files.lora_factors(["blocks.1.ffn.2"], shapes, seed)["blocks.1.ffn.2"] for seed in (3, 4))
+    down, up = files.FACTORS["blocks.2.ffn.2"]
 
     def named(half: torch.Tensor) -> files.Weights:
-        name = "_fsdp_wrapped_module.base_model.model.blocks.1.ffn.2"
+        name = "_fsdp_wrapped_module.base_model.model.blocks.2.ffn.2"
         return {f"{name}.lora_A.student.weight": half, f"{name}.lora_B.student.weight": up}
 
-    torch.save({"generator_ema": named(other), "generator_lora": named(down), "step": 7}, tmp_path / "opsdv.pt")
-    merged = load_state_dict(base, lora=tmp_path / "opsdv.pt")[0]["blocks.1.ffn.2.weight"]
-    torch.testing.assert_close(merged, WEIGHTS["blocks.1.ffn.2.weight"] + up @ down)
+    base = files.save(tmp_path / "base.pt", files.WEIGHTS)
+    content = {"generator_ema": named(-down), "generator_lora": named(down), "step": 7}
+    merged = load_state_dict(base, lora=files.save(tmp_path / "opsdv.pt", content))[0]["blocks.2.ffn.2.weight"]
+    torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
 
 
-def _sparse(file: str, shapes: dict[str, tuple[int, ...]], **more: tuple[int, ...]) -> Callable[[Path], Path]:
-    return lambda folder: files.sparse_safetensors(folder / file, shapes | more)
-
-
-def _with_scales(folder: Path) -> Path:
-    save_file(WEIGHTS | {"blocks.0.ffn.0.scale_weight": torch.ones(1)}, folder / "fp8.safetensors")
-    return folder / "fp8.safetensors"
+def _sparse(file: str, shapes: dict[str, tuple[int, ...]]) -> Callable[[Path], Path]:
+    return lambda folder: files.sparse_safetensors(folder / file, shapes)
 
 
 EXAMPLES: dict[str, Callable[[Path], Path]] = {
     "LongLive 2.0 5B in NVFP4": _sparse("x.safetensors", WAN_5B | {"blocks.0.ffn.0.quantized_weight_values": (8, 8)}),
-    "Self Gradient Forcing+": _sparse(
-        "x.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (192, 128)}
-    ),
+    "Self Gradient Forcing+": _sparse("x.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (2, 2)}),
     "Wan2.2 T2V A14B, causal ones too": _sparse("wan2.2_t2v_high_noise_14B.safetensors", WAN_14B),
     "Wan2.2 I2V A14B, causal ones too": _sparse(
         "wan2.2_i2v_high_noise_14B.safetensors", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}
     ),
-    "scaled fp8 and NVFP4 of the family": _with_scales,
+    "scaled fp8 and NVFP4 of the family": _sparse(
+        "fp8.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.scale_weight": (1,)}
+    ),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("row", REFUSED, ids=name_of)
-def test_weights_in_the_table_are_refused_in_its_words(row: Release, tmp_path: Path, capsys):
-    path = EXAMPLES[row.name](tmp_path)
+@pytest.mark.parametrize("name", REFUSED)
+def test_weights_in_the_table_are_refused_in_its_words(name: str, tmp_path: Path, capsys):
+    path = EXAMPLES[name](tmp_path)
     assert main(["inspect", str(path)]) == 2
     told = capsys.readouterr().err
-    assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and row.refused in told
+    assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and REFUSED[name] in told
     assert told.count("\n") == 1
     with pytest.raises(HeadForcingError):
         load_state_dict(path)
 
 
-def test_the_table_names_methods_and_families_that_exist_and_every_trained_method_has_weights():
-    for row in RELEASES:
-        assert all(method_policy(method) for method in row.methods)
-        assert row.family in SCHEDULES or (row.refused and not row.family) or "fp8" in row.name
-    meant = {method for row in LOADED for method in row.methods}
-    variants = {"memflow_sma"}  # of memflow, the same weights
-    assert {name for name, row in METHODS.items() if row.trained} <= meant | variants
-
-
-def test_the_page_has_the_tables_of_the_code(repo_root: Path):
-    page = (repo_root / "docs" / "weights.md").read_text("utf-8")
-    assert release_table() in page and refusal_table() in page
+def test_the_table_names_families_and_tests_that_exist_and_every_trained_method_has_weights():
+    recorded = {folder.name for folder in (ROOT / "tests" / "golden" / "peers").iterdir()} | {"self_forcing"}
+    recorded |= {path.stem.removeprefix("test_golden_") for path in (ROOT / "tests" / "golden").glob("test_*.py")}
+    sizes = (ROOT / "tests" / "unit" / "test_checkpoint.py").read_text("utf-8")
+    nodes = (ROOT / "tests" / "comfy" / "test_nodes.py").read_text("utf-8")
+    meant = set()
+    for name, (_, family, tested) in LOADED.items():
+        methods, claims = LAYOUTS[name][2].split(), tested.partition(";")[0].split(", ")
+        meant |= set(methods)
+        assert family.strip("`") in SCHEDULES and all(map(method_policy, methods)), name
+        assert set(claims) <= {"layout", "real size", "recorded", "LoRA loader"} and "layout" in claims, name
+        assert "recorded" not in claims or any(m.removesuffix("_interactive") in recorded for m in methods), name
+        size = re.search("14B|5B", name)
+        real = {"14B": "wan2.1-t2v-14b", "5B": "wan2.2-ti2v-5b", "": "wan2.1-t2v-1.3b"}[size[0] if size else ""]
+        assert "real size" not in claims or real in sizes, name
+        assert ("LoRA loader" in claims) == name.endswith(", LoRA")
+    assert "def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_strength" in nodes
+    assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}  # of memflow's weights
 
 
 @pytest.mark.parametrize("name", NOT_BUILT)
@@ -125,22 +144,4 @@ def test_a_method_that_is_known_and_not_built_is_refused_by_name(name: str, tmp_
     with pytest.raises(HeadForcingError, match="not built here"):
         entries_of(f"head_forcing, {name}")
     assert main(["demo", "--method", name, "--out", str(tmp_path)]) == 2
-    assert NOT_BUILT[name] in capsys.readouterr().err
-
-
-def test_every_test_that_the_table_claims_is_there(repo_root: Path):
-    recorded = {folder.name for folder in (repo_root / "tests" / "golden" / "peers").iterdir()} | {"self_forcing"}
-    recorded |= {path.stem.removeprefix("test_golden_") for path in (repo_root / "tests" / "golden").glob("test_*.py")}
-    told = (repo_root / "tests" / "unit" / "test_checkpoint.py").read_text("utf-8")
-    for row in LOADED:
-        assert set(row.tested) <= set(TESTS) and "layout" in row.tested, row.name
-        if "recorded" in row.tested:
-            assert any(method.removesuffix("_interactive") in recorded for method in row.methods)
-        if "size" in row.tested:
-            size = re.search("14B|5B", row.name)
-            assert {"14B": "wan2.1-t2v-14b", "5B": "wan2.2-ti2v-5b", "": "wan2.1-t2v-1.3b"}[
-                size[0] if size else ""
-            ] in told
-        assert ("graph" in row.tested) == row.lora
-    nodes = (repo_root / "tests" / "comfy" / "test_nodes.py").read_text("utf-8")
-    assert "def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_strength" in nodes
+    assert NOT_BUILT[name] in " ".join(capsys.readouterr().err.split())

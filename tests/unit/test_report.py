@@ -85,6 +85,11 @@ def test_given_prompts_win_over_the_files_and_snap_to_its_blocks(story: Path):
     assert (found.first_seconds, len(found.switches)) == (5.0, 1)
 
 
+def test_the_first_5_seconds_are_measured_as_if_the_video_ended_there():
+    long, short = (report_frames(scene(i)[None] for i in range(count)) for count in (120, 80))
+    assert long.first == short.whole == short.first and long.first["motion"] != long.whole["motion"]
+
+
 def test_prompts_without_times_are_mentioned(tmp_path: Path):
     found = report_video(write(tmp_path / "old.mp4", 20, tag(prompts=["a", "b"])))
     assert found.prompts == [] and "2 prompts without start times" in found.text()

@@ -8,13 +8,13 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.agreement import sanity_checks
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
-from headforcing.headforcing_core.head_profiles.profile_setup import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.head_profiles.rules import (
     anchor_floor,
     classify_by_function,
     misnamed_heads,
     with_rule,
 )
+from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
@@ -54,9 +54,7 @@ def test_auto_takes_the_rule_by_function_only_where_the_quota_misnames_a_head():
     clear = (((0.6, 0.3, 0.1), (0.3, 0.3, 0.4), (0.04, 0.9, 0.06), (0.03, 0.9, 0.07)), SHARES[1])
     assert with_rule(profile(), "auto").provenance["rule"] == "function"
     assert with_rule(profile(shares=clear), "auto").provenance["rule"] == "quota"
-    again = with_rule(with_rule(profile(), "function"), "quota")
-    assert again.roles == profile().roles
-    assert "rule" not in with_rule(profile(), "function").with_thresholds(25, 20).provenance
+    assert with_rule(with_rule(profile(), "function"), "quota").roles == profile().roles
 
 
 def test_the_embedded_models_retrieving_head_is_a_memory_head_by_function():
@@ -86,8 +84,23 @@ def test_a_return_story_fills_the_window_and_returns_behind_another_scene(frames
         ReturnStory.of(replace(setup, frames_per_block=8), 0)
 
 
+def test_thresholds_change_without_measuring_again():
+    drawn = torch.rand(30, 12, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    shares = (drawn / drawn.sum(dim=-1, keepdim=True)).tolist()
+    paper = HeadProfile("p", 30, 12, classify(shares), shares)
+    assert paper.counts() == {"local": 72, "anchor": 90, "memory": 198}, "as in the paper"
+    changed = with_rule(paper, "quota", 0.35, 0.1)
+    assert changed.counts() == {"local": 36, "anchor": 126, "memory": 198}
+    assert (changed.anchor_fraction, changed.local_fraction) == (0.35, 0.1)
+    assert with_rule(paper, "quota", local_fraction=0.0).counts() == {"local": 0, "anchor": 90, "memory": 270}
+    assert with_rule(changed, "quota", 0.25, 0.2) == replace(paper, provenance={"rule": "quota"})
+    for fraction in (-0.01, 1.01, float("nan"), float("inf")):
+        with pytest.raises(HeadForcingError, match="anchor_fraction must be"):
+            with_rule(paper, "quota", fraction)
+
+
 def test_a_rule_needs_shares_and_a_name():
-    with pytest.raises(HeadForcingError, match="has roles only, so no rule"):
+    with pytest.raises(HeadForcingError, match="has roles only, to which no rule or threshold can be applied"):
         with_rule(profile(shares=None), "function")
     with pytest.raises(HeadForcingError, match="rule"):
         with_rule(profile(), "luck")

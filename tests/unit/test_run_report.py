@@ -1,26 +1,13 @@
 """What a render tells about itself: latents that wander are seen, memory's decisions are followed."""
 
 import json
-from dataclasses import replace
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.latents_plot import run_picture
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
-from toy_renders import rendered
 
 
 def metered(blocks):
@@ -100,34 +87,6 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
     assert picture.read_bytes()[:4] == b"\x89PNG"
     assert cli.main(["runs", "show", str(tmp_path / "runs"), shown["name"]]) == 0
     assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("case", ["start frames", "roles found"])
-def test_a_kept_run_tells_what_its_render_told(tmp_path, case):
-    timeline = parse_timeline("a red ball bouncing in the teal plain room", 7.0)
-    info = inspect_checkpoint(assets.model_path())
-    policy = preset("head_forcing").with_memory(5, 3, 1.0, 1)
-    start = torch.randn(9, 16, 8, 8, generator=torch.Generator().manual_seed(0)) if case == "start frames" else None
-    options = {"start_frames": 9} if case == "start frames" else {"profile": AutoProfile()}
-    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64, **options)
-    model = WanVideoModel(
-        WanModel.from_state_dict(info.config, load_state_dict(assets.model_path())[0], torch.float32), torch.float32
-    )
-    embeds = {text: word_hash.encode(text) for text in timeline.texts}
-    about = {"prompts": [], "video_frames": 1, "start_frames": plan.start_frames, "frames_per_block": 3}
-    job = RenderJob(plan, embeds, info.fingerprint, start_latents=start, runs=tmp_path, about=about)
-
-    def render(state_seconds: float, stop_after: int | None = None):
-        run = rendered(replace(job, state_seconds=state_seconds), model, stop_after=stop_after).run
-        return run.meter.report(run.events)
-
-    render(1e-9, stop_after=9)
-    told = render(1e-9)  # goes on from a stored cache
-    (video,) = stored_videos(tmp_path)
-    assert len(told.events) > 5 and told.events[0].after_block == 1
-    assert video.report().events == told.events
-    assert torch.equal(video.report().cosine, told.cosine)
 
 
 def test_blocks_may_lie_on_another_device_than_the_first():

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.rollout.noise import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.rows import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
 
 SHAPE = (3, 16, 4, 6)

@@ -1,4 +1,4 @@
-"""umT5 prompts on the command line: both file layouts, against a plain-torch umT5; and files of embeddings."""
+"""umT5 prompts on the command line: both file layouts, against the umT5 of transformers; and files of embeddings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import torch.nn.functional as F
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.weights import umt5
 from headforcing.headforcing_core.weights.umt5 import clean_prompt, load_embeddings, load_text_encoder, save_embeddings
@@ -93,34 +92,15 @@ def save_comfy(path, weights, tokenizer_bytes):
 
 
 def reference(weights, tokens):
-    """umT5 in plain torch: RMS norms, unscaled attention, a position bias in every layer, gated GELU."""
-
-    def norm(x, weight):
-        return x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt() * weight
-
-    def bucket(distance):
-        half, exact = BUCKETS // 2, BUCKETS // 4
-        offset, distance = (half if distance > 0 else 0), abs(distance)
-        if distance < exact:
-            return offset + distance
-        return offset + min(half - 1, exact + int(math.log(distance / exact) / math.log(128 / exact) * (half - exact)))
-
-    def heads(x):
-        return x.view(len(x), HEADS, HEAD_DIM).transpose(0, 1)
-
-    count = len(tokens)
-    buckets = torch.tensor([[bucket(key - query) for key in range(count)] for query in range(count)])
-    x = weights["token_embedding.weight"][tokens]
-    for n in range(LAYERS):
-        w = {name.removeprefix(f"blocks.{n}."): t for name, t in weights.items() if name.startswith(f"blocks.{n}.")}
-        y = norm(x, w["norm1.weight"])
-        q, k, v = (heads(y @ w[f"attn.{name}.weight"].T) for name in "qkv")
-        scores = q @ k.transpose(1, 2) + w["pos_embedding.embedding.weight"][buckets].permute(2, 0, 1)
-        x = x + (scores.softmax(-1) @ v).transpose(0, 1).reshape(count, -1) @ w["attn.o.weight"].T
-        y = norm(x, w["norm2.weight"])
-        gate = F.gelu(y @ w["ffn.gate.0.weight"].T, approximate="tanh")
-        x = x + (gate * (y @ w["ffn.fc1.weight"].T)) @ w["ffn.fc2.weight"].T
-    return norm(x, weights["norm.weight"])
+    """The library's own umT5 in float32, with weights under its names."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"vocab_size": VOCABULARY, "d_model": DIM, "d_kv": HEAD_DIM, "d_ff": FFN}
+    more = {"num_layers": LAYERS, "num_heads": HEADS, "feed_forward_proj": "gated-gelu"}
+    model = transformers.UMT5EncoderModel(transformers.UMT5Config(**sizes, **more))
+    tied = {"encoder.embed_tokens.weight": weights["shared.weight"]}
+    model.load_state_dict({name: tensor.float() for name, tensor in (tied | weights).items()})
+    with torch.no_grad():
+        return model.eval()(input_ids=torch.tensor([tokens])).last_hidden_state[0]
 
 
 def test_both_layouts_give_what_a_plain_umt5_gives(tmp_path, wan_file, wan_weights, tokenizer_bytes):
@@ -134,7 +114,7 @@ def test_both_layouts_give_what_a_plain_umt5_gives(tmp_path, wan_file, wan_weigh
             assert torch.equal(encoder.encode([prompt])[0], rows), "alone as in company"
             tokens = encoder.tokens(prompt)
             assert rows.shape == (len(tokens), DIM)
-            torch.testing.assert_close(rows, reference(wan_weights, tokens), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(rows, reference(comfy_weights(wan_weights), tokens), atol=1e-4, rtol=1e-4)
 
 
 def test_tokens_end_with_the_end_token_and_stop_at_512(wan_file):
@@ -152,8 +132,7 @@ def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes
     small = {name: tensor.to(stored) for name, tensor in wan_weights.items()}
     path = save_comfy(tmp_path / "umt5_xxl.safetensors", small, tokenizer_bytes)
     encoder = load_text_encoder(path, dtype=torch.float32)
-    widened = {name: tensor.float() for name, tensor in small.items()}
-    expected = reference(widened, encoder.tokens(PROMPTS[0]))
+    expected = reference(comfy_weights(small), encoder.tokens(PROMPTS[0]))
     torch.testing.assert_close(encoder.encode(PROMPTS)[0], expected, atol=1e-4, rtol=1e-4)
     if stored is torch.float8_e4m3fn:  # whose rows cannot be read everywhere
         assert load_text_encoder(path).model.shared.weight.dtype == torch.bfloat16
@@ -162,13 +141,13 @@ def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes
 def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):
     """The layout of `umt5_xxl_fp8_e4m3fn_scaled`: matrices in fp8 with a scale each, all else in float16.
 
-    Returns the file's tensors, and the weights that they stand for under Wan's names.
+    Returns the file's tensors, and the weights that they stand for.
     """
     stored, meant = {}, {}
     for name, tensor in comfy_weights(weights).items():
         layer = name.removesuffix(".weight")
         if tensor.ndim < 2 or layer.endswith(("shared", "attention_bias")):
-            stored[name] = tensor.half()
+            stored[name] = meant[name] = tensor.half()
             continue
         largest = tensor.abs().amax(dim=1, keepdim=True) if per_row else tensor.abs().max()
         scale = largest / 448
@@ -180,10 +159,7 @@ def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):
         meant[name] = stored[name].float() * scale
     if not newer:
         stored["scaled_fp8"] = torch.zeros(0, dtype=torch.float8_e4m3fn)
-    names = {id(tensor): name for name, tensor in weights.items()}
-    original = comfy_weights(weights)
-    as_wan = {names[id(original[name])]: meant.get(name, original[name].half().float()) for name in original}
-    return {**stored, "spiece_model": as_tensor(tokenizer_bytes)}, as_wan
+    return {**stored, "spiece_model": as_tensor(tokenizer_bytes)}, meant
 
 
 @pytest.mark.parametrize("layout", [{}, {"newer": True}, {"newer": True, "per_row": True}], ids=str)

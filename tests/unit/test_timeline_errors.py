@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import pickle
-import random
 import re
 import time
 
@@ -42,12 +41,10 @@ NO_SEEDS = {
 ERRORS = {
     "empty": ("", None, None, "timeline is empty"),
     "only white space": (" \n\t\r\n\u3000", None, None, "timeline is empty"),
-    "only NUL": ("\0", None, None, "prompt 1 is empty"),
     "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
     "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
     "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
     "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
-    "overlapping": ("[0:00-0:10] a\n[0:09.5-0:20] b", None, 2, "line 2: 0:09.5 does not come after 0:10"),
     "one block": ("0:00 a\n0:10 b\n0:10.2 c", 30, 3, "line 3: 0:10.2 falls on the same block.*blocks last 0.75 s"),
     "first error first": ("0:00 a\n[0:09-0:08] b\n0:05 c", 30, 2, "ends before it starts"),
     "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
@@ -57,7 +54,6 @@ ERRORS = {
     "pushed over ten hours": ("600:00 a", None, None, "at most 36000 seconds"),
     "empty pipe on line 3": ("a |\nb\n| ", 30, 3, "line 3: prompt 3 is empty"),
     "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
-    "empty scene": ("Scene 1: a\nScene 2:\nScene 3: c", None, 2, "line 2: prompt 2 is empty"),
     "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
     "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
     "comma in JSON": ('{"prompts": [\n"a",\n"b",\n]}', None, 4, "line 4: not valid JSON"),
@@ -71,11 +67,8 @@ ERRORS = {
     "JSON without any": ('{"prompts": []}', None, None, "timeline is empty"),
     "JSON empty prompt": ('["a", " "]', None, None, "prompt 2 is empty"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
-    "JSON object bomb": ('{"a":' * 100_000, None, None, "nested too deeply"),
     "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
     "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
-    "switches as text": ('{"prompts": ["a", "b"], "switch_frame_indices": "4"}', None, None, "must be a list of 1"),
-    "switch as text": (switches("4"), None, None, "latent frames in 0-"),
     "switch as fraction": (switches(4.5), None, None, "latent frames in 0-"),
     "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
@@ -84,34 +77,19 @@ ERRORS = {
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
     "too many seconds": ("a", 36_000.1, None, "at most 36000 seconds"),
     "seconds as text": ("a", "30", None, "got '30'"),
-    "seconds of 400 digits": ("a", 10**400, None, "at most 36000 seconds"),
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
     "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
     "only a byte order mark": ("\ufeff", None, None, "timeline is empty"),
     "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
-    "range after the end": ("[0:00-0:35] a", 30, 1, r"line 1: 0:35 is after the end of the video \(30.0 s\)"),
     "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
-    "twice the same": ("0:00 a\n0:00 b", 30, 2, "line 2: 0:00 does not come after 0:00"),
-    "the same late time": ("0:10 a\n0:10 b", 30, 2, "line 2: 0:10 does not come after 0:10"),
-    "empty last prompt": ("0:00 a\n[0:10]", None, 2, "prompt 2 is empty"),
-    "61 minutes": ("0:00 a\n1:61:00 b", None, 2, "'1:61:00' is not a time"),
     "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
     "empty pipe": ("a |\n| c", 30, 1, "line 1: prompt 2 is empty"),
-    "only a pipe": ("|", 30, 1, "prompt 1 is empty"),
-    "cut JSON list": ('["a", "b"', None, 1, "not valid JSON"),
-    "first switch in times": ("\n0:00 [blend 2] a", 20, 2, r"line 2: the first prompt .*remove \[blend 2\]"),
     "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
-    "JSON with a number": ('{"prompts": ["a", 1]}', None, None, "a JSON timeline is"),
     "JSON numbers": ("[1, 2]", None, None, "a JSON timeline is"),
-    "JSON, none but switches": ('{"prompts": [], "switch_frame_indices": []}', None, None, "timeline is empty"),
-    "JSON bomb in prompts": ('{"prompts": ' + "[" * 100_000, None, None, "nested too deeply"),
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "negative switch": (switches(-4), None, None, "latent frames in 0-"),
-    "switches out of order": (switches(40, 9), None, None, "does not come after"),
-    "infinite seconds": ("a", math.inf, None, "got inf"),
     "no seconds": ("a", 0, None, "above 0"),
-    "negative seconds": ("a", -1, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
     "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
     **{tag: (f"0:00 a\n0:10 {tag} b", 20, 2, re.escape(told)) for tag, told in NO_SEEDS.items()},
@@ -195,21 +173,3 @@ def test_a_time_that_cannot_be_one_is_one_error(text, shown):
     with pytest.raises(TimelineError) as error:
         parse_timeline(text)
     assert f"{shown} stands inside a prompt" in str(error.value)
-
-
-@pytest.mark.slow
-def test_20_000_random_texts_parse_or_give_a_timeline_error_at_once():
-    draw, parsed, clocks = random.Random(0), 0, (BlockClock(), BlockClock(frames_per_block=1))
-    for _ in range(20_000):
-        text = "".join(draw.choices(FRAGMENTS, k=draw.randrange(12)))
-        seconds, clock = draw.choice(SECONDS), draw.choice(clocks)
-        start = time.process_time()
-        parsed += survives(text, seconds, clock)
-        if time.process_time() - start > 0.05:  # the machine may have paused: measure the parser alone, again
-            times = []
-            for _ in range(3):
-                start = time.process_time()
-                survives(text, seconds, clock)
-                times.append(time.process_time() - start)
-            assert min(times) < 0.05, text
-    assert 2_000 < parsed < 18_000  # the fragments reach both sides

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import HeadForcingError, one_line
-from ...versions import import_optional
+from ...errors import HeadForcingError, import_optional, one_line
 from .base import Needed
 
 Flow = Callable[[Tensor, Tensor], Tensor]
@@ -41,57 +40,43 @@ AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAI
 RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
 
 
-def resized(video_frames: Tensor, side: int, mode: str) -> Tensor:
-    """Resize `[n, H, W, 3]` uint8 as VBench does, the shorter side to `side`: `[n, 3, h, w]` in 0..1."""
+def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False) -> Tensor:
+    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8.
+
+    The shorter side is resized to `side`, the middle is cut out if they are to be `square`, and mean and standard
+    deviation of every channel are those of `statistics`.
+    """
     pixels = video_frames.permute(0, 3, 1, 2).float()
     short = min(pixels.shape[-2:])
     size = [int(side * length / short) for length in pixels.shape[-2:]]
-    return functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
-
-
-def centre(pixels: Tensor, side: int) -> Tensor:
-    """The square of that side in the middle of `[n, 3, h, w]`."""
-    top, left = (round((size - side) / 2) for size in pixels.shape[-2:])
-    return pixels[..., top : top + side, left : left + side]
-
-
-def standardised(pixels: Tensor, statistics: Statistics) -> Tensor:
-    """Pixels `[n, 3, h, w]` less their mean, over their standard deviation, by channel."""
+    pixels = functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
+    if square:
+        top, left = (round((length - side) / 2) for length in size)
+        pixels = pixels[..., top : top + side, left : left + side]
     mean, deviation = (torch.tensor(values, device=pixels.device)[:, None, None] for values in statistics)
     return (pixels - mean) / deviation
 
 
 class ImageEncoder:
-    """Unit vectors of video frames, `[n, d]` float32 on the CPU.
+    """Unit vectors of video frames, `[n, d]` float32 on the CPU, from a function that `encode`s `[n, H, W, 3]` uint8.
 
     The last batch is kept, so that two metrics with the same model run it once.
-
-    Args:
-        encode: pixels as the model wants them to features, `[n, d]`.
-        prepare: video frames `[n, H, W, 3]` uint8 to such pixels.
     """
 
-    def __init__(
-        self, encode: Callable[[Tensor], Tensor], prepare: Callable[[Tensor], Tensor], device: torch.device | str
-    ):
-        self._encode, self._prepare, self.device = encode, prepare, torch.device(device)
+    def __init__(self, encode: Callable[[Tensor], Tensor], device: torch.device | str = "cpu"):
+        self._encode, self.device = encode, torch.device(device)
         self._last: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, video_frames: Tensor) -> Tensor:
         if self._last is None or self._last[0] is not video_frames:
-            features = self._encode(self._prepare(video_frames.to(self.device)))
+            features = self._encode(video_frames.to(self.device))
             self._last = video_frames, functional.normalize(features.float(), dim=-1).cpu()
         return self._last[1]
 
 
 @dataclass(frozen=True)
 class Clip:
-    """CLIP's two encoders.
-
-    Attributes:
-        texts: texts to unit vectors `[n, d]` on the CPU; the first 77 tokens of each count.
-        width: `d`, the number of features.
-    """
+    """CLIP's encoders of images and of texts, whose first 77 tokens count, to unit vectors `[n, width]` on the CPU."""
 
     images: ImageEncoder
     texts: Callable[[list[str]], Tensor]
@@ -133,13 +118,11 @@ class Models:
         model = self._transformer("ViTModel", DINO, add_pooling_layer=False)
         side = int(model.config.image_size)
 
-        def encode(pixels: Tensor) -> Tensor:
+        def encode(video_frames: Tensor) -> Tensor:
+            pixels = prepared(video_frames, side, "bilinear", IMAGENET)
             return model(pixel_values=pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
 
-        def prepare(video_frames: Tensor) -> Tensor:
-            return standardised(resized(video_frames, side, "bilinear"), IMAGENET)
-
-        return ImageEncoder(encode, prepare, self.device)
+        return ImageEncoder(encode, self.device)
 
     @cached_property
     def clip_base(self) -> Clip:
@@ -155,11 +138,9 @@ class Models:
         model = self._transformer("CLIPModel", needed)
         side, folder = int(model.config.vision_config.image_size), self.file(needed[0]).parent
 
-        def encode(pixels: Tensor) -> Tensor:
+        def encode(video_frames: Tensor) -> Tensor:
+            pixels = prepared(video_frames, side, "bicubic", CLIP, square=True)
             return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
-
-        def prepare(video_frames: Tensor) -> Tensor:
-            return standardised(centre(resized(video_frames, side, "bicubic"), side), CLIP)
 
         def texts(prompts: list[str]) -> Tensor:
             transformers = import_optional("transformers", "these metrics", "metrics")
@@ -171,7 +152,7 @@ class Models:
                 found = model.text_model(**tokens.to(model.device))
                 return functional.normalize(model.text_projection(found.pooler_output).float(), dim=-1).cpu()
 
-        return Clip(ImageEncoder(encode, prepare, self.device), texts, int(model.config.projection_dim))
+        return Clip(ImageEncoder(encode, self.device), texts, int(model.config.projection_dim))
 
     @cached_property
     def aesthetic_head(self) -> nn.Linear:

@@ -4,9 +4,7 @@ import importlib.util
 import json
 import random
 import re
-import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +17,6 @@ from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
 from headforcing.tests.benchmarks import command, rehearsal, report, scaling
-from headforcing.tests.benchmarks import vae as vae_benchmark
 from headforcing.tests.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.decoder import random_decoder
 from headforcing.tests.benchmarks.measure import cache_steps, measure, timed_blocks
@@ -177,21 +174,6 @@ def test_decoding_is_a_stage_of_its_own():
     assert found["fps_with_vae"] == pytest.approx(1000 * 12 / (block + decoding))
 
 
-def test_decoding_is_compared_with_diffusers_on_the_same_weights(tmp_path):
-    pytest.importorskip("diffusers")
-    clock = Stopwatch.clock
-    found = vae_benchmark.main(["--size", "32x32", "--frames", "4", "--base", "8", "--out", str(tmp_path / "v.json")])
-    Stopwatch.clock = clock
-    assert found["largest_difference_of_video_frames_in_0_1"] < 1e-5
-    assert found["diffusers_over_headforcing"] > 0 and (tmp_path / "v.json").is_file()
-
-
-def test_without_a_decoder_the_table_says_so(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(sys.modules, "headforcing.headforcing_core.video.wan_decoder", None)
-    vae, reason = random_decoder(replace(TINY, vae_dim=8))
-    assert vae is None and "the engine's decoder cannot be used" in reason
-
-
 def test_processor_time_leaves_out_what_others_do_and_is_for_one_thread(monkeypatch, capsys):
     monkeypatch.setattr(Stopwatch, "clock", time.process_time)
     watch = Stopwatch(torch.device("cpu"))
@@ -220,8 +202,6 @@ def test_scaling_writes_every_table(tmp_path: Path):
         line["frame_slots"] for line in results["tables"]["Episodic memory"]
     )
 
-
-# ----------------------------------------------------------------------------------------- what is said of a CPU
 
 MEASURED = Path(__file__).parents[1] / "cpu"
 
@@ -257,25 +237,14 @@ def test_the_table_of_the_rehearsal_is_the_recorded_one():
     assert rehearsal.table(stages) in (MEASURED.parent / "README.md").read_text("utf-8")
 
 
-# ------------------------------------------------------------------ what the persistent cache has to gain on a CPU
-
-# 96 tokens a frame and one thread. Rows take turns, block by block or video by video, and the fastest block of each
-# counts, so that a machine that does other things, too, slows both.
-SMALL = Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
-ALL_HEADS = replace(SMALL, dim=1536)  # as many heads a layer as the real model has
-
-
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+# 96 tokens a frame, as many heads a layer as the real model has; rows take turns, and the fastest block of each counts
+ALL_HEADS = Case(192, 128, layers=2, dim=1536, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
 
 
 @pytest.mark.alone
-def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
+def test_the_persistent_cache_takes_less_than_half_the_time_of_packing():
     """Per block, with everything a cache does but attention: storing keys and values and the update, too."""
+    torch.set_num_threads(1)
     key = torch.randn(1, ALL_HEADS.config.num_heads, 8, HEAD_DIM)
     prompt = PromptKV([(key, key)] * ALL_HEADS.layers, 8)
     taken: dict[str, list[float]] = {"V2": [], "B1": []}
@@ -283,6 +252,6 @@ def test_the_persistent_cache_takes_a_third_of_the_time_of_packing(one_thread):
         for _ in range(12):
             for name, times in taken.items():
                 times.append(cache_steps(ALL_HEADS, BY_NAME[name], prompt, hollow=True)["total"])
-            if min(taken["V2"]) >= 3 * min(taken["B1"]):
+            if min(taken["V2"]) >= 2.3 * min(taken["B1"]):
                 return
     pytest.fail(f"{taken}")

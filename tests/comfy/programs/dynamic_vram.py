@@ -1,4 +1,4 @@
-"""What loading takes, and what fingerprints and reports say with dynamic VRAM and without; prints it as JSON.
+"""What fingerprints and reports say with dynamic VRAM and without; prints it as JSON.
 
 Dynamic VRAM needs an NVIDIA GPU. Here its patcher is told that the device is the CPU, and that it has a buffer of its
 own: everything that it does with the weights besides copying them to the device is its own code.
@@ -12,7 +12,7 @@ import importlib
 import json
 import sys
 import types
-from pathlib import Path
+from unittest.mock import patch
 
 import comfy.model_detection
 import comfy.model_patcher
@@ -21,9 +21,8 @@ import comfy.sd
 import torch
 from safetensors.torch import load_file
 
-helpers, vae_file, checkpoint_file = sys.argv[1:]
+helpers, vae_file = sys.argv[1:]
 sys.path.append(helpers)
-from peak_memory import peak_bytes
 from tiny_checkpoints import wan_t2v_weights
 
 pack, CPU = load_pack(), torch.device("cpu")
@@ -31,7 +30,6 @@ fingerprint = importlib.import_module(".nodes.host.loaded_model", pack.__name__)
 inexact = importlib.import_module(".nodes.host.loaded_model", pack.__name__).inexact
 native_model = importlib.import_module(".nodes.host.native_model", pack.__name__)
 codec_of = importlib.import_module(".nodes.host.vae", pack.__name__).codec_of
-load_state_dict = importlib.import_module(".headforcing_core.weights.checkpoint", pack.__name__).load_state_dict
 has_dynamic = hasattr(comfy.model_patcher, "ModelPatcherDynamic")
 META = {"config": json.dumps({"transformer": {"causal_ar": True}})}
 FP8 = torch.float8_e4m3fn
@@ -52,23 +50,6 @@ if has_dynamic:
     import comfy_aimdo.host_buffer
 
     comfy_aimdo.host_buffer.HostBuffer = lambda *_: types.SimpleNamespace(size=0, truncate=lambda *_, **__: None)
-
-
-@torch.inference_mode()  # as ComfyUI runs nodes
-def of_loading():
-    """Growth of the peak of memory while a checkpoint becomes two models, and what became of its weights."""
-    before = peak_bytes()
-    state_dict, _ = load_state_dict(checkpoint_file)
-    models = [native_model.native_model(dict(state_dict), dtype) for dtype in (None, torch.bfloat16)]
-    grown = peak_bytes() - before
-    own, halves = (model.model.diffusion_model.state_dict() for model in models)
-    return {
-        "grown": grown / Path(checkpoint_file).stat().st_size,
-        "names": own.keys() == state_dict.keys(),
-        "same": all(torch.equal(own[name].float(), state_dict[name].float()) for name in state_dict),
-        "halved": all(torch.equal(halves[name], state_dict[name].to(halves[name].dtype)) for name in state_dict),
-        "mapped": all(own[name].data_ptr() == state_dict[name].data_ptr() for name in state_dict),
-    }
 
 
 def patcher_class(dynamic):
@@ -155,20 +136,15 @@ def of_halves():
     found = {}
     for name in ("fp32 at fp16", "fp32 at fp32", "fp32 at fp8"):
         plain, halves = build(True, *CASES[name]), build(True, *CASES[name])
-        own = native_model.comfy
-        was = own.sd.load_diffusion_model_state_dict, own.model_management.get_torch_device
-        own.sd.load_diffusion_model_state_dict = lambda *_, halves=halves, **__: halves
-        own.model_management.get_torch_device = lambda: torch.device("meta")  # no CPU
-        made = native_model.native_model(weights(torch.float32), None)
-        own.sd.load_diffusion_model_state_dict, own.model_management.get_torch_device = was
+        with patch.object(native_model.comfy.sd, "load_diffusion_model_state_dict", lambda *_, made=halves, **__: made):
+            made = native_model.native_model(weights(torch.float32), None)
         held, share = dtypes(made.model.diffusion_model), made.model_size() / plain.model_size()
         names = [fingerprint(model) for model in (plain, made, loaded(made))]
         found[name] = {"held": held, "share": share, "names": names}
     return found
 
 
-results = {"loading": of_loading()}  # first: nothing has taken as much memory before
-results |= {"static": {"models": of_models(False), "vaes": of_vaes(False)}}
+results = {"static": {"models": of_models(False), "vaes": of_vaes(False)}}
 if has_dynamic:
     results["dynamic"] = {"models": of_models(True), "vaes": of_vaes(True)}
     results |= {"quantised": [of_quantised(dynamic) for dynamic in (False, True)], "halves": of_halves()}

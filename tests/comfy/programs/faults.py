@@ -28,8 +28,8 @@ said = []
 server.PromptServer.instance = types.SimpleNamespace(
     client_id=None, send_progress_text=lambda text, node, client: said.append(text)
 )
-toy, render, progress_module = (module(f".nodes.host.{n}") for n in ("native_model", "render", "progress"))
-folders, sampler_checks, bridge = (module(f".nodes.host.{n}") for n in ("folders", "checks", "bridge"))
+toy, render, player = (module(f".nodes.host.{n}") for n in ("native_model", "render", "player"))
+folders, loaded_model, bridge = (module(f".nodes.host.{n}") for n in ("folders", "loaded_model", "bridge"))
 core = {
     n: module(f".headforcing_core.{n}")
     for n in (
@@ -53,7 +53,7 @@ timeline = core["timeline.timeline"].parse_timeline(
     "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 3.0
 )
 plan = core["render.plan"].RenderPlan.make(
-    bridge.wan_config(model),
+    loaded_model.wan_config(model),
     core["cache.policy"].preset("head_forcing"),
     core["rollout.schedule"].schedule("self_forcing"),
     timeline,
@@ -75,7 +75,7 @@ def tracked(self, *args, **kwargs):
 core["cache.head_cache"].HeadCache.__init__ = tracked
 
 STAGES = {  # where, and at which call there
-    "before_block_0": (progress_module.RenderProgress, "begin", 1),
+    "before_block_0": (player.RenderProgress, "begin", 1),
     "first_step": (bridge.HostedModel, "denoise", 1),
     "mid_step": (bridge.HostedModel, "denoise", 14),
     "clean_pass": (bridge.HostedModel, "write_clean", 3),
@@ -103,14 +103,10 @@ def run(folder, background):
         filename_prefix=f"{folder.name}/v",
         decode_in_background=background,
     )
-    watcher = progress_module.RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
+    watcher = player.RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
     watcher.next_video(0, plan)
-    try:
-        with torch.inference_mode():
-            return render.sample(job, plan, 0, watcher)
-    except BaseException:
-        watcher.stopped()
-        raise
+    with torch.inference_mode():
+        return render.sample(job, plan, 0, watcher)
 
 
 def left(folder):
@@ -129,7 +125,7 @@ for background in (False, True):
         for kind, error in KINDS.items():
             if stage not in OTHERS.get(kind, only or STAGES) or (only and kind != "cancel"):
                 continue
-            if background and stage not in ("mid_step", "decode", "writer", "last_of_video"):
+            if background and stage not in ("decode", "writer"):
                 continue  # the thread has no part in the others
             folder = output / f"{stage}-{kind}-{background}"
             original, calls = getattr(owner, name), []
@@ -176,6 +172,6 @@ for background in (False, True):
             del again
 oom = mm.OOM_EXCEPTION("CUDA out of memory (test)")
 needs = render.HostRender(model, options, timeline, embeds, runs=output, vae=vae).check_needs(plan)
-told = sampler_checks.out_of_memory(oom, needs, True)
-results["message"] = {"kind": type(told) is type(oom) and sampler_checks.is_out_of_memory(told), "text": str(told)}
+told = render.out_of_memory(oom, needs, True)
+results["message"] = {"kind": type(told) is type(oom) and render.is_out_of_memory(told), "text": str(told)}
 print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception), "results": results}))

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image
 
-from ..head_profiles.agreement import compare_profiles
-from ..head_profiles.profile import ROLES, HeadProfile
-from ..head_profiles.profile_setup import ProfileSetup
-from ..head_profiles.shares import PUBLISHED_STABILITY, HeadShares
-from . import page
-from .page import Panel, Theme
+from .. import page
+from ..page import Panel, Theme
+from .agreement import compare_profiles
+from .profile import ROLES, HeadProfile
+from .shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

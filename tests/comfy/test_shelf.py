@@ -1,0 +1,153 @@
+"""Takes in the browser: chosen by their pictures, and played, compared, restored, named and deleted on the sampler."""
+
+import pytest
+from comfy_browser import Browser
+from comfy_graphs import CROSS, changed, demo_graph
+
+pytestmark = pytest.mark.slow
+
+BALL = "a pink ball circling in the brown plain room"  # a story of this file alone: takes are counted by story
+_NODE = "app.graph.nodes.find((node) => node.type === '%s')"
+
+
+_PLAYED = (
+    f"{_NODE % 'HeadForcingSampler'}.widgets.find(({{ name }}) => name === 'player').element.querySelector('video')"
+)
+
+
+_VIDEOS = f"""() => {{
+  const player = {_NODE % "HeadForcingSampler"}.widgets.find((widget) => widget.name === "player").element;
+  return [...player.querySelectorAll("video")].map((video) => {{
+    const {{ currentTime, paused, duration }} = video;
+    const file = new URL(video.src).searchParams.get("filename");
+    return {{ file, currentTime, paused, duration, left: video.getBoundingClientRect().left }};
+  }});
+}}"""
+
+
+def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(browser: Browser):
+    page, seed = browser.page, 701
+    first = f"0:00 {BALL} {seed}\n0:01.5 {CROSS}"
+    graph = demo_graph(vae=["demo", 2], filename_prefix=f"shelf/of_{seed}", seed=seed)
+    graph = changed(graph, "timeline", prompts=first, seconds=3.0)
+    del graph["video"]
+    browser.load_api(graph)
+    timeline, sampler = (_NODE % f"HeadForcing{name}" for name in ("PromptTimeline", "Sampler"))
+    page.evaluate(f"() => {{ app.graph.id = '{seed:08}-0000-4000-8000-000000000000'; {sampler}.size = [420, 700]; }}")
+    for text in (first, first.replace("0:01.5", "0:01.5 [seed 7]")):
+        page.evaluate(
+            f"(value) => {{ {timeline}.widgets.find(({{ name }}) => name === 'prompts').value = value; }}", text
+        )
+        browser.queue()
+        assert browser.wait_done() == "success"
+    page.evaluate(f"() => {{ {sampler}.widgets.find(({{ name }}) => name === 'seed').value = 5; }}")
+    browser.fit_view()
+
+    shelf = page.locator(".hf-shelf")
+    shelf.get_by_label("Show the takes of this workflow").click()
+    rows = shelf.locator("[role=listitem]")
+    rows.nth(1).wait_for()
+    assert rows.count() == 2, "those of this workflow"
+    assert ["Take 2" in rows.nth(0).inner_text(), "Take 1" in rows.nth(1).inner_text()] == [True, True]
+    assert " MB" in rows.nth(0).inner_text()
+
+    def videos() -> list[dict]:
+        page.wait_for_timeout(600)
+        page.wait_for_function(f"({_VIDEOS})().every(({{ duration }}) => duration > 0)")
+        return page.evaluate(_VIDEOS)
+
+    shelf.get_by_label("Play Take 1 here").click()
+    browser.fit_view()
+    (shown,) = videos()
+    assert shown["file"] == f"of_{seed}_00001_.mp4" and shown["duration"] == pytest.approx(3, abs=0.1)
+    assert rows.nth(1).get_attribute("aria-current") == "true"
+    href = rows.nth(1).locator("a").get_attribute("href")
+    assert f"of_{seed}_00001_.mp4" in href and browser.server.ask(href[href.index("/view") :], method="GET")[0] == 200
+
+    shelf.get_by_label("Play Take 2 beside the video").click()
+    page.evaluate(f"() => {{ const video = {_PLAYED}; video.pause(); video.currentTime = 1.25; }}")
+    one, two = videos()
+    assert (one["file"], two["file"]) == (f"of_{seed}_00001_.mp4", f"of_{seed}_00002_.mp4")
+    assert [each["currentTime"] for each in (one, two)] == pytest.approx([1.25, 1.25], abs=0.02)
+    assert one["paused"] and two["paused"]
+    assert one["left"] < two["left"]
+    browser.fit_view()
+    page.get_by_label("Swap the two takes").click()
+    page.evaluate(f"() => {_PLAYED}.play()")
+    page.wait_for_function(f"""() => {{
+      const [one, two] = ({_VIDEOS})();
+      const apart = Math.abs(one.currentTime - two.currentTime);
+      return one.left > two.left && one.currentTime > 1.25 && apart < 0.3;
+    }}""")
+
+    shelf.get_by_label("Put the story and the seed of Take 1 into the nodes").click()
+    assert browser.widgets("HeadForcingPromptTimeline")["prompts"] == first
+    assert browser.widgets("HeadForcingSampler")["seed"] == seed
+    rows.nth(0).get_by_label("Star").click()
+    rows.nth(0).get_by_label("Name").fill("the dark one")
+    rows.nth(0).get_by_label("Name").press("Enter")
+    page.wait_for_function("document.querySelector('.hf-shelf').innerText.includes('Take 2 the dark one')")
+    assert "★" in rows.nth(0).inner_text()
+
+    shelf.get_by_label("Delete Take 2 the dark one").click()
+    assert "become free; its MP4 stays" in rows.nth(0).inner_text()
+    shelf.get_by_label("Keep it").click()
+    assert rows.count() == 2
+    shelf.get_by_label("Delete Take 2 the dark one").click()
+    shelf.get_by_label("Delete Take 2 the dark one now").click()
+    page.wait_for_function("document.querySelectorAll('.hf-shelf [role=listitem]').length === 1")
+    browser.queue()
+    assert browser.wait_done() == "success"
+    assert "reused 5 blocks" in browser.last_report(), "the blocks of the other take are there"
+    assert (browser.server.output_dir / "shelf" / f"of_{seed}_00002_.mp4").is_file()
+    browser.write("PromptTimeline", prompts=first.replace("0:01.5", "0:01.5 [seed 9]"))
+    browser.queue()
+    assert browser.wait_done() == "success"
+    check_list(browser)
+    assert browser.page_errors == [] and browser.alerts == []
+
+
+def check_list(browser: Browser) -> None:
+    """Load Head Forcing Run: a take is chosen by its picture or with the keyboard."""
+    page = browser.page
+    page.evaluate("""() => {
+      app.graph.clear();
+      const node = LiteGraph.createNode("HeadForcingLoadRun");
+      node.pos = [100, 100];
+      app.graph.add(node);
+    }""")
+    browser.fit_view()
+    rows = page.locator(".hf-takes [role=option]")
+    rows.nth(1).wait_for()
+    info = browser.server.object_info()
+    options = info["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
+    assert rows.count() == len(options)
+
+    def chosen() -> str:
+        (selected,) = page.locator(".hf-takes [aria-selected=true]").all()
+        value = browser.widgets("HeadForcingLoadRun")["run"]
+        assert selected.get_attribute("id").endswith(f"-{options.index(value)}")
+        return value
+
+    rows.nth(1).click()
+    assert chosen() == options[1]
+    page.locator(".hf-takes").press("ArrowUp")
+    assert chosen() == options[0]
+    page.locator(".hf-takes").press("End")
+    assert chosen() == options[-1]
+    page.evaluate("(run) => { app.graph.nodes[0].widgets[0].value = run; }", options[1])
+    page.wait_for_timeout(700)
+    assert chosen() == options[1], "the list follows the widget"
+
+    page.wait_for_function(
+        "[...document.querySelectorAll('.hf-takes img')].some((image) => image.naturalWidth === 160)"
+    )
+    shown = page.evaluate("(value) => app.graph.nodes[0].widgets[0].options.getOptionLabel(value)", options[1])
+    assert shown.startswith("Take ") and "(" not in shown, "without the name of the run"
+    (saved,) = page.evaluate("app.graph.serialize().nodes")
+    assert saved["widgets_values"] == [options[1]]
+    (sent,) = browser.api_prompt().values()
+    assert sent["inputs"] == {"run": options[1]}
+    decode = """() => LiteGraph.createNode("HeadForcingDecodeVideo").widgets
+      .find((widget) => widget.name === "run").options.getOptionLabel("64x64 a (%s)")"""
+    assert page.evaluate(decode % options[1].rpartition("(")[2][:-1]) == shown, "the list of the decoder, too"
