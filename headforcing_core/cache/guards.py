@@ -6,8 +6,8 @@ All are off unless they are asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from typing import Any, Protocol
 
 import torch
@@ -57,13 +57,10 @@ class AroundAttention(Protocol):
 
 
 class SinkGate:
-    """DySink (arXiv 2605.21028) leaves a kept frame out where it draws too many heads at once.
-
-    Decides, pass by pass and layer by layer, which kept frames a group of heads attends to.
+    """DySink (arXiv 2605.21028) leaves a kept frame out of a pass of a layer where it draws too many heads at once.
 
     Attributes:
-        passes: how many passes of a layer's group had kept frames.
-        frames, left_out: how many kept frames these passes had, and how many of them were left out.
+        passes, frames, left_out: passes of a group in a layer that had kept frames, how many, and how many left out.
     """
 
     active = True
@@ -82,13 +79,8 @@ class SinkGate:
         return gated
 
     def context(self, q: Tensor, k: Tensor, v: Tensor, kept_frames: int) -> tuple[Tensor, Tensor]:
-        """The keys and values that a group of heads attends to, `[heads, keys, d]` each.
-
-        Args:
-            q: rotated queries of the block, `[heads, queries, d]`.
-            k, v: the heads' contexts, `[heads, frames, s, d]`, keys rotated.
-            kept_frames: how many of the frames, the first ones, are sinks or episodic entries.
-        """
+        """The keys and values `[heads, keys, d]` that a group attends to with rotated queries `[heads, queries, d]`, of
+        contexts `[heads, frames, s, d]` whose first `kept_frames` are sinks or episodic entries."""
         if kept_frames:
             self.passes, self.frames = self.passes + 1, self.frames + kept_frames
             anomalous = self.anomalous(q, k, kept_frames)
@@ -125,10 +117,8 @@ class SinkGate:
 
 
 def jittered_bases(strength: float, layers: int, heads: int) -> Tensor:
-    """The temporal rotary base of every head in LoL (arXiv 2601.16914), `[layers, heads]` float64.
-
-    It is `THETA (1 + strength e)` with fixed `e` from U(-1, 1).
-    """
+    """The temporal rotary base of every head in LoL (arXiv 2601.16914), `[layers, heads]` float64: `THETA (1 + strength
+    e)` with fixed `e` from U(-1, 1)."""
     drawn = torch.rand(layers, heads, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     return THETA * (1 + strength * (2 * drawn - 1))
 
@@ -140,11 +130,8 @@ def jitter_report(strength: float, bases: Tensor) -> str:
 
 
 class JitteredRotary(RotaryEmbedding):
-    """A `RotaryEmbedding` for some heads of one layer, each with its own base of the temporal angles.
-
-    Args:
-        bases: `[heads]` float64 for tensors `[heads, frames, s, d]`, or `[]` for those of a single head.
-    """
+    """A `RotaryEmbedding` for tensors `[heads, frames, s, d]` of some heads of one layer, each with its own base of the
+    temporal angles: `bases [heads]` float64, or `[]` for those of a single head."""
 
     def __init__(self, bases: Tensor, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
         super().__init__(head_dim, rows, columns, device)
@@ -174,15 +161,15 @@ class QueryStatistics:
     Attributes:
         mean: `[layers, heads, d / 2]` complex64, the mean query; adjacent channels are one complex number.
         size: `[layers, heads, d / 2]` float32, the mean of its absolute value.
-        key: a hash of both, for block keys.
     """
 
     mean: Tensor
     size: Tensor
-    key: str = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "key", digest(torch.view_as_real(self.mean), self.size))
+    @cached_property
+    def key(self) -> str:
+        """A hash, for block keys."""
+        return digest(torch.view_as_real(self.mean), self.size)
 
     @classmethod
     def of(cls, queries: Sequence[Sequence[Sequence[float]]]) -> QueryStatistics:
@@ -206,9 +193,6 @@ class QueryScore:
         distances: latent frames from the merged entry to later queries, for contexts with re-encoded positions; empty
             where they grow with the video.
         jitter: strength of the rotary jitter.
-
-    Attributes:
-        merges: how many merges were scored, for the report.
     """
 
     def __init__(

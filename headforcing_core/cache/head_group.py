@@ -27,9 +27,7 @@ class HeadGroup:
     """The slots of all heads that share one policy, over all layers. Slot numbers are the same in every layer.
 
     Args:
-        heads: per layer, which heads these are.
-        k, v: per layer, their slots `[heads, slots, s, head_dim]`.
-        ropes: per layer, the rotations of these heads.
+        heads, k, v, ropes: per layer, which heads these are, their slots `[heads, slots, s, head_dim]` and rotations.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
             where heads have rotations of their own, which kernels do not know.

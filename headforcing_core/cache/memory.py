@@ -68,8 +68,7 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
 class MemoryHeads:
     """The memory heads of the model; in this class all of them have their keys in this process.
 
-    Several processes that share the heads of one model replace it (`distributed/cache.py`); then all of them take part
-    in every call, with the memory heads that it holds.
+    Processes that share the heads of a model replace it (`distributed/cache.py`) and take part in every call.
     """
 
     def in_layer(self, layer: int, here: int) -> bool:
@@ -96,10 +95,8 @@ class TokenStore(Protocol):
         """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Replace entry `i` by half of the tokens of entries `i` and `j`; returns its new pooled key.
-
-        `select(layer, keys [heads, 2s, head_dim])` gives the indices to keep in one layer.
-        """
+        """Replace entry `i` by the tokens of entries `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps
+        in each layer; returns its new pooled key."""
 
     def arrange_entries(self, order: list[int]) -> None:
         """Keep only these entries, in this order."""

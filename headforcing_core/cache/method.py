@@ -30,16 +30,12 @@ from .shape import Shape
 
 @dataclass(frozen=True)
 class RolloutInputs:
-    """The inputs of one video's rollout, besides model and cache.
+    """The inputs of one video's rollout, besides model and cache; as for `rollout.loop.rollout`.
 
     Attributes:
-        given: the first blocks of the video where they are there already, `[frames, channels, h, w]` each: start
-            frames, then what an earlier render has finished; on any device.
-        held: given first frames of the first block, `[frames, channels, h, w]`, as for `rollout.loop.make_block`.
-        unfinished: `Block.unfinished` of the last of them.
+        unfinished: `Block.unfinished` of the last given block.
         reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
             frame as the first latent frame of a new one; needed where a video is made of several rollouts.
-        on_step: as in `rollout.loop.rollout`.
     """
 
     script: Script
@@ -104,12 +100,11 @@ class Overlap:
 
     @property
     def blocks(self) -> int:
-        """Blocks of one rollout, its overlap included."""
+        """Blocks of one rollout, its overlap (`given_blocks`) included."""
         return self.frames // self.frames_per_block
 
     @property
     def given_blocks(self) -> int:
-        """Blocks of the overlap."""
         return self.overlap // self.frames_per_block
 
     @property

@@ -28,12 +28,8 @@ MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 @dataclass
 class KeptFrame:
-    """A latent frame of a scene, in main memory.
-
-    Attributes:
-        index: temporal index that its keys are rotated to; unused where keys are stored without temporal rotation.
-        k, v: per layer, `[heads, s, head_dim]`.
-    """
+    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys rotated to the temporal
+    `index`, which is unused where keys are stored without temporal rotation."""
 
     frame: int
     index: int
@@ -43,13 +39,11 @@ class KeptFrame:
 
 @dataclass
 class KeptScene:
-    """The frames that are kept of one scene.
+    """The frames that are kept of one scene, which begins at latent frame `start`.
 
     Attributes:
-        start: its first latent frame.
         first: for every store of sinks, the scene's first frames, as many as it has sinks.
-        spread: frames of its first visit for memory heads, spread over it.
-        step: a frame of every so many blocks is in `spread`.
+        spread: frames of its first visit for memory heads, one of every `step` blocks.
     """
 
     start: int

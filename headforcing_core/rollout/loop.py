@@ -142,11 +142,9 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """Decision of episodic memory about one candidate.
+    """Decision of episodic memory, after a block, about one candidate, a latent frame.
 
     Attributes:
-        after_block: number of the block after which it was considered.
-        frame: latent frame of the candidate.
         delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
         merged: the source frames of both entries that were merged for it; None without a merge.
         dropped: the source frames of the entry that was dropped for it (first in, first out); None otherwise.
@@ -166,11 +164,9 @@ class MemoryEvent:
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block.
+    """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`.
 
     Attributes:
-        index: its number in the video, from 0, start blocks included.
-        latents: `[frames, channels, h, w]`, float32.
         event: the decision of episodic memory after it; None for none.
         unfinished: where a method denoises several blocks together, the partly denoised latents of the following
             blocks, oldest first, each shaped like `latents`.
@@ -198,15 +194,17 @@ class BlockCache(KeyValueCache, Protocol):
 
 
 class VideoModel(Protocol):
-    """A model that denoises one block given a cache."""
+    """A model that denoises one block given a cache.
+
+    Attributes:
+        backbone: the network, for reports on its weights; None where it is not known.
+        prompt: the active prompt's cross-attention keys and values.
+    """
 
     @property
-    def backbone(self) -> Any:
-        """The network, for reports on its weights; None where it is not known."""
-
+    def backbone(self) -> Any: ...
     @property
-    def prompt(self) -> PromptKV:
-        """The active prompt's cross-attention keys and values."""
+    def prompt(self) -> PromptKV: ...
 
     def use_prompt(self, embedding: Tensor) -> None:
         """Make the prompt with this text embedding `[tokens, text_dim]` the active one, between two blocks."""

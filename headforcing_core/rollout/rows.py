@@ -85,7 +85,7 @@ def lay_out_rows(
 
 
 class HasBegunError(HeadForcingError):
-    """Rows that would change what has begun already."""
+    """Rows would change what has begun already."""
 
 
 class Script:
@@ -94,12 +94,9 @@ class Script:
     Rows that have begun stay; the others may be replaced between two blocks, while a rollout reads them.
 
     Args:
-        alike: by prompt, the text whose embedding tells which scenes are alike; prompts without one stand for
-            themselves. See `timeline.likeness`.
+        alike: by prompt, the text whose embedding tells which scenes are alike, see `timeline.likeness`; others stand
+            for themselves.
         pictures: by name, those that rows hold.
-
-    Attributes:
-        begun: number of rows that have begun.
     """
 
     def __init__(
@@ -109,7 +106,8 @@ class Script:
         alike: Mapping[str, str] = MappingProxyType({}),
         pictures: Mapping[str, Picture] = MappingProxyType({}),
     ):
-        self.rows, self.embeds, self.alike, self.pictures, self.begun = tuple(rows), embeds, alike, pictures, 0
+        self.rows, self.embeds, self.alike, self.pictures = tuple(rows), embeds, alike, pictures
+        self.begun = 0  # number of rows that have begun
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -57,74 +57,45 @@ def video(model: WanModel, policy: CachePolicy, measured: bool = False, **option
     return latents(film(model, cache, BLOCKS, schedule=SCHEDULES["self_forcing"], **options)), cache
 
 
-@pytest.mark.parametrize("measured", [False, True])
-@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
-def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, monkeypatch, rope, measured, request):
+@pytest.mark.parametrize(("rope", "measured", "joined"), [
+    ("contiguous", False, False), ("absolute", True, False), ("contiguous", True, True), ("absolute", False, True),
+])  # fmt: skip
+def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, rope, measured, joined, request):
     policy = CachePolicy(rope=rope, episodic=BUSY)
     expected, plain = video(model, policy, measured)
+    if joined:  # one product for queries, keys and values
+        model.join_projections()
+        assert torch.equal(video(model, policy, measured)[0], expected)
     called = request.getfixturevalue("fused")
     found, cache = video(model, policy, measured)
-    in_passes, after_blocks = (
-        {"norm_modulate", "write_block"},
-        {"merge_frames", "pooled_keys"},
-    )
-    assert set(called) == in_passes | after_blocks | {"move_frames"}
+    assert set(called) == {"norm_modulate", "write_block", "merge_frames", "pooled_keys", "move_frames"}
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     assert [group.sources for group in cache.groups] == [group.sources for group in plain.groups]
     for group, other in zip(cache.groups, plain.groups, strict=True):
         for layer in range(len(ROLES)):
-            for held, expected in zip(group.context(layer), other.context(layer), strict=True):
-                torch.testing.assert_close(held, expected, atol=1e-4, rtol=0)
+            torch.testing.assert_close(group.context(layer), other.context(layer), atol=1e-4, rtol=0)
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_queries_keys_and_values_of_one_product_make_the_same_video(model, fused, measured):
-    expected, _ = video(model, CachePolicy(episodic=BUSY), measured)
-    model.join_projections()
-    found, _ = video(model, CachePolicy(episodic=BUSY), measured)
-    torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
+def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypatch):
+    """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest.
 
-
-def test_without_fused_kernels_joined_projections_change_nothing(model):
-    expected, _ = video(model, CachePolicy(episodic=BUSY))
-    model.join_projections()
-    found, _ = video(model, CachePolicy(episodic=BUSY))
-    assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("layers", [1, 3])
-def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, layers):
-    """Per group of heads: frames take their new places, and are rotated to them; for memory heads also the rest."""
-    shape = CacheShape(ROLES[:1] * layers, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60)
-    cache = HeadCache(shape, torch.float32)
-    key = torch.randn(1, 4, 5, 22)
-    prompt = PromptKV([(key, key)] * layers, 4)
-    for _ in range(12):
-        fused.clear()
-        cache.begin_block()
-        for layer in range(layers):
-            cache.write(layer, *torch.randn(2, 18, 4, 22))
-        event = cache.commit(prompt)
-    assert event is not None and event.merged
-    launched = [name for name in fused if name != "write_block"]
-    assert launched.count("merge_frames") == 1 and launched.count("pooled_keys") == 2
-    # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame
-    assert launched.count("move_frames") <= 2 * len(cache.groups) + 2
-
-
-def test_full_contexts_are_changed_without_a_loop_over_the_layers(fused, monkeypatch):
-    """Also where no slot is free: frames that only move up need none."""
+    Also where no slot is free: frames that only move up need none.
+    """
     cache = HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
     key = torch.randn(1, 4, 5, 22)
-    prompt = PromptKV([(key, key)] * len(ROLES), 4)
     for block in range(16):
         if block == 12:
             monkeypatch.setattr(torch.Tensor, "index_select", lambda *_: pytest.fail("slots were copied in a loop"))
+        fused.clear()
         cache.begin_block()
         assert block < 12 or all(group.frames == group.k[0].shape[1] for group in cache.groups)
         for layer in range(len(ROLES)):
             cache.write(layer, *torch.randn(2, 18, 4, 22))
-        cache.commit(prompt)
+        event = cache.commit(PromptKV([(key, key)] * len(ROLES), 4))
+    assert event is not None and event.merged
+    assert fused.count("merge_frames") == 1 and fused.count("pooled_keys") == 2
+    # every group rolls and rotates; memory heads also close the gap after a merge and admit a frame
+    assert fused.count("move_frames") <= 2 * len(cache.groups) + 2
 
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):

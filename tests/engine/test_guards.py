@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from guarded_reference import GuardedReferenceCache
+from guarded_reference import GuardedReferenceCache, statistics, trigonometric
 from headforcing.headforcing_core.cache.guards import (
     Guards,
     JitteredRotary,
@@ -22,48 +22,35 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
-from small_engine import BUSY, HEIGHT, WIDTH, difference, film, latents, make, mixed, new_cache
-
-
-def facts(queries: QueryStatistics | None) -> VideoFacts:
-    return VideoFacts(schedule("self_forcing"), 3, queries=lambda: queries, profile="profile 'x'")
-
+from small_engine import BUSY, difference, film, latents, make, mixed, new_cache
 
 GATED, JITTERED = Guards(sink_gate=0.5), Guards(rope_jitter=0.8)
-
-
-def statistics(model, seed=2) -> QueryStatistics:
-    config, generator = model.config, torch.Generator().manual_seed(seed)
-    shape = (config.num_layers, config.num_heads, config.head_dim // 2)
-    mean = torch.randn(*shape, dtype=torch.complex64, generator=generator)
-    return QueryStatistics(mean, mean.abs() + torch.rand(shape, generator=generator))
-
-
-def trigonometric(model, policy: CachePolicy) -> CachePolicy:
-    return policy.with_guards(policy.guards, "trigonometric").for_video(facts(statistics(model)))
 
 
 def everything(model, rope="contiguous") -> CachePolicy:
     return trigonometric(model, replace(BUSY, rope=rope, guards=Guards(0.5, 0.8)))
 
 
+@pytest.mark.parametrize("switches", [{}, {4: Switch("flush"), 7: Switch("recache", 0, True)}], ids=["", "switches"])
 @pytest.mark.parametrize("rope", ["contiguous", "absolute"])
 @pytest.mark.parametrize("guard", ["gate", "jitter", "trigonometric", "all"])
-def test_the_grouped_cache_equals_the_reference(model, guard, rope):
-    policy = replace(BUSY, rope=rope)
+def test_the_grouped_cache_equals_the_reference(model, guard, rope, switches):
+    """After a flush there are fewer recent frames than a role keeps: sinks are still told from them."""
+    policy, roles = replace(BUSY, rope=rope), mixed(model)
     guarded = {
         "gate": replace(policy, guards=GATED),
         "jitter": replace(policy, guards=JITTERED),
         "trigonometric": trigonometric(model, policy),
         "all": everything(model, rope),
     }[guard]
-    roles = mixed(model)
+    told = dict(prompts=[block // 4 % 2 for block in range(11)], switches=switches)
     ours, specified = (
-        latents(film(model, new_cache(model, roles, guarded, 11, kind), 11))
+        latents(film(model, new_cache(model, roles, guarded, 11, kind), 11, **told))
         for kind in (HeadCache, GuardedReferenceCache)
     )
     assert difference(ours, specified) < 1e-4 * float(specified.abs().max())
-    assert difference(ours, make(model, roles, policy, 11)) > 1e-3, "the guard changes nothing"
+    if not switches:
+        assert difference(ours, make(model, roles, policy, 11, **told)) > 1e-3, "the guard changes nothing"
 
 
 def test_a_cache_reports_what_its_guards_did(model):
@@ -78,36 +65,19 @@ def test_a_cache_reports_what_its_guards_did(model):
     assert new_cache(model, mixed(model), BUSY, 11).report == []
 
 
-def test_the_estimate_counts_what_the_gate_copies(model):
-    """The keys and values of one group in one layer, and nothing for the other guards."""
-    policy = everything(model)
-    shape = new_cache(model, mixed(model), policy, 9).shape
-    alone = replace(shape, policy=replace(policy, guards=JITTERED)).peak_bytes(torch.float32, False)
-    assert alone == shape.bytes(torch.float32)
-    slots = max(row.count(role) * frames for row in mixed(model) for role, frames in (("anchor", 7), ("memory", 11)))
-    assert shape.peak_bytes(torch.float32, False) == alone + 2 * 4 * 6 * 22 * slots
-
-
-def test_guards_take_no_more_cache_and_are_never_replayed_as_a_cuda_graph(model):
+def test_guards_take_a_copy_of_one_group_in_one_layer_and_are_never_replayed_as_a_cuda_graph(model):
     plain, guarded = (new_cache(model, mixed(model), policy, 9) for policy in (BUSY, everything(model)))
-    assert guarded.bytes == plain.bytes == guarded.shape.bytes(torch.float32)
+    shape = guarded.shape
+    assert guarded.bytes == plain.bytes == shape.bytes(torch.float32)
+    alone = replace(shape, policy=replace(shape.policy, guards=JITTERED)).peak_bytes(torch.float32, False)
+    slots = max(row.count(role) * frames for row in mixed(model) for role, frames in (("anchor", 7), ("memory", 11)))
+    assert alone == plain.bytes and shape.peak_bytes(torch.float32, False) == alone + 2 * 4 * 6 * 22 * slots
     plain.begin_block()
     guarded.begin_block()
     assert plain.layout is not None and guarded.layout is None
 
 
-def test_a_stored_state_goes_on_to_the_same_blocks(model):
-    policy, roles = everything(model), mixed(model)
-    whole = film(model, new_cache(model, roles, policy, 10), 10)
-    cache = new_cache(model, roles, policy, 10)
-    film(model, cache, 7)
-    restored = new_cache(model, roles, policy, 10)
-    restored.restore(cache.state())
-    made = [block.latents for block in whole[:7]]
-    assert torch.equal(latents(film(model, restored, 10, given=made)), latents(whole))
-
-
-def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers():
+def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers(model):
     q = torch.ones(5, 4, 2)  # five heads, four queries
     k = torch.zeros(5, 4, 3, 2)  # four frames of three tokens; the first two are kept frames
     k[:, 2:] = 0.5
@@ -119,19 +89,17 @@ def test_the_gate_leaves_out_a_frame_that_more_than_its_share_of_heads_prefers()
     keys, _ = gate.context(q, k, k, 2)
     assert keys.shape == (5, 6, 2) and torch.equal(keys, k[:, 2:].flatten(1, 2))
     assert (gate.passes, gate.frames, gate.left_out) == (1, 2, 2)
+    cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
+    film(model, cache, 9)
+    assert cache.gate.passes == 0, "recent frames are never left out"
 
 
-def test_every_head_has_a_base_of_its_own_within_the_strength_and_always_the_same():
+def test_every_head_has_a_base_of_its_own_and_rotations_by_it_compose():
     bases = jittered_bases(0.8, 4, 6)
     assert bases.unique().numel() == 24 and bases.min() >= 2000 and bases.max() <= 18000
-    assert torch.equal(bases, jittered_bases(0.8, 4, 6))
-    assert torch.equal(jittered_bases(0.0, 2, 3), torch.full((2, 3), 10000.0, dtype=torch.float64))
-
-
-def test_jitter_of_no_strength_is_the_plain_rotation_and_its_rotations_compose():
+    assert torch.equal(bases, jittered_bases(0.8, 4, 6)), "the same in every video"
     x = torch.randn(3, 2, 6, 22, generator=torch.Generator().manual_seed(0))
-    plain = RotaryEmbedding(22, 2, 3)
-    same = JitteredRotary(jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
+    plain, same = RotaryEmbedding(22, 2, 3), JitteredRotary(jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
     assert torch.allclose(same.rotate(x, [4, 9]), plain.rotate(x, [4, 9]), atol=1e-5)
     rope = JitteredRotary(jittered_bases(0.8, 1, 3)[0], 22, 2, 3)
     turned = rope.rerotate(rope.rotate(x, [4, 9]), [3, -2])
@@ -140,7 +108,7 @@ def test_jitter_of_no_strength_is_the_plain_rotation_and_its_rotations_compose()
 
 
 def test_the_score_is_the_published_sum():
-    heads, pairs, tokens = 3, 11, 7  # head_dim 22: 5 temporal pairs, 6 spatial ones
+    heads, pairs, tokens, temporal = 3, 11, 7, 5  # head_dim 22: 5 temporal pairs, 6 spatial ones
     generator = torch.Generator().manual_seed(4)
     mean = torch.randn(1, heads, pairs, dtype=torch.complex64, generator=generator)
     size = mean.abs() + 0.3
@@ -148,58 +116,38 @@ def test_the_score_is_the_published_sum():
     distances = (8, 9, 10)
     score = QueryScore(QueryStatistics(mean, size), [torch.arange(heads)], distances, 22, 0.0)
     expected = torch.zeros(heads, tokens, dtype=torch.float64)
-    temporal = 5
     for h in range(heads):
         for t in range(tokens):
             for f in range(pairs):
-                k = complex(*keys[h, t, 2 * f : 2 * f + 2].tolist())
-                q = complex(mean[0, h, f])
+                k, q = complex(*keys[h, t, 2 * f : 2 * f + 2].tolist()), complex(mean[0, h, f])
                 phase = math.atan2((q * k.conjugate()).imag, (q * k.conjugate()).real)
                 w = 10000.0 ** (-f / temporal) if f < temporal else 0.0
                 cosines = [math.cos(w * distance + phase) for distance in distances]
                 expected[h, t] += abs(q) * abs(k) * sum(cosines) / 3 + (float(size[0, h, f]) - abs(q)) * abs(k)
     expected = (expected - expected.mean(1, keepdim=True)) / expected.std(1, keepdim=True)
     assert torch.allclose(score(0, keys, distances).double(), expected.mean(0), atol=1e-4)
-
-
-def test_with_absolute_positions_the_distances_grow_with_the_video(model):
-    shape = new_cache(model, mixed(model), everything(model, "absolute"), 9).shape
-    score = QueryScore.of(shape, [])
-    assert score.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
-    contiguous = QueryScore.of(new_cache(model, mixed(model), everything(model), 9).shape, [])
-    assert contiguous.begin_merge(30, 6) == (8, 9, 10), "five entries and three recent frames lie before the queries"
-
-
-def test_query_means_are_those_of_complex_pairs():
     q = torch.tensor([[[3.0, 4.0, 1.0, 0.0], [-3.0, 4.0, 0.0, 1.0]]])  # one head, two queries, two pairs
     assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
+
+
+def test_the_distances_are_those_to_later_queries_and_grow_with_the_video_in_absolute_positions(model):
+    absolute, contiguous = (
+        QueryScore.of(new_cache(model, mixed(model), everything(model, rope), 9).shape, [])
+        for rope in ("absolute", "contiguous")
+    )
+    assert absolute.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
+    assert contiguous.begin_merge(30, 6) == (8, 9, 10), "five entries and three recent frames lie before the queries"
 
 
 def test_guards_that_make_no_sense_are_refused(model):
     with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
         PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
+    chosen = CachePolicy().with_guards(Guards(), "trigonometric")
+    facts = VideoFacts(schedule("self_forcing"), 3, profile="profile 'x'")
     with pytest.raises(HeadForcingError, match="profile 'x' has none; measure one"):
-        CachePolicy().with_guards(Guards(), "trigonometric").for_video(facts(None))
+        chosen.for_video(facts)
+    measured = statistics(model)
+    assert chosen.for_video(replace(facts, queries=lambda: measured)).queries is measured
     narrow = QueryStatistics(torch.zeros(3, 5, 4, dtype=torch.complex64), torch.zeros(3, 5, 4))
-    policy = replace(everything(model), queries=narrow)
     with pytest.raises(HeadForcingError, match="for heads 8 wide, this model's are 22 wide"):
-        new_cache(model, mixed(model), policy, 3)
-
-
-def test_switches_work_with_guards(model):
-    """A flush leaves fewer recent frames than a role keeps: sinks are still told from them."""
-
-    policy, roles = replace(BUSY, guards=Guards(0.5, 0.8)), mixed(model)
-    switches = {4: Switch("flush"), 7: Switch("recache", 0, True)}
-    prompts = [block // 4 for block in range(8)]
-    made = []
-    for kind in (HeadCache, GuardedReferenceCache):
-        cache = new_cache(model, roles, policy, 8, kind, size=(HEIGHT, WIDTH))
-        made.append(latents(film(model, cache, 8, prompts=prompts, switches=switches)))
-    assert difference(*made) < 1e-4 * float(made[1].abs().max())
-
-
-def test_the_gate_never_leaves_out_recent_frames(model):
-    cache = new_cache(model, mixed(model), replace(PRESETS["self_forcing_window_21"], guards=GATED), 9)
-    film(model, cache, 9)
-    assert cache.gate.passes == 0
+        new_cache(model, mixed(model), replace(everything(model), queries=narrow), 3)

@@ -4,7 +4,6 @@ The sizes are those of the 1.3B model; nothing is computed. Bounds are what was 
 """
 
 from collections.abc import Callable
-from functools import partial
 
 import pytest
 import torch
@@ -14,7 +13,6 @@ from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.fp8 import use_fp8_linears
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel, forward_block
 from headforcing.tests.benchmarks.case import Case
-from headforcing.tests.benchmarks.gelu_epilogue import ffn_with_epilogue, finish_with_epilogue
 from headforcing.tests.benchmarks.rows import HEAD_FORCING
 from torch import nn
 from torch.nn import functional as F
@@ -75,13 +73,6 @@ def test_a_model_of_the_command_line_launches_two_products_less_a_layer():
 
 
 @pytest.mark.slow
-def test_gelu_in_the_launch_of_its_linear_layer_saves_one_launch_a_layer():
-    plain, fused = (launches(model(2), f) for f in (forward_block, partial(forward_block, finish=finish_with_epilogue)))
-    assert plain.names.total() - fused.names.total() == 2 * 5 - 1 == fused.names["_addmm_activation"]
-    assert fused.names["gelu"] == 0
-
-
-@pytest.mark.slow
 def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
     """Queries, keys and values are rounded once, biases added by the product, GELU applied by the rounding."""
     eight = model(2)
@@ -97,15 +88,3 @@ def test_rounding_to_8_bits_moves_less_than_15_gb_a_block_beside_the_products():
 def use_fp8_linears_on_meta(backbone: WanModel) -> None:
     with counted_launches():
         use_fp8_linears(backbone, native=True)
-
-
-def test_the_epilogue_is_gelu_of_the_linear_layer():
-    """On a CPU, where the operator computes GELU by its definition."""
-    torch.manual_seed(0)
-    block = nn.Module()
-    block.ffn = nn.Sequential(nn.Linear(8, 24), nn.GELU(approximate="tanh"), nn.Linear(24, 8))
-    x = torch.randn(1, 6, 8)
-    with torch.no_grad():
-        torch.testing.assert_close(ffn_with_epilogue(block.ffn, x), block.ffn(x), atol=1e-3, rtol=0)
-        block.ffn[0] = nn.Sequential(block.ffn[0])  # as a host that has a layer of its own
-        torch.testing.assert_close(ffn_with_epilogue(block.ffn, x), block.ffn(x), atol=0, rtol=0)

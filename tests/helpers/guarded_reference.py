@@ -1,10 +1,14 @@
 """The specification of the guards (METHOD.md, "Guards"): the reference cache with gate and jitter, head by head."""
 
+from dataclasses import replace
+
 import torch
-from headforcing.headforcing_core.cache.guards import JitteredRotary, jittered_bases
+from headforcing.headforcing_core.cache.guards import JitteredRotary, QueryStatistics, jittered_bases
 from headforcing.headforcing_core.cache.head_cache import CacheShape
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.cache.reference import HeadContext, ReferenceCache
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
+from headforcing.headforcing_core.model.wan import WanModel
 from torch import Tensor
 
 
@@ -57,3 +61,17 @@ class GuardedReferenceCache(ReferenceCache):
         entries = len(self.entries[layer]) if policy.episodic_frames else 0
         recent = past if policy.recent_frames is None else policy.recent_frames
         return entries + sum(number < past - recent for number in numbers[entries:])
+
+
+def statistics(model: WanModel, seed: int = 2) -> QueryStatistics:
+    """Random query statistics of a model."""
+    config, generator = model.config, torch.Generator().manual_seed(seed)
+    shape = (config.num_layers, config.num_heads, config.head_dim // 2)
+    mean = torch.randn(*shape, dtype=torch.complex64, generator=generator)
+    return QueryStatistics(mean, mean.abs() + torch.rand(shape, generator=generator))
+
+
+def trigonometric(model: WanModel, policy: CachePolicy) -> CachePolicy:
+    """The policy with trigonometric compression."""
+    episodic = replace(policy.episodic, token_selection="trigonometric")
+    return replace(policy, episodic=episodic, queries=statistics(model))

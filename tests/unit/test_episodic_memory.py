@@ -15,7 +15,6 @@ from headforcing.headforcing_core.cache.memory import (
 )
 from headforcing.headforcing_core.cache.policy import EpisodicPolicy
 from headforcing.headforcing_core.model.wan import PromptKV
-from small_engine import difference
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -29,11 +28,12 @@ def cosine(degrees: float) -> float:
     return math.cos(math.radians(degrees))
 
 
-def test_similarity_is_the_cosine_of_each_head_averaged_over_heads():
-    mixed_heads = torch.cat([unit(10), unit(90)])
-    found = similarities([unit(0, heads=2), mixed_heads])
-    assert float(found[0, 1]) == pytest.approx((cosine(10) + 0) / 2, abs=1e-6)
-    assert difference(found, found.T) < 1e-6 and difference(found.diag(), torch.ones(2)) < 1e-6
+def test_similarity_is_the_cosine_of_each_head_averaged_over_heads_and_may_leave_out_what_all_share():
+    found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
+    torch.testing.assert_close(found, torch.eye(2) + (1 - torch.eye(2)) * cosine(10) / 2)
+    common = torch.tensor([[100.0, 0.0]])
+    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
+    assert similarities(frames).min() > 0.9 and similarities(frames, center=True)[0, 1] < 0
 
 
 def test_similarities_hold_no_matrix_product_that_a_gpu_may_round_to_10_bits():
@@ -48,21 +48,20 @@ def test_similarities_hold_no_matrix_product_that_a_gpu_may_round_to_10_bits():
 
 @pytest.mark.parametrize(("degrees", "first", "pair"), [
     ([0, 50, 90, 94, 140], 0, (2, 3)), ([0, 1, 90, 99, 150], 0, (0, 1)), ([0, 1, 90, 99, 150], 1, (2, 3)),
+    ([7, 7, 7, 7], 0, (0, 1)),  # the earliest of equal ones
 ])  # fmt: skip
 def test_the_most_similar_pair_may_lie_anywhere_behind_a_pinned_entry(degrees, first, pair):
     assert most_similar_pair(similarities([unit(d) for d in degrees]), first) == pair
 
 
-def test_redundancy_is_the_mean_similarity_to_the_neighbours_in_stored_order():
-    """Entry 2 equals entry 4, but they are no neighbours; entry 3, between them, is 20 degrees from both."""
-    degrees = [0, 60, 100, 120, 100]
-    similarity = similarities([unit(d) for d in degrees])
-    means = [(cosine(60) + cosine(40)) / 2, (cosine(40) + cosine(20)) / 2, cosine(20), cosine(20)]
-    assert means[2] > max(means[:2])
-    assert most_redundant_entry(similarity) == 3  # as redundant as entry 4, and earlier
-    assert most_redundant_entry(similarities([unit(d) for d in [0, 5, 90, 170]])) == 1  # the summary is a neighbour
-    # entry 1 is nearer to the summary than 3 is to 2, but far from the neighbour behind it
-    assert most_redundant_entry(similarities([unit(d) for d in [0, 9, 150, 140]])) == 3
+@pytest.mark.parametrize(("degrees", "entry"), [
+    ([0, 60, 100, 120, 100], 3),  # entry 2 equals entry 4, no neighbour; 3 is 20 degrees from both, and earlier than 4
+    ([0, 5, 90, 170], 1),  # the summary is a neighbour
+    ([0, 9, 150, 140], 3),  # entry 1 is nearer to the summary than 3 is to 2, but far from the neighbour behind it
+    ([7, 7, 7, 7], 1),
+])  # fmt: skip
+def test_redundancy_is_the_mean_similarity_to_the_neighbours_in_stored_order(degrees, entry):
+    assert most_redundant_entry(similarities([unit(d) for d in degrees])) == entry
 
 
 def test_tokens_nearest_to_the_prompt_on_average_over_heads_stay_in_their_order():
@@ -84,12 +83,14 @@ class OneKeyPerFrame:
     def __init__(self, degrees: dict[int, float], merged_key: torch.Tensor):
         self.degrees, self.merged_key = degrees, merged_key
         self.calls: list[tuple] = []
+        self.kept: list[torch.Tensor] = []  # of 40 tokens of one layer, per merge
 
     def pooled_key(self, frame):
         return unit(self.degrees[frame])
 
     def merge_entries(self, i, j, select):
         self.calls.append(("merge", i, j))
+        self.kept.append(select(0, torch.zeros(1, 40, 2)))
         return self.merged_key
 
     def arrange_entries(self, order):
@@ -99,12 +100,15 @@ class OneKeyPerFrame:
         self.calls.append(("admit", frame))
 
 
+PROMPT = PromptKV([(torch.ones(1, 1, 3, 2),) * 2], 1)
+HEADS = [torch.tensor([0])]
+
+
 def remember(degrees: list[float], policy: EpisodicPolicy, capacity=3, merged: float = 0.0):
     store = OneKeyPerFrame({3 * i: d for i, d in enumerate(degrees)}, unit(merged))
     memory = EpisodicMemory(capacity, policy)
-    prompt = PromptKV([], 1)
-    events = [memory.consider(block, 3 * block, prompt, [], store) for block in range(len(degrees))]
-    return memory, events, store.calls
+    events = [memory.consider(block, 3 * block, PROMPT, HEADS, store) for block in range(len(degrees))]
+    return memory, events, store
 
 
 def test_a_candidate_is_compared_with_the_nearest_entry_and_admitted_below_the_threshold():
@@ -112,6 +116,8 @@ def test_a_candidate_is_compared_with_the_nearest_entry_and_admitted_below_the_t
     assert [event.delta for event in events] == pytest.approx([-1, cosine(60), cosine(4), cosine(29)], abs=1e-6)
     assert [event.admitted for event in events] == [True, True, False, True]
     assert memory.sources == [[0], [3], [9]]
+    assert len(remember([0, 0, 0], EpisodicPolicy(-1.0, admission="uniform"), 5)[0].sources) == 3
+    assert len(remember([0, 180, 90], EpisodicPolicy(-1.0), 5)[0].sources) == 1, "only an empty memory admits at -1"
 
 
 def test_a_similarity_equal_to_the_threshold_is_not_novel():
@@ -121,35 +127,48 @@ def test_a_similarity_equal_to_the_threshold_is_not_novel():
 
 
 def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
-    memory, events, calls = remember([0, 40, 45, 90, 95], EpisodicPolicy(2.0), merged=180)
+    memory, events, store = remember([0, 40, 45, 90, 95], EpisodicPolicy(2.0), merged=180)
     assert [event.merged for event in events] == [None, None, None, [[3], [6]], [[3, 6], [9]]]
-    assert memory.sources == [[3, 6, 9], [0], [12]]
-    assert calls[3:6] == [("merge", 1, 2), ("arrange", [1, 0]), ("admit", 9)]
+    assert memory.sources == [[3, 6, 9], [0], [12]] and memory.has_summary
+    assert store.calls[3:6] == [("merge", 1, 2), ("arrange", [1, 0]), ("admit", 9)]
     # summary at 180, entries at 0 and 90: the last is nearer to its only neighbour than the middle one to both
-    assert calls[6:] == [("merge", 0, 2), ("arrange", [0, 1]), ("admit", 12)]
+    assert store.calls[6:] == [("merge", 0, 2), ("arrange", [0, 1]), ("admit", 12)]
+    memory.forget(store)
+    assert memory.sources == [] and not memory.has_summary
+
+
+def test_a_pinned_entry_stays_in_front_of_the_summary():
+    memory, events, _ = remember([0, 1, 45, 90, 95], EpisodicPolicy(2.0, pin_first=True), merged=180)
+    assert memory.sources == [[0], [3, 6, 9], [12]] and events[3].merged == [[3], [6]]
+    small, *_ = remember([0, 1, 45], EpisodicPolicy(2.0, pin_first=True), capacity=2)
+    assert small.sources == [[0, 3], [6]], "of two entries none is pinned"
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_first_in_first_out_drops_the_oldest_that_is_not_pinned_and_says_which(pinned):
+    memory, events, _ = remember([0, 40, 45, 90, 95], EpisodicPolicy(2.0, eviction="fifo", pin_first=pinned))
+    assert memory.sources == ([[0], [9], [12]] if pinned else [[6], [9], [12]])
+    assert [event.dropped for event in events] == [None, None, None, *([[3], [6]] if pinned else [[0], [3]])]
+    assert [("dropped" in event.to_dict()) for event in events] == [False, False, False, True, True]
+
+
+def test_random_tokens_are_ascending_distinct_and_the_same_in_every_render():
+    rules = EpisodicPolicy(2.0, token_selection="random")
+    (_, _, one), (_, _, again) = (remember([0, 40, 45, 90, 95], rules) for _ in range(2))
+    for kept, same in zip(one.kept, again.kept, strict=True):
+        assert torch.equal(kept, same) and kept.tolist() == sorted(set(kept.tolist())) and len(kept) == 20
+        assert kept.max() > 19, "of both parts"
+    assert not torch.equal(*one.kept), "blocks differ"
 
 
 def test_after_a_recall_no_entry_is_a_summary_and_the_closest_pair_is_merged():
-    memory, _, _ = remember([0, 40, 45, 90], EpisodicPolicy(2.0))
-    assert memory.has_summary
+    memory, *_ = remember([0, 40, 45, 90], EpisodicPolicy(2.0))
     memory.replace([MemoryEntry([frame], unit(degrees)) for frame, degrees in ((30, 0), (33, 80), (36, 85))])
-    event = memory.consider(13, 39, PromptKV([], 1), [], OneKeyPerFrame({39: 170}, unit(180)))
+    event = memory.consider(13, 39, PROMPT, HEADS, OneKeyPerFrame({39: 170}, unit(180)))
     assert event.merged == [[33], [36]]
 
 
-def test_centred_keys_forget_what_all_frames_share():
-    common = torch.tensor([[100.0, 0.0]])
-    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
-    assert similarities(frames).min() > 0.9
-    assert similarities(frames, center=True)[0, 1] < 0
-
-
-def test_the_earliest_pair_wins_a_tie():
-    assert most_similar_pair(torch.ones(4, 4)) == (0, 1)
-    assert most_redundant_entry(torch.ones(4, 4)) == 1
-
-
 def test_a_rejected_candidate_merges_nothing():
-    memory, events, calls = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
+    memory, events, store = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
     assert not events[-1].admitted and events[-1].merged is None
-    assert calls == [("admit", 0), ("admit", 3), ("admit", 6)]
+    assert store.calls == [("admit", 0), ("admit", 3), ("admit", 6)]

@@ -12,12 +12,6 @@ from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, 
 SHAPE = (3, 16, 4, 6)
 
 
-def test_self_forcing_passes_through_its_four_published_noise_levels():
-    sigmas = SCHEDULES["self_forcing"].sigmas
-    assert sigmas == pytest.approx((1, 0.9375, 5 / 6, 0.625), abs=1e-7)
-    assert [1000 * sigma for sigma in sigmas] == pytest.approx([1000, 937.5, 833.3333129882812, 625], abs=2.5e-5)
-
-
 @pytest.mark.parametrize(("step", "shift", "sigma"), [(1000, 5, 1), (500, 5, 5 / 6), (500, 1, 0.5), (250, 3, 0.5)])
 def test_a_shift_bends_the_noise_levels_upwards(step, shift, sigma):
     assert Schedule.warped([step], shift).sigmas == pytest.approx((sigma,), abs=1e-7)
@@ -29,27 +23,31 @@ def test_every_family_has_falling_noise_levels_from_one_or_just_below_with_unipc
     for block in (0, 1, 80):
         sigmas = row.for_block(block)
         assert sigmas[0] == 1.0 if row.solver == "renoise" else 0.999 < sigmas[0] < 1.0
-        assert list(sigmas) == sorted(set(sigmas), reverse=True)
-        assert sigmas[-1] > 0
+        assert list(sigmas) == sorted(set(sigmas), reverse=True) and sigmas[-1] > 0
 
 
-def test_framewise_families_take_fewer_steps_after_the_first_block():
+def test_self_forcing_has_four_published_levels_and_framewise_families_fewer_after_the_first_block():
+    published = SCHEDULES["self_forcing"].sigmas
+    assert [1000 * sigma for sigma in published] == pytest.approx([1000, 937.5, 833.3333129882812, 625], abs=2.5e-5)
     row = schedule("causal_forcing_framewise_1_step")
-    assert row.frames_per_block == 1
-    assert row.for_block(0) == SCHEDULES["self_forcing"].sigmas
+    assert row.frames_per_block == 1 and row.for_block(0) == published
     assert row.for_block(1) == row.for_block(50) == (1.0,)
     assert len(schedule("causal_forcing_framewise_2_steps").for_block(1)) == 2
     assert schedule("causal_forcing_chunkwise").for_block(0) == schedule("causal_forcing_chunkwise").for_block(9)
 
 
+HUNDRED = " ".join(str(1 - i / 200) for i in range(MAX_STEPS))
+
+
 @pytest.mark.parametrize(("text", "sigmas"), [
     ("1, 0.9375, 0.8333, 0.625", (1.0, 0.9375, 0.8333, 0.625)), ("1 0.5 0", (1.0, 0.5)),
     ("\t1,0.5,\n0.25,0.0 ", (1.0, 0.5, 0.25)), ("0.3", (0.3,)), ("1e-3", (0.001,)),
+    (f"{HUNDRED} 0", tuple(1 - i / 200 for i in range(100))),
+    ("", SCHEDULES["self_forcing"].sigmas), (" \n", SCHEDULES["self_forcing"].sigmas),
 ])  # fmt: skip
 def test_noise_levels_are_read_as_a_person_types_them(text, sigmas):
-    assert Schedule.parse(text).sigmas == sigmas
-    assert schedule("causal_forcing_framewise", text).sigmas == sigmas
-    assert schedule("causal_forcing_framewise", text).frames_per_block == 1
+    row = schedule("causal_forcing_framewise", text)
+    assert (row.sigmas, row.frames_per_block) == (sigmas, 1)
 
 
 def test_steps_of_equal_distance_can_be_given_by_their_number():
@@ -58,44 +56,40 @@ def test_steps_of_equal_distance_can_be_given_by_their_number():
     two = schedule("longlive2", "2 steps")
     assert two == replace(SCHEDULES["longlive2"], sigmas=Schedule.unipc(2, 8).sigmas)
     assert [int(1000 * sigma) for sigma in two.sigmas] == [999, 833]
-    with pytest.raises(HeadForcingError, match="1 to 12 steps .* got 13"):
-        schedule("longlive2", "13 steps")
-    with pytest.raises(HeadForcingError, match="UniPC takes .* below 1"):
-        schedule("longlive2", "1, 0.5")
+    for text, told in (("13 steps", "1 to 12 steps .* got 13"), ("1, 0.5", "UniPC takes .* below 1")):
+        with pytest.raises(HeadForcingError, match=told):
+            schedule("longlive2", text)
 
 
 @pytest.mark.parametrize("text", [
     "one, two", "1; 0.5", "__import__('os')", "0.5, 1", "1, 1", "1.5", "-1", "1, -0.5", "0", ",", "1 0 0", "nan",
-    "1, nan", "inf", "1e999", "1, 0.5\x00", "1, 0x1", "1," * 5000, "9" * 100_000,
-    " ".join(str(1 - i / 200) for i in range(MAX_STEPS + 1)),
+    "1, nan", "inf", "1e999", "1, 0.5\x00", "1, 0x1", "1," * 5000, "9" * 100_000, f"{HUNDRED} 0.1",
 ])  # fmt: skip
 def test_noise_levels_that_cannot_be_used_are_refused_in_one_short_line(text):
-    with pytest.raises(HeadForcingError) as error:
+    with pytest.raises(HeadForcingError, match="sigmas") as error:
         Schedule.parse(text)
-    assert "sigmas" in str(error.value)
-    assert "\n" not in str(error.value)
-    assert len(str(error.value)) < 2500
+    assert "\n" not in str(error.value) and len(str(error.value)) < 2500
 
 
-def test_noise_is_a_pure_function_of_seed_block_and_step():
+# ---------------------------------------------------------------------------------------------------------- noise
+
+
+def test_noise_is_a_pure_function_of_seed_block_and_step_also_where_it_was_drawn_ahead():
     one, other = SeededNoise(SHAPE), SeededNoise(SHAPE)
     torch.manual_seed(1)
-    forwards = [one.initial(b, 5) for b in range(4)] + [one.renoise(b, 5, s) for b in range(4) for s in range(3)]
     expected = torch.randn(3)
     torch.manual_seed(1)
-    one.initial(0, 2**64)
+    calls = [(b, s) for b in range(4) for s in (None, 0, 2)]
+
+    def draw(noise, b, s):
+        return noise.initial(b, 5) if s is None else noise.renoise(b, 5, s)
+
+    forwards = {call: draw(one, *call) for call in calls}
+    other.ahead(2, 5)
+    assert all(torch.equal(draw(other, *call), forwards[call]) for call in [*reversed(calls), (2, None)])
+    other.ahead(2, 5)
+    assert torch.equal(other.initial(2, 6), one.initial(2, 6)), "another seed has noise of its own"
     assert torch.equal(torch.randn(3), expected), "torch's own generator is left alone"
-    backwards = [other.renoise(b, 5, s) for b in reversed(range(4)) for s in reversed(range(3))][::-1]
-    backwards = [other.initial(b, 5) for b in reversed(range(4))][::-1] + backwards
-    assert all(torch.equal(a, b) for a, b in zip(forwards, backwards, strict=True))
-
-
-def test_noise_that_was_drawn_ahead_is_the_same():
-    one, other = SeededNoise(SHAPE), SeededNoise(SHAPE)
-    one.ahead(2, 5)
-    assert all(torch.equal(one.initial(block, 5), other.initial(block, 5)) for block in (1, 2, 2, 3))
-    one.ahead(2, 5)
-    assert torch.equal(one.initial(2, 6), other.initial(2, 6)), "another seed has noise of its own"
 
 
 def test_no_two_seeds_videos_blocks_or_steps_share_noise():
@@ -104,8 +98,7 @@ def test_no_two_seeds_videos_blocks_or_steps_share_noise():
         for video in (0, 1):
             noise = SeededNoise((1, 2, 2, 2), video)
             for block in (0, 1, 2, 1000):
-                drawn.append(noise.initial(block, seed))
-                drawn += [noise.renoise(block, seed, step) for step in range(3)]
+                drawn += [noise.initial(block, seed), *(noise.renoise(block, seed, step) for step in range(3))]
     assert len({tuple(x.flatten().tolist()) for x in drawn}) == len(drawn) == 6 * 2 * 4 * 4
 
 
@@ -119,19 +112,8 @@ def test_seed_numbers_of_a_released_version_stay_as_they_are():
 def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
     recorded, fresh = torch.randn(9, 16, 4, 6), torch.randn(3, 2, 3, 16, 4, 6)
     noise = RecordedNoise(recorded, fresh, first_block=4)
-    assert torch.equal(noise.initial(4, 0), recorded[:3])
-    assert torch.equal(noise.initial(6, 0), recorded[6:])
+    assert torch.equal(noise.initial(4, 0), recorded[:3]) and torch.equal(noise.initial(6, 0), recorded[6:])
     assert torch.equal(noise.renoise(5, 0, 1), fresh[1, 1])
-
-
-@pytest.mark.parametrize("blank", ["", "  ", "\n"])
-def test_no_noise_levels_means_the_familys_own(blank):
-    assert schedule("longlive", blank) is SCHEDULES["longlive"]
-
-
-def test_the_longest_allowed_schedule_is_a_hundred_steps():
-    text = " ".join(str(1 - i / 200) for i in range(MAX_STEPS)) + " 0"
-    assert len(Schedule.parse(text).sigmas) == MAX_STEPS == 100
 
 
 def test_noise_is_standard_normal_and_independent_between_blocks():
@@ -140,8 +122,7 @@ def test_noise_is_standard_normal_and_independent_between_blocks():
     assert blocks.dtype == torch.float32
     assert blocks.mean(dim=1).abs().max() < 0.02  # five standard errors of 49,152 numbers are 0.023
     assert (blocks.std(dim=1) - 1).abs().max() < 0.02
-    correlation = torch.corrcoef(blocks) - torch.eye(5)
-    assert correlation.abs().max() < 0.023
+    assert (torch.corrcoef(blocks) - torch.eye(5)).abs().max() < 0.023
 
 
 @pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1, 2**64, -(2**63)])
