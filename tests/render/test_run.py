@@ -49,6 +49,7 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "guards": ((7,), GUARDED | {"seconds": 7.0}),
     "guards, state restored": ((7,), GUARDED | STORED | {"seconds": 7.0}),
     "start frames": ((2,), {"start": START, "seconds": 4.5}),
+    "start frames, state restored": ((2,), {"start": START, "seconds": 4.5, **STORED}),
     "start frames and a switch": (
         (1, 2), {"start": START, "seconds": 3.0, "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross"}
     ),
