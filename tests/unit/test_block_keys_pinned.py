@@ -21,18 +21,18 @@ ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
 # A change of one of these makes stored runs of that kind unusable: they
 # are rendered anew. Say so in the changelog.
 PINNED = [
-    ("head_forcing", ONE, {}, "7585c13ab72aa791"),
-    ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "6c8cab1e04ba2427"),
-    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "bc20518854feda09"),
-    ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "afecddaaedea7916"),
-    ("head_forcing", ONE, {"profile": AutoProfile()}, "f71301a6e3ad9d6e"),
-    ("head_forcing", TWO, {"start_frames": 6}, "9ac05e9f0282795d"),
-    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "d1899e2c6a3e4d04"),
-    ("self_forcing_window_21", TWO, {}, "d0a8adde5d2a2756"), ("longlive", TWO, {"start_frames": 6}, "a604aae95d0e7be5"),
-    ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "14c5f22c9549bf47"),
-    ("deep_forcing", ONE, {}, "f17f0cf16115efae"), ("forcing_kv", TWO, {}, "2d952450b616a083"),
-    ("dummy_forcing", ONE, {}, "e6bdfb1d08ed66d2"), ("memflow", TWO, {}, "af39e6587ff1597a"),
-    ("rolling_forcing", TWO, {}, "1f351ea9d2d98dec"), ("causvid", TWO, {}, "5d3dcbafefd28789"),
+    ("head_forcing", ONE, {}, "ca59cfac62020ebe"),
+    ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "3e475408df259437"),
+    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "2010b696b83a26da"),
+    ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "744cbaac5c7e44b1"),
+    ("head_forcing", ONE, {"profile": AutoProfile()}, "f836add0e8a6c510"),
+    ("head_forcing", TWO, {"start_frames": 6}, "765364fcb5289ac7"),
+    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "1c2911fe890f46e2"),
+    ("self_forcing_window_21", TWO, {}, "0ffcc1299600c805"), ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
+    ("deep_forcing", ONE, {}, "19d05c9871932e49"), ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
+    ("dummy_forcing", ONE, {}, "579b9a79e746903d"), ("memflow", TWO, {}, "60407f167d5195eb"),
+    ("rolling_forcing", TWO, {}, "27540f10d17a501d"), ("causvid", TWO, {}, "e6553b8756bbc607"),
 ]  # fmt: skip
 
 
