@@ -53,6 +53,7 @@ def old(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_change_below_bfloat16_in_any_tensor_of_a_file_is_another_model(tmp_path):
     save_file(WEIGHTS, tmp_path / "a.safetensors")
     names = {inspect_checkpoint(tmp_path / "a.safetensors").fingerprint}

@@ -53,6 +53,7 @@ PICTURES = {  # a profile, and its measurement
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PICTURES)
 def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(name):
     drawn, theme = profile_picture(*PICTURES[name]), "dark"

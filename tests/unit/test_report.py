@@ -181,6 +181,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", DRAWN)
 def test_the_picture_of_any_video_is_900_wide_and_nothing_runs_out_of_it(name: str):
