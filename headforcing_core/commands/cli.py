@@ -17,11 +17,16 @@ from ..files import reason
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
+MOVED = {"rooms": "rooms"} | dict.fromkeys(("check-claim", "evaluate", "read-vbench", "tables"), "check-claim")
+"""The command of `research` that does what a former command did."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Exit codes: 0 done, 1 failed, 2 wrong input (one sentence on stderr), 130 interrupted."""
     words = sys.argv[1:] if argv is None else argv
     with usable_streams():
+        if words and words[0] in MOVED:
+            return _answer(2, f"error: this is done in a checkout: python -m headforcing.research {MOVED[words[0]]}")
         try:
             args = _parser(words).parse_args(words)
         except HeadForcingError as error:

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDe
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.video.queue_thread import QueueThread
 from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoWriter
 
@@ -208,3 +209,17 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
         assert [reference() for reference in kept] == [None] * 3
     finally:
         gc.enable()
+
+
+def test_an_error_of_the_thread_is_raised_where_its_block_ends_unless_another_is_on_its_way():
+    queued = threading.Event()
+
+    def work(items):
+        queued.wait()
+        raise ValueError(f"item {next(items)}")
+
+    with pytest.raises(ValueError, match="item 1"), QueueThread("a test", work, 2) as thread:
+        thread.put(1)
+        queued.set()
+    with pytest.raises(KeyError), QueueThread("a test", work, 2) as thread:
+        raise KeyError

@@ -9,7 +9,7 @@ from pathlib import Path
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.cli import MOVED, _parser, main
 from headforcing.headforcing_core.commands.values import find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
@@ -249,3 +249,10 @@ def test_values_that_no_option_has_are_explained_by_the_parser(command, said, ca
         main(command.split())
     told = capsys.readouterr().err
     assert stop.value.code == 2 and "usage: headforcing" in told and said in told.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_command_that_moved_to_research_says_where_it_is(name, repo_root, capsys):
+    assert main([name, "--help"]) == 2
+    assert capsys.readouterr().err.endswith(f"in a checkout: python -m headforcing.research {MOVED[name]}\n")
+    assert f"`{MOVED[name]}`" in (repo_root / "research" / "README.md").read_text(encoding="utf-8")

@@ -125,3 +125,12 @@ def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(mo
     monkeypatch.setattr(report, "survey", refuse)
     assert cli.main(["runs", "list", "."]) == 2
     assert capsys.readouterr().err == "error: somewhere: Input/output error\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no such permissions")
+def test_a_file_can_be_read_by_whom_the_system_lets_read_new_files(tmp_path):
+    (tmp_path / "plain").touch()
+    with replacing(tmp_path / "made") as temporary:
+        temporary.unlink()
+        temporary.touch(mode=0o600)  # as some libraries create files
+    assert (tmp_path / "made").stat().st_mode == (tmp_path / "plain").stat().st_mode
