@@ -38,23 +38,11 @@ ATTENTION_HELP = (
     "which rounds to 8 bits (auto)"
 )
 
-METHODS = (
+PRESETS = (
     "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys pinned_first_entry "
-    "no_episodic_memory uniform_memory self_forcing self_forcing_window_21 self_forcing_sink causal_forcing longlive "
-    "longlive2 infinity_rope deep_forcing forcing_kv dummy_forcing memflow rolling_forcing rolling_sink memrope "
-    "pyramid_forcing echo_forcing id_forcing self_gradient_forcing reward_forcing causvid head_forcing_scenes "
-    "id_forcing_longlive self_gradient_forcing_framewise longlive_infinite deep_forcing_sink_only memflow_sma "
-    "memflow_interactive memrope_adaptive pyramid_forcing_cuda pyramid_forcing_python"
+    "no_episodic_memory uniform_memory self_forcing self_forcing_window_21 self_forcing_sink"
 ).split()
-"""All methods in the order of menus, see `methods/registry.py`."""
-
-# methods that are known by name and not built, and why
-NOT_BUILT = {
-    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
-    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
-    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
-    "with its weights choose head_forcing or echo_forcing",
-}
+"""Methods that keep frames by role, see `cache/policy.py`; all others are rows of `methods/registry.py`."""
 
 ALL = "all"  # for `compare`: every published method that the weights allow
 COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")

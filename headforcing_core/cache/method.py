@@ -158,6 +158,7 @@ class Method:
             the stored `state` of the cache, or either.
         repeats_image: a start image is shown for a whole first block.
         rope: temporal index of a key: its frame's index in the video (`absolute`) or in the context (`contiguous`).
+        needs_shots: the model must have been trained with shots (`Schedule.shot_prefix`).
         most_pictures: how many pictures of a scene its caches can hold.
     """
 
@@ -165,6 +166,7 @@ class Method:
     cache_class: ClassVar[Any]
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
+    needs_shots: ClassVar[bool] = False
 
     @property
     def heads_by(self) -> str:

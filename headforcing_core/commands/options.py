@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import names
+from ..methods.registry import method_names
 from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
@@ -92,7 +93,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--follow": (FOLLOWED, None, "like --prompts @FILE, and reads FILE again when it changes: prompts that have not "
                  "begun take the new text; the story that was rendered is written beside the video, with the ending "
                  ".story.txt", {"metavar": "FILE"}),
-    "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(names.METHODS)}}}"}),
+    "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(method_names())}}}"}),
     "--set": (None, [], "an option of the method, such as window_frames=12; may be given several times; `headforcing "
               "methods` lists all of them", {"action": "append", "metavar": "NAME=VALUE"}),
     "--roles": (names.ROLE_ARRANGEMENTS, DEFAULTS.roles, None),

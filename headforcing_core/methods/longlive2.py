@@ -25,7 +25,7 @@ class LongLive2(WindowPolicy):
         infinite: keys are rotated to their index in the window, and shots move no positions (`use_relative_rope`).
     """
 
-    cuts = True
+    cuts, needs_shots = True, True
     window_frames: int = 32
     sink_frames: int = 8
     shot_sinks: bool = True

@@ -1,4 +1,4 @@
-"""All methods by name, as the sampler and the command line offer them.
+"""All methods by name, as the sampler and the command line offer them, from a module that imports nothing heavy.
 
 `METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
 the ablations of Head Forcing included; `ALIASES` names methods with options. Recorded cases contain their own settings,
@@ -7,29 +7,18 @@ see `recorded/policies.py`.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-from ..cache.method import Method
 from ..cache.options import option_text, options_of, with_options
-from ..cache.policy import PRESETS
 from ..errors import HeadForcingError, unknown_name
-from ..names import NOT_BUILT
+from ..names import PRESETS
 from ..rollout.schedule import Schedule, schedule
-from .causvid import CausVid
-from .deep_forcing import DeepForcing
-from .dummy_forcing import DummyForcing
-from .echo_forcing import EchoForcing
-from .forcing_kv import ForcingKV
-from .id_forcing import IdForcing
-from .infinity_rope import InfinityRope
-from .longlive import LongLive, SelfGradientForcing
-from .longlive2 import LongLive2
-from .memflow import MemFlow
-from .memrope import MemRoPE
-from .pyramid_forcing import PyramidForcing
-from .reward_forcing import RewardForcing
-from .rolling_forcing import RollingForcing
-from .rolling_sink import RollingSink
+
+if TYPE_CHECKING:
+    from ..cache.method import Method
 
 ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 
@@ -39,17 +28,22 @@ class PublishedMethod:
     """A published method.
 
     Attributes:
+        make: its settings; `_method` and `_preset` import it when it is chosen.
         weights: those that it is meant for, and their licence.
         trained: whether these weights were trained for the method; other weights of the family run with it, too.
         differs: differences from the authors' code, and what is easily missed.
     """
 
-    policy: Method
+    make: Callable[[], Method]
     paper: str
     arxiv: str
     weights: str = ANY_WEIGHTS
     trained: bool = False
     differs: str = ""
+
+    @property
+    def policy(self) -> Method:
+        return self.make()
 
     def describe(self, name: str) -> str:
         """One or two lines for a report."""
@@ -61,25 +55,35 @@ class PublishedMethod:
         return "\n".join(lines)
 
 
+def _method(module: str, settings: str) -> Callable[[], Method]:
+    """The settings that a module of this folder defines, with their defaults."""
+    return lambda: vars(import_module(f".{module}", __package__))[settings]()
+
+
+def _preset(name: str) -> Callable[[], Method]:
+    """A row of `PRESETS` in `cache/policy.py`."""
+    return lambda: import_module("..cache.policy", __package__).PRESETS[name]
+
+
 METHODS: dict[str, PublishedMethod] = {
     "head_forcing": PublishedMethod(
-        PRESETS["head_forcing"],
+        _preset("head_forcing"),
         "Head Forcing: Long Autoregressive Video Generation via Head Heterogeneity",
         "2605.14487",
     ),
     "self_forcing": PublishedMethod(
-        PRESETS["self_forcing"],
+        _preset("self_forcing"),
         "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
         "2506.08009",
         differs="every frame is kept; the authors stop at 21",
     ),
     "self_forcing_sink": PublishedMethod(
-        PRESETS["self_forcing_sink"],
+        _preset("self_forcing_sink"),
         "Self Forcing: Bridging the Train-Test Gap in Autoregressive Video Diffusion",
         "2506.08009",
     ),
     "causal_forcing": PublishedMethod(
-        PRESETS["self_forcing"],
+        _preset("self_forcing"),
         "Causal Forcing: Autoregressive Diffusion Distillation Done Right for High-Quality Real-Time Interactive "
         "Video Generation",
         "2602.02214",
@@ -89,14 +93,14 @@ METHODS: dict[str, PublishedMethod] = {
         "21",
     ),
     "longlive": PublishedMethod(
-        LongLive(),
+        _method("longlive", "LongLive"),
         "LongLive: Real-time Interactive Long Video Generation",
         "2509.22622",
         "LongLive 1.3B, LoRA merged (Apache-2.0)",
         True,
     ),
     "longlive2": PublishedMethod(
-        LongLive2(),
+        _method("longlive2", "LongLive2"),
         "LongLive 2.0: interactive long video with several shots",
         "2605.18739",
         "LongLive-2.0-5B (licence of the weights not verified; its code is Apache-2.0)",
@@ -105,32 +109,32 @@ METHODS: dict[str, PublishedMethod] = {
         "new prompt; the authors' program stops at latent frame 1,024 of a video without cuts, this one does not",
     ),
     "infinity_rope": PublishedMethod(
-        InfinityRope(),
+        _method("infinity_rope", "InfinityRope"),
         "Infinity-RoPE: Action-Controllable Infinite Video Generation Emerges From Autoregressive Self-Rollout",
         "2511.20649",
         "Infinite-Forcing, Self Forcing or Causal Forcing (Apache-2.0)",
         differs="every new prompt flushes the cache; [re-anchor] before it is the paper's scene cut",
     ),
     "deep_forcing": PublishedMethod(
-        DeepForcing(),
+        _method("deep_forcing", "DeepForcing"),
         "Deep Forcing: Training-Free Long Video Generation with Deep Sink and Participative Compression",
         "2512.05081",
         differs="an interrupted render goes on from where its cache was last stored",
     ),
     "forcing_kv": PublishedMethod(
-        ForcingKV(),
+        _method("forcing_kv", "ForcingKV"),
         "Forcing-KV: Hybrid KV Cache Compression for Efficient Autoregressive Video Diffusion Models",
         "2605.09681",
         differs="memory heads of the head profile are dynamic, all others static",
     ),
     "dummy_forcing": PublishedMethod(
-        DummyForcing(),
+        _method("dummy_forcing", "DummyForcing"),
         "Efficient Autoregressive Video Diffusion with Dummy Head",
         "2601.20499",
         differs="the sampled queries depend on the video's seed alone; a new prompt drops the first frame, too",
     ),
     "memflow": PublishedMethod(
-        MemFlow(),
+        _method("memflow", "MemFlow"),
         "MemFlow: Flowing Adaptive Memory for Consistent and Efficient Long Video Narratives",
         "2512.14699",
         "MemFlow, LoRA merged (Apache-2.0, some files CC BY-NC-SA)",
@@ -140,7 +144,7 @@ METHODS: dict[str, PublishedMethod] = {
         "always takes the first, which with a single prompt is not the authors' rule",
     ),
     "rolling_forcing": PublishedMethod(
-        RollingForcing(),
+        _method("rolling_forcing", "RollingForcing"),
         "Rolling Forcing: Autoregressive Long Video Diffusion in Real Time",
         "2509.25161",
         "Rolling Forcing (academic use only)",
@@ -149,14 +153,14 @@ METHODS: dict[str, PublishedMethod] = {
         "unfinished blocks; start frames are refused",
     ),
     "rolling_sink": PublishedMethod(
-        RollingSink(),
+        _method("rolling_sink", "RollingSink"),
         "Rolling Sink: Bridging Limited-Horizon Training and Open-Ended Testing in Autoregressive Video Diffusion",
         "2602.07775",
         "Self Forcing or Causal Forcing, chunkwise (Apache-2.0)",
         differs="its authors draw the noise of one block for all blocks; here every block has its own",
     ),
     "memrope": PublishedMethod(
-        MemRoPE(),
+        _method("memrope", "MemRoPE"),
         "MemRoPE: Training-Free Infinite Video Generation via Evolving Memory Tokens",
         "2603.12513",
         "Self Forcing or LongLive, LoRA merged (Apache-2.0)",
@@ -164,14 +168,14 @@ METHODS: dict[str, PublishedMethod] = {
         "adaptive=true is theirs for averages per place in the frame and a rate that follows the change",
     ),
     "pyramid_forcing": PublishedMethod(
-        PyramidForcing(),
+        _method("pyramid_forcing", "PyramidForcing"),
         "Pyramid Forcing: Head-Aware Pyramid KV Cache Policy for High-Quality Long Video Generation",
         "2605.13111",
         differs="the rules of the authors' Python cache without its two side effects, which are options; labels that a "
         "head profile lacks are taken from its roles",
     ),
     "echo_forcing": PublishedMethod(
-        EchoForcing(),
+        _method("echo_forcing", "EchoForcing"),
         "Echo-Forcing: A Scene Memory Framework for Interactive Long Video Generation",
         "2605.16003",
         differs="a new prompt is a smooth change of scene, [re-anchor] a hard cut, [recall 2] brings the scene of "
@@ -179,14 +183,14 @@ METHODS: dict[str, PublishedMethod] = {
         "stored",
     ),
     "id_forcing": PublishedMethod(
-        IdForcing(),
+        _method("id_forcing", "IdForcing"),
         "ID-Forcing: long video from keys and values that were made as in training",
         "2610.03120",
         differs="the variant for Self Forcing; its authors' code has one prompt, here a new one changes what is made "
         "from then on; what it keeps is rotated once, where its authors round it twice",
     ),
     "self_gradient_forcing": PublishedMethod(
-        SelfGradientForcing(),
+        _method("longlive", "SelfGradientForcing"),
         "Self Gradient Forcing",
         "2607.20368",
         "Self Gradient Forcing, chunkwise or framewise (Apache-2.0 by its README)",
@@ -195,7 +199,7 @@ METHODS: dict[str, PublishedMethod] = {
         "image is the whole first block; its authors' code has no prompt switch, here a new prompt keeps the cache",
     ),
     "reward_forcing": PublishedMethod(
-        RewardForcing(),
+        _method("reward_forcing", "RewardForcing"),
         "Reward Forcing: Efficient Streaming Video Generation with Rewarded Distribution Matching Distillation",
         "2512.04678",
         "Reward Forcing (Apache-2.0)",
@@ -203,7 +207,7 @@ METHODS: dict[str, PublishedMethod] = {
         "with blocks of another length than its 3 sinks the authors' code copies evicted frames instead of averaging",
     ),
     "causvid": PublishedMethod(
-        CausVid(),
+        _method("causvid", "CausVid"),
         "From Slow Bidirectional to Fast Autoregressive Video Diffusion Models",
         "2412.07772",
         "CausVid (CC BY-NC-SA, non-commercial)",
@@ -229,10 +233,25 @@ ALIASES = {
     "pyramid_forcing_python": ("pyramid_forcing", "leftover_frame=true, stale_readout=true"),
 }
 
+# methods that are known by name and not built, and why
+NOT_BUILT = {
+    "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
+    "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
+    "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
+    "with its weights choose head_forcing or echo_forcing",
+}
+
 
 def method_names() -> list[str]:
     """The names of all methods, ablations and aliases, in the order of menus."""
     return [*PRESETS, *(name for name in METHODS if name not in PRESETS), *ALIASES]
+
+
+def unknown_method(name: str, field: str = "method") -> HeadForcingError:
+    """The error for a name that no method has, or that is known and not built."""
+    if name in NOT_BUILT:
+        return HeadForcingError(f"{field}: {NOT_BUILT[name]}")
+    return unknown_name(field, name, method_names())
 
 
 def method_policy(name: str) -> Method:
@@ -242,16 +261,9 @@ def method_policy(name: str) -> Method:
         return with_options(METHODS[method].policy, options, method)
     if name in METHODS:
         return METHODS[name].policy
-    check_built(name)
     if name not in PRESETS:
-        raise unknown_name("method", name, method_names())
-    return PRESETS[name]
-
-
-def check_built(name: str) -> None:
-    """Raise HeadForcingError for a method that is known and not built."""
-    if name in NOT_BUILT:
-        raise HeadForcingError(f"method: {NOT_BUILT[name]}")
+        raise unknown_method(name)
+    return _preset(name)()
 
 
 def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
@@ -268,7 +280,7 @@ def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:
 
 def check_model(policy: Method, schedule: Schedule) -> None:
     """Refuse LongLive 2.0's window for models that know no shots: it is longer than theirs."""
-    if isinstance(policy, LongLive2) and not schedule.shot_prefix:
+    if policy.needs_shots and not schedule.shot_prefix:
         raise HeadForcingError(
             "method longlive2 is for weights of the model family longlive2, which were trained with shots and a window "
             "of 32 latent frames; choose another method, such as head_forcing or longlive"
@@ -288,7 +300,7 @@ def list_methods() -> list[str]:
 
     Of the methods that keep frames by role all but the first have what differs from it.
     """
-    first = options_of(PRESETS["head_forcing"])
+    first = options_of(method_policy("head_forcing"))
     lines = []
     for name in [*METHODS, *(name for name in PRESETS if name not in METHODS)]:
         options = options_of(method_policy(name))

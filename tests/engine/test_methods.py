@@ -12,13 +12,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
 from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
-from headforcing.headforcing_core.methods.registry import (
-    ALIASES,
-    METHODS,
-    describe_method,
-    method_names,
-    method_policy,
-)
+from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 from headforcing.headforcing_core import names
+from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.commands import cli, values
-from headforcing.headforcing_core.methods.registry import method_names
 from headforcing.headforcing_core.model import attention_backends
 from headforcing.headforcing_core.names import bundled_profiles
 from headforcing.headforcing_core.render import cards
@@ -79,7 +79,7 @@ def test_the_overview_has_a_line_for_every_command():
 
 def test_the_names_on_the_command_line_are_those_of_the_tables():
     assert list(attention_backends.BACKENDS) == list(names.BACKENDS)
-    assert method_names() == names.METHODS
+    assert list(PRESETS) == list(names.PRESETS)
     assert list(registry.METRICS) == list(names.METRICS)
     assert names.DECODERS == ("auto", "wan", *tiny_decoder.NORMALISED)
     assert list(cards.MODELS) == list(names.LISTED_FAMILIES)

@@ -9,8 +9,7 @@ import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import METHODS, method_policy
-from headforcing.headforcing_core.names import NOT_BUILT
+from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
 from headforcing.headforcing_core.render.comparison import entries_of
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.headforcing_core.weights.checkpoint import convert_lora, load_state_dict
