@@ -1,8 +1,7 @@
 """Choose the implementation of an operation: its Triton kernel, or the plain PyTorch reference that specifies it.
 
-The choice is tested, not derived from the operating system or GPU name. The first time an operation is called for a
-device and dtype, its kernel runs on a small example and must give the reference's result. If it cannot be compiled,
-raises or differs, one line is logged and the reference is used for that device and dtype.
+The first time an operation is called for a device and dtype, its kernel runs on a small example and must give the
+reference's result. If it cannot be compiled, raises or differs, one line is logged and the reference is used there.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ def using(choice: str) -> Iterator[None]:
 
 
 def kernels_put_aside(device: torch.device) -> str:
-    """Names of Triton kernels that have not worked on a device since the program began, and why the first did not.
-
-    Empty if all that ran did, and on devices for which there is no Triton.
-    """
+    """Names of Triton kernels that have not worked on a device so far, and why the first did not; empty if all did."""
     if device.type == "mps":
         return ""
     places = (place for place in _put_aside if device in (place, torch.device(place.type)))  # cuda is any GPU
@@ -56,7 +52,7 @@ def kernels_put_aside(device: torch.device) -> str:
 
 
 class Operation(Generic[P, R]):
-    """An operation with two implementations that have the same signature; calling it runs one of them.
+    """An operation with two implementations; calling it runs one of them.
 
     Attributes:
         reference: plain PyTorch, the specification.
@@ -98,11 +94,8 @@ class Operation(Generic[P, R]):
             return self.launch(*args, **kwargs)
 
     def usable(self, device: torch.device, dtype: torch.dtype) -> bool:
-        """Whether the kernel is used on this device and dtype. The first call runs the self-test.
-
-        The self-test must not run while a CUDA graph is captured, so call this before. Never on a CPU, for which Triton
-        compiles nothing, nor under torch.compile, which fuses the reference itself.
-        """
+        """Whether the kernel is used on this device and dtype; not on a CPU, nor under torch.compile, which fuses the
+        reference itself. The first call runs the self-test, which must not happen while a CUDA graph is captured."""
         if torch.compiler.is_compiling():
             return False
         if _choice != "auto":

@@ -22,10 +22,9 @@ WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, ch
 class Cache(ABC):
     """Keys and values of all heads of a model for one video.
 
-    Per block: `begin_block()`, then passes that `write` and `attend` layer by layer (a pass replaces the keys and
-    values of the pass before), then, after the clean pass, `commit(prompt)`. Tensors `k, v, q` are `[tokens, heads,
-    head_dim]`, before rotary embedding. Methods with a loop of their own may have other members for `begin_block`,
-    `commit` and prompt switches.
+    Per block: `begin_block()`, passes that `write` and `attend` layer by layer, each in place of the one before, then,
+    after the clean pass, `commit(prompt)`. Tensors `k, v, q` are `[tokens, heads, head_dim]`, before rotary embedding.
+    A method with a loop of its own may have other members for `begin_block`, `commit` and prompt switches.
 
     Attributes:
         block: number of blocks that were committed.

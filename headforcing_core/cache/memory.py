@@ -133,8 +133,7 @@ class EpisodicMemory:
     def consider(
         self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> MemoryEvent:
-        """Decide about one candidate after `block`, and apply the decision to `store`; `heads` are the memory heads of
-        each layer."""
+        """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads of each layer."""
         pooled = store.pooled_key(frame)
         pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
         compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
@@ -167,7 +166,7 @@ class EpisodicMemory:
         self._arrange(list(range(self.pictures, len(self.entries))), store)
 
     def replace(self, entries: list[MemoryEntry]) -> None:
-        """Take the store's new entries, see `scenes.FrameStore.put_entries`; none of them is a summary."""
+        """Take the store's new entries, none of which is a summary."""
         self.entries, self.has_summary = entries, False
 
     def forget(self, store: TokenStore) -> None:
@@ -179,8 +178,7 @@ class EpisodicMemory:
 
     @property
     def _first_free(self) -> int:
-        """Index of the summary and of the first entry that may be dropped: behind pictures, or 1 if the first entry is
-        pinned."""
+        """Index of the summary and of the first entry that may be dropped: behind pictures or a pinned entry."""
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
     def _merge(

@@ -116,8 +116,7 @@ class CachePolicy(Method):
         return replace(kept, queries=queries)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
-        """The policy for blocks of so many frames: where these are longer than the paper's, what is one of its blocks
-        is a whole one of these (METHOD.md, "Longer blocks")."""
+        """The policy for blocks of so many frames (METHOD.md, "Longer blocks")."""
 
         def whole(count: int) -> int:
             return -(-count // frames) * frames

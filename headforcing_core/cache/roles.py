@@ -98,7 +98,7 @@ class EpisodicPolicy:
 
     def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
         """The frame to consider once `block` is committed: the first of the block that has just left fast memory; None
-        while no block has left, or when its number is not a multiple of `update_interval`."""
+        unless the block's number is a multiple of `update_interval`."""
         leaving = block - fast_frames // frames_per_block
         return None if leaving < 0 or leaving % self.update_interval else leaving * frames_per_block
 

@@ -119,13 +119,12 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Everything a run depends on but the weights.
+    """Everything a run depends on but the weights; `held` and `reencode` are as in `RolloutInputs`.
 
     Attributes:
         embeds: the text embeddings of all prompts.
         prompts: per block, start blocks included, the number of its embedding.
         given: start latents `[frames, channels, h, w]`; None for none.
-        held, reencode: as in `RolloutInputs`.
     """
 
     schedule: Schedule

@@ -15,7 +15,7 @@ from headforcing.headforcing_core.cache.guards import (
     jittered_bases,
     query_means,
 )
-from headforcing.headforcing_core.cache.head_cache import HeadCache
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -113,8 +113,12 @@ def test_the_score_is_the_published_sum():
     mean = torch.randn(1, heads, pairs, dtype=torch.complex64, generator=generator)
     size = mean.abs() + 0.3
     keys = torch.randn(heads, tokens, 2 * pairs, generator=generator)
-    distances = (8, 9, 10)
-    score = QueryScore(QueryStatistics(mean, size), [torch.arange(heads)], distances, 22, 0.0)
+    shape = CacheShape([["memory"] * heads], replace(BUSY, queries=QueryStatistics(mean, size)), 1, tokens, 22, 3, 60)
+    score = QueryScore(shape, [torch.arange(heads)])
+    distances = score.begin_merge(frame=30, source=6)
+    assert distances == (8, 9, 10), "five entries and three recent frames lie before the queries"
+    absolute = QueryScore(replace(shape, policy=replace(shape.policy, rope="absolute")), [])
+    assert absolute.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
     expected = torch.zeros(heads, tokens, dtype=torch.float64)
     for h in range(heads):
         for t in range(tokens):
@@ -128,15 +132,6 @@ def test_the_score_is_the_published_sum():
     assert torch.allclose(score(0, keys, distances).double(), expected.mean(0), atol=1e-4)
     q = torch.tensor([[[3.0, 4.0, 1.0, 0.0], [-3.0, 4.0, 0.0, 1.0]]])  # one head, two queries, two pairs
     assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
-
-
-def test_the_distances_are_those_to_later_queries_and_grow_with_the_video_in_absolute_positions(model):
-    absolute, contiguous = (
-        QueryScore.of(new_cache(model, mixed(model), everything(model, rope), 9).shape, [])
-        for rope in ("absolute", "contiguous")
-    )
-    assert absolute.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
-    assert contiguous.begin_merge(30, 6) == (8, 9, 10), "five entries and three recent frames lie before the queries"
 
 
 def test_guards_that_make_no_sense_are_refused(model):
