@@ -63,7 +63,7 @@ class SinkGate:
 
     def __init__(self, threshold: float):
         self.threshold = threshold
-        self.passes = self.frames = self.left_out = 0  # of groups in layers with kept frames; and of kept frames
+        self.passes = self.frames = self.left_out = 0  # of groups that have kept frames, in a layer; and these
 
     def around(self, layer: int, group: Any, attention: AttentionFunction) -> AttentionFunction:
         def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

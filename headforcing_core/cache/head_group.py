@@ -30,7 +30,7 @@ class HeadGroup:
         heads, k, v, ropes: per layer, which heads these are, their slots `[heads, slots, s, head_dim]` and rotations.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
-            where heads have rotations of their own, which kernels do not know.
+            where heads have rotations of their own.
         everywhere: as for `memory.EpisodicMemory`.
     """
 

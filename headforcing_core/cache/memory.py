@@ -1,7 +1,7 @@
 """Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical Memory System").
 
-This module makes the decisions; the caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys:
-for each memory head of every layer, the mean key over a frame's tokens, `[memory_heads, head_dim]` float32.
+The caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys `[memory_heads, head_dim]` float32:
+for each memory head of every layer, the mean key over a frame's tokens.
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
 
 
 class MemoryHeads:
-    """The memory heads of the model; in this class all of them have their keys in this process.
-
-    Processes that share the heads of a model replace it (`distributed/cache.py`) and take part in every call.
-    """
+    """The memory heads of the model, all in this process; `distributed/cache.py` has those of several processes."""
 
     def in_layer(self, layer: int, here: int) -> bool:
         """Whether a layer has memory heads, `here` of them in this process."""
@@ -95,8 +92,8 @@ class TokenStore(Protocol):
         """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Replace entry `i` by the tokens of entries `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps
-        in each layer; returns its new pooled key."""
+        """Replace entry `i` by the tokens of `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps in each
+        layer; returns its pooled key."""
 
     def arrange_entries(self, order: list[int]) -> None:
         """Keep only these entries, in this order."""

@@ -108,10 +108,7 @@ class Overlap:
 
     @property
     def finished_frames(self) -> int:
-        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21.
-
-        The authors drop that video frame and all after it, also at the end of a video, which is kept whole here.
-        """
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21."""
         return self.frames - self.overlap + 1
 
     def rollouts(self, blocks: int) -> int:

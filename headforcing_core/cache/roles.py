@@ -73,8 +73,7 @@ class EpisodicPolicy:
         update_interval: a candidate is considered once in this many blocks.
         admission: `novelty`, or `uniform`, which admits every candidate.
         eviction: `summary` merges redundant entries, `fifo` drops the oldest.
-        token_selection: tokens of a merge kept by similarity to the `prompt`, by the `trigonometric` score of
-            TriAttention (`guards.py`), or at `random`.
+        token_selection: tokens of a merge kept by likeness to the `prompt`, by `guards.QueryScore`, or at `random`.
         center_keys: subtract the mean of all compared keys before measuring novelty.
         pin_first: the first entry is never merged or dropped.
     """

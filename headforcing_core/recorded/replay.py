@@ -1,7 +1,4 @@
-"""Replay a recorded case: given weights, noise and prompts, which latents come out?
-
-A case is a folder with `config.json`, weights and a safetensors file of inputs; `tests/golden/README.md` describes it.
-"""
+"""Replay of recorded cases, folders that `tests/golden/README.md` describes."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md).
-
-`make_block` is the paper's algorithm; `rollout` calls it for row after row of a script, and handles prompt switches and
-blocks that are there already.
-"""
+"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md)."""
 
 from __future__ import annotations
 
@@ -68,9 +64,7 @@ def rollout(
     part: range | None = None,
     held: Tensor | None = None,
 ) -> Iterator[Block]:
-    """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
-
-    Rows may be replaced between two blocks: that of a block is read when it begins.
+    """Yield the finished blocks of one video. A block's row is read when the caller asks for the block.
 
     Args:
         given: the first blocks of the part that are there already, `[frames, channels, h, w]` each. They are yielded
@@ -165,7 +159,7 @@ class Block:
     """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`.
 
     Attributes:
-        event: the decision of episodic memory after it; None for none.
+        event: the decision of episodic memory after it.
         unfinished: where a method denoises several blocks together, those of the following blocks, oldest first.
     """
 

@@ -10,11 +10,10 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER
-from guarded_reference import trigonometric
+from guarded_reference import GuardedReferenceCache, trigonometric
 from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
-from headforcing.headforcing_core.cache.reference import ReferenceCache
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -83,8 +82,9 @@ def random_setting(seed: int):
         memory=RolePolicy(recent_frames=recent, episodic_frames=entries),
         rope=chooser.choice(("contiguous", "contiguous", "absolute")),
         episodic=episodic,
+        guards=Guards(chooser.choice((0.0, 0.0, 0.5)), chooser.choice((0.0, 0.0, 0.8))),
     )
-    return model, roles, policy, f
+    return model, roles, trigonometric(model, policy) if chooser.random() < 0.3 else policy, f
 
 
 def random_story(kind: str, seed: int, f: int):
@@ -106,7 +106,9 @@ def random_story(kind: str, seed: int, f: int):
 
 def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tables"):
     """A film has the latents, decisions and scenes of the reference, group by group and with all heads in one call."""
-    caches = [new_cache(model, roles, policy, BLOCKS, kind, f=f) for kind in (HeadCache, ReferenceCache, HeadCache)]
+    caches = [
+        new_cache(model, roles, policy, BLOCKS, kind, f=f) for kind in (HeadCache, GuardedReferenceCache, HeadCache)
+    ]
     caches[2].attention = WHOLE_LAYER[whole]
     told = dict(prompts=prompts_of(switches), switches=switches, pictures=pictures, schedule=Schedule((1.0, 0.6), f))
     ours, specified, in_one_call = (film(model, cache, BLOCKS, **told) for cache in caches)

@@ -99,8 +99,6 @@ def test_processors_are_not_asked_for_a_kernel_and_either_side_can_be_forced():
         with dispatch.using("reference"):
             assert other(x).tolist() == [2, 2]
     assert other(x).tolist() == [2, 2]
-    with pytest.raises(ValueError, match="auto, reference, triton"), dispatch.using("cuda"):
-        pass
 
 
 def test_a_self_test_sees_what_is_written_in_place_and_infinities_agree_with_themselves_alone():
@@ -126,11 +124,13 @@ def mixed_up(x: Tensor) -> list[Tensor]:
 
 @pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)
 def test_a_self_test_sees_a_kernel_that_reads_other_rows(tested):
+    def reading(name: str, wrong: Tensor) -> Operation:
+        return Operation(tested.reference, lambda **given: tested.reference(**{**given, name: wrong}), tested.example)
+
     given = {name: x for name, x in tested.example(CPU, torch.float32).items() if isinstance(x, Tensor)}
     for name in given.keys() - {"head_order"}:  # which changes the speed only
         for wrong in mixed_up(given[name]):
-            launch = lambda name=name, wrong=wrong, **rest: tested.reference(**{**rest, name: wrong})  # noqa: E731
-            assert Operation(tested.reference, launch, tested.example).difference(CPU, torch.float32) > 0.03, name
+            assert reading(name, wrong).difference(CPU, torch.float32) > 0.03, name
 
 
 def test_importing_and_using_every_kernel_file_imports_no_triton():
