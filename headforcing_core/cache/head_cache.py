@@ -211,7 +211,7 @@ class HeadCache(Cache):
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        """As METHOD.md says in "Where one prompt follows another"; a scene that `switch` recalls has a number."""
+        """Change the history as METHOD.md says, "Where one prompt follows another"; a recalled scene has a number."""
         self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()
