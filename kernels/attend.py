@@ -23,8 +23,7 @@ def attend_reference(
 
     Args:
         head_start, head_rows: `[heads]`, a head's first row and the number of rows it attends to.
-        head_order: `[heads]`, the order in which heads are started, those with most rows first; it affects the speed
-            only.
+        head_order: `[heads]`, the order in which heads are started; it affects the speed only.
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
     for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):

@@ -1,8 +1,7 @@
 """Triton, imported when a kernel is first launched and not before.
 
-A kernel file uses `@kernel` instead of `@triton.jit`, and `tl` from this module instead of `triton.language`. `tl` is
-None until a kernel of that file is launched, so the file and its plain PyTorch reference can be imported without
-Triton.
+A kernel file uses `@kernel` instead of `@triton.jit`, and `tl` from this module, None until a kernel of that file is
+launched, instead of `triton.language`.
 """
 
 from __future__ import annotations
@@ -43,9 +42,7 @@ class Kernel:
         return self.jit[grid]
 
 
-def kernel(function: Callable) -> Any:
-    """Decorator of a Triton kernel, or of a function that kernels call."""
-    return Kernel(function)
+kernel: Any = Kernel  # decorator of a Triton kernel, or of a function that kernels call
 
 
 def interpreting() -> bool:

@@ -2,16 +2,15 @@
 
 **Buffers.** Keys and values are two tensors `[total_rows, head_dim]`, contiguous, for one layer or for several in
 sequence. A row is one token of one head. A head's rows are adjacent, slot after slot; a slot is the `frame_tokens` rows
-of one latent frame. Heads follow each other without gaps:
+of one latent frame. Heads follow each other without gaps, in any order and with any number of slots, 0 included:
 
     | head a: slot 0 | slot 1 | .. | head b: slot 0 | slot 1 | .. | head c: ..
 
-Heads may be in any order and have any number of slots, 0 included. The rows in use are the first ones of a head. The
-order of the slots does not affect attention, because keys are stored with their temporal rotation.
+The rows in use are the first ones of a head. Keys are stored with their temporal rotation, so that slots may lie in any
+order.
 
-**Tables.** Small contiguous int32 tensors on the same device hold row numbers, so that launch parameters depend on
-shapes alone: `head_start [heads]` is a head's first row, `head_rows [heads]` the number of rows in use. Row numbers
-count from the beginning of the whole buffer, so one launch can process many heads and layers.
+**Tables.** Small contiguous int32 tensors on the same device hold row numbers, counted from the beginning of the whole
+buffer, so that launch parameters depend on shapes alone and one launch can process many heads and layers.
 
 **Rotations.** A contiguous table of rotations `[n, 2, pairs]` float32 holds cosines and sines for the first `2 * pairs`
 channels. Other tables refer to a rotation by its row; the caller decides which temporal index a row belongs to.

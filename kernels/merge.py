@@ -20,8 +20,7 @@ def merge_frames_reference(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, r
     Args:
         merges: `[n, 6]`, each `(row a, row b, target row, rotation of a, rotation of b, row of kept)`; one per memory
             head and layer. The target is frame a itself or overlaps neither.
-        kept: `[groups, s]`, token numbers in frame a (0 to s-1) and b (s to 2s-1), ascending, each once: one row per
-            layer, as a layer's heads keep the same tokens.
+        kept: `[groups, s]`, token numbers in frame a (0 to s-1) and b (s to 2s-1), ascending, each once.
         rotations: `[n, 2, temporal pairs]`.
     """
     a, b, target, rotation_a, rotation_b, group = merges.long()[:, :, None].unbind(1)

@@ -1,7 +1,6 @@
-"""Moving frames between slots, with their keys re-rotated to a new temporal index.
+"""Moving frames between slots, with their keys re-rotated to a new temporal index (paper, "Fused Triton Kernels").
 
-One operation serves the roll at the end of a block, admission to episodic memory, rotating keys in place, and the
-assembly of a packed context from a cache (paper, section "Fused Triton Kernels"): they differ in the table.
+The roll at the end of a block, admission to episodic memory and rotating keys in place differ in the table only.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ def move_frames_reference(
 
     Args:
         moves: `[chains, length, 3]`, each `(from row, to row, rotation)`, or a negative row to skip. A chain is carried
-            out in order, each move seeing what the ones before it wrote. Different chains run at the same time and
-            must not touch each other's rows: one per head and layer.
+            out in order; different ones run at the same time and must not touch each other's rows.
         rotations: `[n, 2, temporal pairs]`.
     """
     token = torch.arange(frame_tokens, device=k_to.device)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -83,10 +84,6 @@ def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     return dict(x=x.to(device, dtype))
 
 
-def _launch_gelu(x: Tensor) -> tuple[Tensor, Tensor]:
-    return _launch(x, gelu=True)
-
-
 def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     # few values, none near the middle between two numbers of 8 bits: an exponential is not the same everywhere
     x = torch.linspace(-4, 6, 23).repeat(3, 100)[:, : COLUMNS + 40] * torch.tensor([1, 0.5, 1])[:, None]
@@ -95,4 +92,4 @@ def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
 
 
 quantise = Operation(quantise_reference, _launch, _example)
-quantise_gelu = Operation(quantise_gelu_reference, _launch_gelu, _example_gelu)
+quantise_gelu = Operation(quantise_gelu_reference, partial(_launch, gelu=True), _example_gelu)

@@ -25,15 +25,13 @@ def write_block_reference(
     Computed in float32 and rounded once.
 
     Args:
-        q, k, v: `[tokens, heads * head_dim]`, frame after frame, outputs of the linear layers; rows of any stride.
-            q may be None if only the cache is to be written (the last layer of the clean pass).
+        q, k, v: `[tokens, heads * head_dim]`, frame after frame; rows of any stride. q may be None.
         weights, eps: of the RMS norms of queries and keys, taken over the full width; None if they are normed already.
         slot_row: `[heads]`, row of the buffers for the block's first token; its other tokens follow.
         q_row: `[heads]`, row of the result for the first query of a head: the result may order heads differently.
         first_rotation: `[heads]`, row of `temporal` for the block's first frame; each next frame uses the next row.
         temporal: `[n, 2, pairs]`.
-        spatial: `[frame_tokens, 2, pairs]`, one rotation per position in the frame, for the channels after the
-            temporal ones.
+        spatial: `[frame_tokens, 2, pairs]`, for the channels after the temporal ones.
 
     Returns:
         queries `[heads, tokens, head_dim]`.

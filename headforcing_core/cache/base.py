@@ -22,10 +22,9 @@ WriteClean = Callable[[Tensor], None]  # one clean pass over latents [frames, ch
 class Cache(ABC):
     """Keys and values of all heads of a model for one video.
 
-    Per block: `begin_block()`, then passes that `write` and `attend` layer by layer (a pass replaces the keys and
-    values of the pass before), then, after the clean pass, `commit(prompt)`. Tensors `k, v, q` are `[tokens, heads,
-    head_dim]`, before rotary embedding. Methods with a loop of their own may have other members for `begin_block`,
-    `commit` and prompt switches.
+    Per block: `begin_block()`, passes that `write` and `attend` layer by layer, each in place of the one before, then,
+    after the clean pass, `commit(prompt)`. Tensors `k, v, q` are `[tokens, heads, head_dim]`, before rotary embedding.
+    A method with a loop of its own may have other members for `begin_block`, `commit` and prompt switches.
 
     Attributes:
         block: number of blocks that were committed.
@@ -57,11 +56,8 @@ class Cache(ABC):
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        """RMS norm, rotary embedding and `write` of projections `[tokens, heads * head_dim]` in one kernel.
-
-        `weights` and `eps` are those of the RMS norms of queries and keys; weights None if already normalised.
-        Returns the rotated queries for `attend_rotated`, None if q is None.
-        """
+        """RMS norm (`weights` of queries and keys; None: normalised already), rotary embedding and `write` of
+        projections `[tokens, heads * head_dim]` in one kernel; returns the rotated queries for `attend_rotated`."""
         raise NotImplementedError
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
@@ -91,16 +87,13 @@ class Cache(ABC):
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         """Change the cached history between two blocks; the model's new prompt is already active.
 
-        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` runs one clean pass
-        over the frames that the cache expects next.
+        `latest` holds the clean latents of the last blocks, oldest first; `write_clean(latents)` is one clean pass.
         """
         raise NotImplementedError
 
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
-        """Write the pictures of the prompt that begins, `[frames, channels, h, w]` each, under that prompt.
-
-        Called before its `apply_switch`, which puts them into the contexts, and before the first block.
-        """
+        """Write the pictures of the prompt that begins, `[frames, channels, h, w]` each, before its `apply_switch` or
+        the first block."""
         raise NotImplementedError
 
     # --- stored between two blocks

@@ -45,7 +45,7 @@ OFF = Guards()
 
 
 class AroundAttention(Protocol):
-    """Acts around the attention of a cache while it is `active`: measures it, or changes what is attended to."""
+    """Measures the attention of a cache, or changes what is attended to, while it is `active`."""
 
     active: bool
 
@@ -57,21 +57,15 @@ class AroundAttention(Protocol):
 
 
 class SinkGate:
-    """DySink (arXiv 2605.21028) leaves a kept frame out of a pass of a layer where it draws too many heads at once.
-
-    Attributes:
-        passes, frames, left_out: passes of a group in a layer that had kept frames, how many, and how many left out.
-    """
+    """DySink (arXiv 2605.21028) leaves a kept frame out of a pass of a layer where it draws too many heads at once."""
 
     active = True
 
     def __init__(self, threshold: float):
         self.threshold = threshold
-        self.passes = self.frames = self.left_out = 0
+        self.passes = self.frames = self.left_out = 0  # of groups that have kept frames, in a layer; and these
 
     def around(self, layer: int, group: Any, attention: AttentionFunction) -> AttentionFunction:
-        """An attention function without the kept frames that are left out."""
-
         def gated(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = (x.unflatten(1, (group.frames, -1)) for x in (k, v))
             return attention(q, *self.context(q, k, v, group.kept_frames))
@@ -93,11 +87,8 @@ class SinkGate:
         return k.flatten(1, 2), v.flatten(1, 2)
 
     def anomalous(self, q: Tensor, k: Tensor, kept_frames: int) -> Tensor:
-        """For every kept frame whether it is left out, `[kept_frames]`; arguments as for `context`.
-
-        The mean query of a head scores a frame by its mean product with the frame's keys, and so it scores all other
-        frames together. A frame is left out where more heads than the threshold's share prefer it to the others.
-        """
+        """For every kept frame, `[kept_frames]`, whether more heads than the threshold's share prefer it to all frames
+        that are not kept: by the mean product of queries and keys. Arguments as for `context`."""
         query = q.mean(dim=1, dtype=torch.float32)
         means = k.mean(dim=2, dtype=torch.float32)  # products are linear in the keys
         scores = torch.einsum("hd,hnd->hn", query, means)
@@ -106,7 +97,6 @@ class SinkGate:
         return shares > self.threshold
 
     def report(self) -> str:
-        """One line for a report."""
         return (
             f"sink gate {self.threshold:g}: left out {self.left_out:,} of {self.frames:,} kept frames "
             f"in {self.passes:,} passes of layers"
@@ -124,14 +114,13 @@ def jittered_bases(strength: float, layers: int, heads: int) -> Tensor:
 
 
 def jitter_report(strength: float, bases: Tensor) -> str:
-    """One line for a report."""
     low, high = float(bases.min()), float(bases.max())
     return f"rope jitter {strength:g}: rotary bases from {low:,.0f} to {high:,.0f} in place of {THETA:,.0f}"
 
 
 class JitteredRotary(RotaryEmbedding):
-    """A `RotaryEmbedding` for tensors `[heads, frames, s, d]` of some heads of one layer, each with its own base of the
-    temporal angles: `bases [heads]` float64, or `[]` for those of a single head."""
+    """A `RotaryEmbedding` for `[heads, frames, s, d]`, each head with its own base of the temporal angles: `bases
+    [heads]` float64, or `[]` for a single head."""
 
     def __init__(self, bases: Tensor, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
         super().__init__(head_dim, rows, columns, device)
@@ -185,58 +174,40 @@ def query_means(q: Tensor) -> Tensor:
 
 
 class QueryScore:
-    """TriAttention's score (repository WeianMao/triattention): how much a head's usual queries, whose statistics the
-    head profiler measures, will attend to a token of a merge.
+    """TriAttention's score (repository WeianMao/triattention): how much a head's usual queries will attend to a token.
 
     Args:
+        shape: a `CacheShape` whose policy has query statistics.
         heads: per layer, which heads have episodic memory.
-        distances: latent frames from the merged entry to later queries, for contexts with re-encoded positions; empty
-            where they grow with the video.
-        jitter: strength of the rotary jitter.
     """
 
-    def __init__(
-        self,
-        queries: QueryStatistics,
-        heads: Sequence[Tensor],
-        distances: tuple[int, ...],
-        head_dim: int,
-        jitter: float,
-    ):
-        self.queries, self.heads, self.distances = queries, heads, distances
-        self.temporal_dim = axis_dims(head_dim)[0]
-        self.bases = jittered_bases(jitter, *queries.mean.shape[:2]) if jitter else None
-        self.merges = 0
-
-    @classmethod
-    def of(cls, shape: Any, heads: Sequence[Tensor]) -> QueryScore:
-        """The score of a `CacheShape` whose policy has query statistics."""
+    def __init__(self, shape: Any, heads: Sequence[Tensor]):
         policy, memory = shape.policy, shape.policy.memory
-        pairs = policy.queries.mean.shape[-1]
+        self.queries, self.heads, self.merges = policy.queries, heads, 0
+        layers, all_heads, pairs = self.queries.mean.shape
         if pairs != shape.head_dim // 2:
             raise HeadForcingError(
                 f"the profile's query statistics are for heads {2 * pairs} wide, this model's are {shape.head_dim} "
                 "wide; measure a profile of this model"
             )
-        distances: tuple[int, ...] = ()
+        self.temporal_dim = axis_dims(shape.head_dim)[0]
+        jitter = policy.guards.rope_jitter
+        self.bases = jittered_bases(jitter, layers, all_heads) if jitter else None
+        # latent frames from the merged entry to later queries; empty where they grow with the video
+        self.distances: tuple[int, ...] = ()
         if policy.rope == "contiguous":
             pinned = policy.episodic.pin_first and memory.episodic_frames > 2  # the summary is the second entry then
             first = memory.episodic_frames + (memory.recent_frames or 0) - pinned
-            distances = tuple(range(first, first + shape.frames_per_block))
-        return cls(policy.queries, heads, distances, shape.head_dim, policy.guards.rope_jitter)
+            self.distances = tuple(range(first, first + shape.frames_per_block))
 
     def begin_merge(self, frame: int, source: int) -> tuple[int, ...]:
-        """The distances over which the tokens of a merge are scored, that makes room for the candidate `frame`;
-        `source` is the first frame of the merged entry."""
+        """The distances for the tokens of a merge that makes room for `frame`; `source` is the merged entry's first."""
         self.merges += 1
         return self.distances or tuple(frame - source + offset for offset in FUTURE_OFFSETS)
 
     def __call__(self, layer: int, keys: Tensor, distances: tuple[int, ...]) -> Tensor:
-        """The score of every token, `[tokens]`, of keys `[heads, tokens, d]` without temporal rotation.
-
-        A head's score is the mean over the distances of `sum_f |Eq_f| |k_f| cos(w_f distance + phase)` plus
-        `sum_f (E|q_f| - |Eq_f|) |k_f|`, normalised over the tokens; all heads count the same.
-        """
+        """The score of every token, `[tokens]`, of keys `[heads, tokens, d]` without temporal rotation: the heads' mean
+        of `mean_distances sum_f |Eq_f| |k_f| cos(w_f distance + phase) + sum_f (E|q_f| - |Eq_f|) |k_f|`, normalised."""
         heads, device = self.heads[layer], keys.device
         mean, size = (values[layer][heads.to(values.device)] for values in (self.queries.mean, self.queries.size))
         # the mean over the distances of the rotation by them; spatial pairs do not rotate
@@ -252,5 +223,4 @@ class QueryScore:
         return (scores / scores.std(dim=1, keepdim=True).clamp(min=1e-12)).mean(dim=0)
 
     def report(self) -> str:
-        """One line for a report."""
         return f"compression trigonometric: tokens of {self.merges} merges chosen by the profile's query statistics"

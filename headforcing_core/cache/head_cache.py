@@ -2,14 +2,12 @@
 
 Heads of one layer whose policies are equal form a group (`head_group.py`). A group's slots `[heads, slots, s, d]` hold,
 in order, `[episodic, summary first | sink | recent | current block]` without gaps, so the first `frames` slots are the
-context and no pass has to assemble it. The groups of a layer lie one after another, those with most frames first, so
-that one attention call can process all heads; and so do the layers, so that one launch can change all caches. A key is
-stored fully rotated, and the group records the temporal index of each slot; once per block, slots whose index in the
-context has changed are re-rotated by the index difference. The paper stores keys without temporal rotation instead and
-rotates every assembled context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so). Both give the same keys,
-because rotations compose: a key rotated to index `a` and then by `b - a` is the key rotated to `b`,
-`R(b - a) R(a) = R(b)`. Values and the spatial rotation never change. Slots lie in the order of their indices; an
-admitted frame therefore moves the slots after it, at most once per update interval.
+context and no pass has to assemble it. Groups of a layer, and layers, lie one after another, so that one attention call
+can process all heads of a layer, and one launch can change all caches.
+
+A key is stored fully rotated; once per block, slots whose index in the context has changed are re-rotated by the
+difference. The paper rotates every assembled context anew ("Head-wise RoPE Re-encoding"; `reference.py` does so), which
+gives the same keys, because rotations compose: `R(b - a) R(a) = R(b)`.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 
 import torch
@@ -98,25 +97,23 @@ class HeadCache(Cache):
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        score = None if group is None or policy.queries is None else QueryScore.of(shape, group.heads)
+        score = None if group is None or policy.queries is None else QueryScore(shape, group.heads)
         capacity = 0 if group is None else group.policy.episodic_frames
         self.memory = EpisodicMemory(capacity, policy.episodic, score, everywhere=everywhere)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         sinks = [group.policy.sink_frames for group in self.sink_groups]
-        self.scenes = Scenes(capacity, sinks) if policy.kept_scenes else None
+        self.scenes = Scenes(group, capacity, self.sink_groups, sinks) if policy.kept_scenes else None
 
     @property
     def bytes(self) -> int:
-        """Bytes held by all key and value buffers; constant over the whole video."""
         return sum(buffer.nbytes for buffer in self.flat)
 
     @property
     def occupied(self) -> int:
-        """Frame-slots in use by all heads together."""
         return sum(group.frames * sum(group.sizes) for group in self.groups)
 
     @property
-    def _frames_seen(self) -> int:
+    def frames_seen(self) -> int:
         return self.block * self.shape.frames_per_block
 
     # --- in a pass
@@ -130,7 +127,7 @@ class HeadCache(Cache):
 
     def begin_block(self) -> None:
         for group in self.groups:
-            group.begin_block(self._frames_seen, self.shape.frames_per_block)
+            group.begin_block(self.frames_seen, self.shape.frames_per_block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
@@ -186,12 +183,9 @@ class HeadCache(Cache):
     # --- between passes
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        """Close the block after its clean pass: update episodic memory, then drop frames that no role keeps.
-
-        Memory comes first, because the candidate is one of the frames that are dropped.
-        """
+        """Close the block: update episodic memory first, whose candidate is one of the frames that are then dropped."""
         if self.scenes is not None:
-            self.scenes.keep(self._frames_seen, self.shape.frames_per_block, self.memory_group, self.sink_groups)
+            self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
         event = None
         if (group := self.memory_group) is not None:
             fast = group.policy.recent_frames or 0
@@ -209,7 +203,7 @@ class HeadCache(Cache):
 
     def _keep_history(self) -> None:
         for group in self.groups:
-            group.keep(group.policy.history(self._frames_seen, self.origin, self.oldest))
+            group.keep(group.policy.history(self.frames_seen, self.origin, self.oldest))
 
     # --- prompt switches
 
@@ -217,8 +211,7 @@ class HeadCache(Cache):
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        """Drop history as the switch says, bring back the scene that it recalls, which has a number; a recache writes
-        `latest` again block by block, under the new prompt (METHOD.md, "Where one prompt follows another")."""
+        """Change the history as METHOD.md says, "Where one prompt follows another"; a recalled scene has a number."""
         self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()
@@ -236,18 +229,18 @@ class HeadCache(Cache):
         """Drop everything but the sinks and the last two frames; episodic memory is emptied, too."""
         if self.memory_group is not None:
             self.memory.forget(self.memory_group)
-        self.oldest = max(self.oldest, self._frames_seen - FLUSHED_TO_FRAMES)
+        self.oldest = max(self.oldest, self.frames_seen - FLUSHED_TO_FRAMES)
         self._keep_history()
 
     def re_anchor(self) -> None:
         """Drop the sinks; the next frames that are made become the new sinks."""
-        self.origin = self._frames_seen
+        self.origin = self.frames_seen
         self._keep_history()
 
     def rewind(self, blocks: int) -> None:
         """Drop the last blocks, so that they can be written again; episodic memory and earlier sinks stay."""
         self.block -= blocks
-        self.oldest = max(self.oldest, self._frames_seen)
+        self.oldest = max(self.oldest, self.frames_seen)
         self._keep_history()
 
     # --- scenes and pictures
@@ -255,11 +248,10 @@ class HeadCache(Cache):
     def begin_scene(self, switch: Switch) -> None:
         """Begin the scene of a new prompt with the next block, where frames of scenes are kept."""
         if self.scenes is not None:
-            self.scenes.begin(switch, self._frames_seen)
+            self.scenes.begin(switch, self.frames_seen)
 
     def bring_back(self, switch: Switch) -> None:
-        """Put the frames of a recalled scene, or of pictures, in place of the entries of episodic memory and the sinks;
-        see `Scenes.brought_back`."""
+        """Put the frames of `Scenes.brought_back` in place of the entries of episodic memory and the sinks."""
         back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
         if back is None:
             return
@@ -271,27 +263,27 @@ class HeadCache(Cache):
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for group, frames in zip(self.sink_groups, scene.first, strict=True):
-                group.put_sinks(frames, group.policy.recent(self._frames_seen, self.oldest))
+                group.put_sinks(frames, group.policy.recent(self.frames_seen, self.oldest))
 
     def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
         assert self.scenes is not None
-
-        @contextmanager
-        def alone(latents: Tensor) -> Iterator[None]:
-            put_back = [group.set_aside(len(latents)) for group in self.groups]
-            block, self.block = self.block, 0
-            try:
-                self.begin_block()
-                write_clean(latents)
-                yield
-            finally:
-                self.block = block
-                for restore in put_back:
-                    restore()
-
-        self.scenes.keep_pictures(pictures, alone, self.memory_group, self.sink_groups)
+        self.scenes.keep_pictures(pictures, partial(self.alone, write_clean))
         if not self.block:  # no switch comes before the first block
             self.bring_back(RESET)
+
+    @contextmanager
+    def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
+        """Hold latents as the current block with nothing else in its context."""
+        put_back = [group.set_aside(len(latents)) for group in self.groups]
+        block, self.block = self.block, 0
+        try:
+            self.begin_block()
+            write_clean(latents)
+            yield
+        finally:
+            self.block = block
+            for restore in put_back:
+                restore()
 
     # --- stored, and in reports
 

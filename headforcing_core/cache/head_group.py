@@ -30,7 +30,7 @@ class HeadGroup:
         heads, k, v, ropes: per layer, which heads these are, their slots `[heads, slots, s, head_dim]` and rotations.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
         flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
-            where heads have rotations of their own, which kernels do not know.
+            where heads have rotations of their own.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -64,7 +64,7 @@ class HeadGroup:
         return len(self.sources)
 
     def begin_block(self, first_frame: int, frames_per_block: int) -> None:
-        """Assign slots to the block's own frames, and re-rotate the history to its temporal indices for this block."""
+        """Assign slots to the block's own frames, and re-rotate the history to its indices for this block."""
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
@@ -118,10 +118,7 @@ class HeadGroup:
         return self.entries + sum(f < first - recent for (f,) in self.sources[self.entries : self.current.start])
 
     def keep(self, frames: Sequence[int]) -> None:
-        """Drop all frames but these. Episodic entries stay; a frame that is part of an entry is not kept twice.
-
-        A frame that a recall has made an entry is none of the others even when that entry is dropped.
-        """
+        """Drop all frames but these and episodic entries; a frame that is part of an entry is not kept twice."""
         slot_of = {sources[0]: slot for slot, sources in enumerate(self.sources) if slot >= self.entries}
         in_entries = {frame for sources in self.sources[: self.entries] for frame in sources}
         kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]

@@ -1,7 +1,7 @@
 """Episodic memory: which latent frames are admitted, merged and dropped (paper, "Hierarchical Memory System").
 
-This module makes the decisions; the caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys:
-for each memory head of every layer, the mean key over a frame's tokens, `[memory_heads, head_dim]` float32.
+The caches hold the tokens (`TokenStore`). Frames are compared by their pooled keys `[memory_heads, head_dim]` float32:
+for each memory head of every layer, the mean key over a frame's tokens.
 """
 
 from __future__ import annotations
@@ -66,10 +66,7 @@ def best_tokens(scores: Tensor, count: int) -> Tensor:
 
 
 class MemoryHeads:
-    """The memory heads of the model; in this class all of them have their keys in this process.
-
-    Processes that share the heads of a model replace it (`distributed/cache.py`) and take part in every call.
-    """
+    """The memory heads of the model, all in this process; `distributed/cache.py` has those of several processes."""
 
     def in_layer(self, layer: int, here: int) -> bool:
         """Whether a layer has memory heads, `here` of them in this process."""
@@ -95,8 +92,8 @@ class TokenStore(Protocol):
         """The pooled key of a frame that is about to leave fast memory, `[memory_heads, head_dim]` float32."""
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        """Replace entry `i` by the tokens of entries `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps
-        in each layer; returns its new pooled key."""
+        """Replace entry `i` by the tokens of `i` and `j` that `select(layer, keys [heads, 2s, head_dim])` keeps in each
+        layer; returns its pooled key."""
 
     def arrange_entries(self, order: list[int]) -> None:
         """Keep only these entries, in this order."""
@@ -133,8 +130,7 @@ class EpisodicMemory:
     def consider(
         self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: TokenStore
     ) -> MemoryEvent:
-        """Decide about one candidate after `block`, and apply the decision to `store`; `heads` are the memory heads of
-        each layer."""
+        """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads of each layer."""
         pooled = store.pooled_key(frame)
         pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
         compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
@@ -167,7 +163,7 @@ class EpisodicMemory:
         self._arrange(list(range(self.pictures, len(self.entries))), store)
 
     def replace(self, entries: list[MemoryEntry]) -> None:
-        """Take the store's new entries, see `scenes.FrameStore.put_entries`; none of them is a summary."""
+        """Take the store's new entries, none of which is a summary."""
         self.entries, self.has_summary = entries, False
 
     def forget(self, store: TokenStore) -> None:
@@ -179,8 +175,7 @@ class EpisodicMemory:
 
     @property
     def _first_free(self) -> int:
-        """Index of the summary and of the first entry that may be dropped: behind pictures, or 1 if the first entry is
-        pinned."""
+        """Index of the summary and of the first entry that may be dropped: behind pictures or a pinned entry."""
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
     def _merge(

@@ -1,7 +1,6 @@
 """The interface of every method: its options, the size of its cache, the cache itself, and the rollout loop.
 
-`cache.policy.CachePolicy` implements it for Head Forcing and its ablations, whose heads keep frames by role; the
-methods of other papers are in `methods/`, based on `methods.base.MethodPolicy`.
+`policy.CachePolicy` implements it for heads that keep frames by role, `methods.base.MethodPolicy` for other papers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction
 from ..model.wan import WanConfig
-from ..rollout.loop import Block, BlockCache, JointModel, StepCallback, VideoModel, rollout
+from ..rollout.loop import Block, StepCallback, VideoModel, rollout
 from ..rollout.rows import NoiseSource, Script
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
@@ -34,8 +33,8 @@ class RolloutInputs:
 
     Attributes:
         unfinished: `Block.unfinished` of the last given block.
-        reencode: decodes latents `[frames, channels, h, w]` from the beginning of a video and encodes the last video
-            frame as the first latent frame of a new one; needed where a video is made of several rollouts.
+        reencode: decodes latents `[frames, channels, h, w]` and encodes the last video frame as the first latent frame
+            of a new video; needed where a video is made of several rollouts.
     """
 
     script: Script
@@ -46,11 +45,6 @@ class RolloutInputs:
     unfinished: Sequence[Tensor] = ()
     reencode: Callable[[Tensor], Tensor] | None = None
     on_step: StepCallback = lambda block, step, latents: None
-
-
-def block_by_block(model: VideoModel, cache: BlockCache, video: RolloutInputs) -> Iterator[Block]:
-    """The rollout in which each block is denoised alone."""
-    return rollout(model, cache, video.script, video.noise, video.given, video.on_step, held=video.held)
 
 
 @dataclass(frozen=True)
@@ -114,11 +108,7 @@ class Overlap:
 
     @property
     def finished_frames(self) -> int:
-        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21.
-
-        The authors drop that video frame and all after it: 72 of 81 remain, and the next rollout continues from there.
-        They drop them at the end of a video, too; here the last rollout is kept whole.
-        """
+        """Latent frames of a rollout up to the one whose last video frame is encoded for the next rollout: 19 of 21."""
         return self.frames - self.overlap + 1
 
     def rollouts(self, blocks: int) -> int:
@@ -190,8 +180,8 @@ class Method:
         return {"method": type(self).__name__, **{name: option.value for name, option in options_of(self).items()}}
 
     def for_video(self, video: VideoFacts) -> Method:
-        """The settings for a video, with the fields that are no options; raises HeadForcingError for one that the
-        method cannot make. May be called again on the result, where the video has changed."""
+        """The settings for a video, or for a changed one, with the fields that are no options; raises HeadForcingError
+        for one that the method cannot make."""
         return self
 
     def shape(
@@ -213,9 +203,9 @@ class Method:
         """An empty cache of the given shape, for this method's `rollout`."""
         return self.cache_class(shape, dtype, device, attention)
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         """Yield the finished blocks of one video in order; by default each block is denoised alone."""
-        return block_by_block(model, cache, video)
+        return rollout(model, cache, video.script, video.noise, video.given, video.on_step, held=video.held)
 
     def passes(self, schedule: Schedule) -> Passes:
         """Division of a video by `rollout`."""
@@ -227,8 +217,8 @@ class Method:
         return timeline
 
     def own_switch(self, switch: Switch) -> Switch | None:
-        """The prompt switch that is applied to the cache where a user asks for `switch`; None where the cache
-        need not know of the prompt. Raises HeadForcingError if it is not possible."""
+        """The prompt switch for the cache where a user asks for `switch`; None where the cache need not know of the
+        prompt. Raises HeadForcingError if it is not possible."""
         raise NotImplementedError
 
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:

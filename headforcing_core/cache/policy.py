@@ -40,7 +40,7 @@ class CachePolicy(Method):
         rope: `contiguous` numbers the frames of every context from 0 (the paper's re-encoding); `absolute` keeps each
             frame's index in the video.
         scenes: what brings an earlier scene back: `off` only a tag, `auto` a prompt that returns to it, too. Frames of
-            scenes are kept from the beginning of the video, unless it is `off` and the story has no such tag.
+            scenes are kept, unless it is `off` and the story has no such tag.
         kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
         picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
         guards: settings of other papers against sink collapse, see `guards.py`.
@@ -116,8 +116,7 @@ class CachePolicy(Method):
         return replace(kept, queries=queries)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
-        """The policy for blocks of so many frames: where these are longer than the paper's, what is one of its blocks
-        is a whole one of these (METHOD.md, "Longer blocks")."""
+        """The policy for blocks of so many frames (METHOD.md, "Longer blocks")."""
 
         def whole(count: int) -> int:
             return -(-count // frames) * frames
@@ -152,10 +151,8 @@ class CachePolicy(Method):
     def with_memory(
         self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
     ) -> CachePolicy:
-        """The same policy with these values for memory heads; unchanged if it has no episodic memory.
-
-        A uniform policy keeps its numbers of frames, because its total size is what an ablation compares.
-        """
+        """The same policy with these values for memory heads, where it has episodic memory; a uniform one, whose total
+        size an ablation compares, keeps its numbers of frames."""
         if not self.memory.episodic_frames:
             return self
         memory = self.memory

@@ -1,13 +1,13 @@
 """The specification: the head-wise KV caches, one head at a time (paper, sections 3.3 and 3.4; METHOD.md).
 
-`ReferenceCache` keeps the keys of every frame of the video with their spatial rotation only, assembles each head's
-context anew in every pass and applies its temporal rotation then, as in the paper. It is slow and its memory grows with
-the video; tests compare `HeadCache` with it. Prompt switches, scenes and pictures are not the paper's.
+`ReferenceCache` keeps every frame's keys with their spatial rotation only, assembles each head's context anew in every
+pass and rotates it then, as in the paper. Tests compare `HeadCache` with it. Prompt switches, scenes and pictures are
+not the paper's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
-from ..timeline.switch import RESET, Switch
+from ..timeline.switch import Switch
 from .base import Cache, WriteClean
 from .guards import QueryScore
 from .head_cache import FLUSHED_TO_FRAMES, HeadCache
@@ -32,7 +32,9 @@ HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, key
 class ReferenceCache(Cache):
     """Drop-in replacement for `HeadCache` in rollouts; not with guards, which change `rope_of` and `context`."""
 
-    switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch  # the order of a `HeadCache`
+    # the order of a `HeadCache`
+    switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch
+    begin_scene, hold_pictures = HeadCache.begin_scene, HeadCache.hold_pictures
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape, self.policy = shape, shape.policy
@@ -47,12 +49,14 @@ class ReferenceCache(Cache):
             for layer in shape.roles
         ]
         self.remembers = any(map(len, self.memory_heads))
-        score = None if self.policy.queries is None else QueryScore.of(shape, self.memory_heads)
+        score = None if self.policy.queries is None else QueryScore(shape, self.memory_heads)
         self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
         self.origin = self.oldest = 0  # the first sink frame, and the oldest that may be a recent one
         self.sink_policies = [policy for policy in shape.policies if policy.sink_frames]
         sinks = [policy.sink_frames for policy in self.sink_policies]
-        self.scenes = Scenes(self.memory.capacity * self.remembers, sinks) if self.policy.kept_scenes else None
+        stores, entries = [self] * len(sinks), self.memory.capacity * self.remembers
+        keeps = self.policy.kept_scenes > 0
+        self.scenes = Scenes(self if entries else None, entries, stores, sinks) if keeps else None
         self.sinks: dict[RolePolicy, dict[int, KeptFrame]] = {}  # that came back, of every policy with sinks
         self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
 
@@ -113,8 +117,7 @@ class ReferenceCache(Cache):
         block, fast = self.block, self.policy.memory.recent_frames or 0
         frame = self.policy.episodic.candidate_frame(block, self.shape.frames_per_block, fast)
         if self.scenes is not None:
-            memory = self if self.scenes.entries else None
-            self.scenes.keep(self.frames_seen, self.shape.frames_per_block, memory, [self] * len(self.sink_policies))
+            self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
         self.close()
         if frame is None or frame < self.oldest or not self.remembers or self._is_entry(frame):
             return None
@@ -146,10 +149,6 @@ class ReferenceCache(Cache):
 
     # --- scenes and pictures
 
-    def begin_scene(self, switch: Switch) -> None:
-        if self.scenes is not None:
-            self.scenes.begin(switch, self.frames_seen)
-
     def bring_back(self, switch: Switch) -> None:
         back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
         if back is None:
@@ -168,23 +167,15 @@ class ReferenceCache(Cache):
                 recent = policy.recent(self.frames_seen, self.oldest)
                 self.sinks[policy] = {kept.frame: kept for kept in frames if kept.frame not in recent}
 
-    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
-        assert self.scenes is not None
-
-        @contextmanager
-        def alone(latents: Tensor) -> Iterator[None]:
-            aside = {name: vars(self)[name] for name in ("past", "entries", "sinks", "memory")}
-            self.past, self.entries = [[] for _ in self.past], [[] for _ in self.entries]
-            self.sinks, self.memory = {}, EpisodicMemory(0, self.policy.episodic)
-            self.begin_block()
-            write_clean(latents)
-            yield
-            vars(self).update(aside)
-
-        memory = self if self.scenes.entries else None
-        self.scenes.keep_pictures(pictures, alone, memory, [self] * len(self.sink_policies))
-        if not self.block:
-            self.bring_back(RESET)
+    @contextmanager
+    def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
+        aside = {name: vars(self)[name] for name in ("past", "entries", "sinks", "memory")}
+        self.past, self.entries = [[] for _ in self.past], [[] for _ in self.entries]
+        self.sinks, self.memory = {}, EpisodicMemory(0, self.policy.episodic)
+        self.begin_block()
+        write_clean(latents)
+        yield
+        vars(self).update(aside)
 
     def keep_frame(self, frame: int) -> KeptFrame:
         held = [current[frame - self.frames_seen] for current in self.current]

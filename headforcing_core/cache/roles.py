@@ -73,8 +73,7 @@ class EpisodicPolicy:
         update_interval: a candidate is considered once in this many blocks.
         admission: `novelty`, or `uniform`, which admits every candidate.
         eviction: `summary` merges redundant entries, `fifo` drops the oldest.
-        token_selection: tokens of a merge kept by similarity to the `prompt`, by the `trigonometric` score of
-            TriAttention (`guards.py`), or at `random`.
+        token_selection: tokens of a merge kept by likeness to the `prompt`, by `guards.QueryScore`, or at `random`.
         center_keys: subtract the mean of all compared keys before measuring novelty.
         pin_first: the first entry is never merged or dropped.
     """
@@ -98,7 +97,7 @@ class EpisodicPolicy:
 
     def candidate_frame(self, block: int, frames_per_block: int, fast_frames: int) -> int | None:
         """The frame to consider once `block` is committed: the first of the block that has just left fast memory; None
-        while no block has left, or when its number is not a multiple of `update_interval`."""
+        unless the block's number is a multiple of `update_interval`."""
         leaving = block - fast_frames // frames_per_block
         return None if leaving < 0 or leaving % self.update_interval else leaving * frames_per_block
 

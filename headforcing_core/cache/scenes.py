@@ -1,15 +1,14 @@
 """Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt recalls.
 
-A scene is what one prompt of the timeline makes. None of this is the paper's; METHOD.md, "A scene that comes back",
-specifies it. The caches hold the tokens (`FrameStore`), this module decides.
+METHOD.md, "A scene that comes back", specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Protocol, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ MAX_SCENES = 8  # scenes that can come back: those that were visited last
 
 @dataclass
 class KeptFrame:
-    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys rotated to the temporal
-    `index`, which is unused where keys are stored without temporal rotation."""
+    """A latent frame of a scene, in main memory: per layer `k, v [heads, s, head_dim]`, keys rotated to `index`."""
 
     frame: int
     index: int
@@ -65,9 +63,6 @@ class Recall:
         held = ", ".join(map(str, self.frames)) if self.frames else "none were kept"
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
 
 class FrameStore(Protocol):
     """Holds the keys and values of the heads of one policy."""
@@ -80,8 +75,9 @@ class Scenes:
     """The scenes of one video so far.
 
     Args:
-        entries: how many frames of a scene come back into episodic memory; 0 without memory heads.
-        sinks: per store of sinks, how many frames it has.
+        memory: the store of memory heads; None without any.
+        entries: how many frames of a scene come back into it; 0 without memory heads.
+        anchors: stores of sinks; `sinks` has, for each, how many frames it has.
 
     Attributes:
         starts: per prompt, the first latent frame of the visit that it belongs to.
@@ -92,8 +88,10 @@ class Scenes:
         pictures: frames of the pictures that the prompt about to begin names, until they are in the caches.
     """
 
-    def __init__(self, entries: int, sinks: Sequence[int]) -> None:
-        self.entries, self.sinks = entries, sinks
+    def __init__(
+        self, memory: FrameStore | None, entries: int, anchors: Sequence[FrameStore], sinks: Sequence[int]
+    ) -> None:
+        self.memory, self.entries, self.anchors, self.sinks = memory, entries, anchors, sinks
         self.starts, self.numbers = [0], [1]
         self.kept = {1: self._new(0)}
         self.home = 1
@@ -103,17 +101,17 @@ class Scenes:
     def _new(self, start: int) -> KeptScene:
         return KeptScene(start, [[] for _ in self.sinks])
 
-    def keep(self, first: int, frames: int, memory: FrameStore | None, anchors: Sequence[FrameStore]) -> None:
+    def keep(self, first: int, frames: int) -> None:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's first frame."""
         for scene in self.kept.values():
-            for store, held, sinks in zip(anchors, scene.first, self.sinks, strict=True):
+            for store, held, sinks in zip(self.anchors, scene.first, self.sinks, strict=True):
                 wanted = range(max(first, scene.start), min(first + frames, scene.start + sinks))
                 held += map(store.keep_frame, wanted)
         scene = self.kept[self.numbers[-1]]
-        if memory is None or self.starts[-1] != scene.start:  # of a later visit nothing is kept
+        if self.memory is None or self.starts[-1] != scene.start:  # of a later visit nothing is kept
             return
         if (first - scene.start) // frames % scene.step == 0:
-            scene.spread.append(memory.keep_frame(first))
+            scene.spread.append(self.memory.keep_frame(first))
         if len(scene.spread) == 2 * self.entries:
             del scene.spread[1::2]
             scene.step *= 2
@@ -135,38 +133,28 @@ class Scenes:
         self.numbers.append(number)
 
     def keep_pictures(
-        self,
-        pictures: Sequence[Tensor],
-        alone: Callable[[Tensor], AbstractContextManager[None]],
-        memory: FrameStore | None,
-        anchors: Sequence[FrameStore],
+        self, pictures: Sequence[Tensor], alone: Callable[[Tensor], AbstractContextManager[None]]
     ) -> None:
         """Keep what heads hold of pictures, for the next `brought_back` (METHOD.md, "Pictures that a scene keeps").
 
-        Anchor heads divide their sinks evenly among the pictures, memory heads take the first frame of each. Their
-        frames have negative numbers, before the video's first.
-
         Args:
-            pictures: `[frames, channels, h, w]` each, at most a block.
+            pictures: `[frames, channels, h, w]` each, at most a block; their frames get negative numbers.
             alone: writes latents as a current block with nothing else in its context, while it is entered.
         """
         kept = self._new(-max(self.sinks, default=0))
         for number, latents in enumerate(pictures):
             with alone(latents):
-                for store, held, sinks in zip(anchors, kept.first, self.sinks, strict=True):
+                for store, held, sinks in zip(self.anchors, kept.first, self.sinks, strict=True):
                     share = max(1, sinks // len(pictures))
                     for frame in range(min(share, len(latents), sinks - len(held))):
                         held.append(replace(store.keep_frame(frame), frame=kept.start + len(held)))
-                if memory is not None and number < self.entries - FREE_ENTRIES:
-                    kept.spread.append(replace(memory.keep_frame(0), frame=number - len(pictures)))
+                if self.memory is not None and number < self.entries - FREE_ENTRIES:
+                    kept.spread.append(replace(self.memory.keep_frame(0), frame=number - len(pictures)))
         self.pictures = kept
 
     def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
-        """The frames that are the sinks from `block` on, and the entries of memory in place of all others.
-
-        Without entries memory keeps its own, but for pictures. None: nothing changes. In a new scene the sinks are
-        again those that they were before a recall or a picture.
-        """
+        """The frames that are the sinks from `block` on, and the entries of memory in place of all others; without
+        entries memory keeps its own, but for pictures. None: nothing changes."""
         pictures, self.pictures = self.pictures, None
         if switch.continues and pictures is None:
             return None
@@ -205,11 +193,8 @@ def check_recalls(timeline: Timeline) -> None:
 
 
 def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
-    """A feature of every scene, normalised: the mean of its prompt's embedding over the rows that are not zero, or
-    `by_words` of the words of its prompt.
-
-    Of a prompt with a text in `Script.alike`, the embedding of that text is taken.
-    """
+    """A feature of every scene, normalised: of the words of its prompt, or the mean over the rows that are not zero of
+    its embedding, or of that of its text in `Script.alike`."""
     ends = [*scene_starts(script.rows)[1:], len(script)]
     prompts = [script.rows[end - 1].prompt for end in ends]  # a scene's last block has no blend
     if by_words and script.alike:
@@ -238,8 +223,7 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
 
 
 def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
-    """By block, the number of the scene, from 1, that its switch brings back: the one it names, or the most alike of
-    those that are kept, the earliest on a tie."""
+    """By block, the number of the scene, from 1, that its switch names, or the first of the most alike kept ones."""
     switches = {block: row.switch for block, row in enumerate(script.rows) if row.switch is not None}
     features = scene_features(script) if any(switch.recall == 0 for switch in switches.values()) else []
     numbers: dict[int, tuple[int, ...]] = {}
@@ -256,8 +240,7 @@ def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
 def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> Script:
     """The script with the number of a scene in every switch that brings one back; `recalled` as `Method.recalled`.
 
-    The rows depend on where the scenes before them begin, too: a number alone could mean other scenes. So do later
-    scenes, before which the sinks may change, and all scenes after one with pictures.
+    These rows, and those of scenes after them or after pictures, also depend on where the scenes before them begin.
     """
     rows = list(script.rows)
     first = min((*recalled, *(block for block, row in enumerate(rows) if row.pictures)), default=len(rows))

@@ -110,11 +110,9 @@ class CacheShape(Shape):
 
     @cached_property
     def policies(self) -> list[RolePolicy]:
-        """The different policies of the heads, that with most frames first.
+        """The different policies of the heads, that with most frames first."""
 
-        The order must not depend on the length of the video, because saved states refer to groups by number.
-        """
-
+        # must not depend on the length of the video, because saved states refer to groups by number
         def order(policy: RolePolicy) -> tuple[Any, ...]:
             recent = policy.recent_frames
             held = policy.sink_frames + (recent or 0) + policy.episodic_frames

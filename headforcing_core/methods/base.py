@@ -25,7 +25,7 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
-from ..rollout.loop import BlockCache, JointModel
+from ..rollout.loop import VideoModel
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 
@@ -275,7 +275,7 @@ def check_beginning(video: VideoFacts) -> None:
 class WrappedModel:
     """A model for `rollout.loop.rollout` that does what another one does; subclasses change a part of it."""
 
-    def __init__(self, model: JointModel):
+    def __init__(self, model: VideoModel):
         self.model = model
 
     @property
@@ -289,11 +289,8 @@ class WrappedModel:
     def use_prompt(self, embedding: Tensor) -> None:
         self.model.use_prompt(embedding)
 
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
         return self.model.denoise(latents, sigma, cache)
-
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
-        return self.model.denoise_jointly(latents, sigmas, cache)
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         self.model.write_clean(latents, cache)

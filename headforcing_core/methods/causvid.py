@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from ..cache.policy import CachePolicy, RolePolicy
 from ..cache.shape import CacheShape
 from ..devices import upload
 from ..model.attention import AttentionFunction
-from ..rollout.loop import Block, BlockCache, JointModel, rollout
+from ..rollout.loop import Block, VideoModel, rollout
 from ..rollout.schedule import Schedule
 from .base import MethodPolicy, MethodShape, WrappedModel, check_beginning
 
@@ -43,7 +43,7 @@ class WholeTimesteps(WrappedModel):
     not round warped steps.
     """
 
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
         rounded = round(1000 * sigma) / 1000
         clean = self.model.denoise(latents, rounded, cache)
         return latents + (clean - latents) * (sigma / rounded)  # the predicted flow times the exact sigma
@@ -83,7 +83,7 @@ class CausVid(MethodPolicy):
         sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
         return RolloutCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)
 
-    def rollout(self, model: JointModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
+    def rollout(self, model: VideoModel, cache: HeadCache, video: RolloutInputs) -> Iterator[OverlapBlock]:
         """Yield the finished blocks of one video, numbered over all rollouts; overlaps are not yielded again.
 
         The cache is for one rollout, with `POLICY`; it is emptied for each. Between two rollouts `video.reencode` gets

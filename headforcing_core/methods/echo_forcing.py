@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.method import RolloutInputs, VideoFacts, block_by_block
+from ..cache.method import RolloutInputs, VideoFacts
 from ..cache.options import NO_OPTION
 from ..cache.scenes import Recall
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.rope import by_head
-from ..rollout.loop import Block, JointModel
+from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
 from .base import MethodCache, MethodPolicy, MethodShape, played
@@ -90,10 +90,10 @@ class EchoForcing(MethodPolicy):
         recalls = [block for block, switch in enumerate(switches) if switch is not None and switch.recall is not None]
         return {block: (scenes[block][1].source + 1, scenes[block][1].jump) for block in recalls}
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
         # asked at every switch, because the rows of later blocks may be replaced while the video is made
         cache.scenes = lambda: plan_scenes(video.script, self.compares_words)
-        return block_by_block(model, cache, video)
+        return super().rollout(model, cache, video)
 
 
 class EchoForcingCache(MethodCache, of=EchoForcing):

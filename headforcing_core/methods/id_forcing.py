@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from ..cache.base import WriteClean
-from ..cache.method import RolloutInputs, block_by_block
+from ..cache.method import RolloutInputs
 from ..errors import HeadForcingError
-from ..rollout.loop import Block, JointModel
+from ..rollout.loop import Block, VideoModel
 from .base import MethodCache, MethodPolicy, MethodShape, WrappedModel
 
 
@@ -59,20 +59,16 @@ class IdForcing(MethodPolicy):
                 f"got {self.native_window}"
             )
 
-    def rollout(self, model: JointModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
-        return block_by_block(MakesEntries(model), cache, video)
+    def rollout(self, model: VideoModel, cache: Any, video: RolloutInputs) -> Iterator[Block]:
+        return super().rollout(MakesEntries(model), cache, video)
 
 
 class MakesEntries(WrappedModel):
     """Has the cache make the entries that a block attends to before its first pass."""
 
-    def denoise(self, latents: Tensor, sigma: float, cache: Any) -> Tensor:
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: Any) -> Tensor:
         cache.read_window(partial(self.model.write_clean, cache=cache))
         return self.model.denoise(latents, sigma, cache)
-
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: Any) -> Tensor:
-        cache.read_window(partial(self.model.write_clean, cache=cache))
-        return self.model.denoise_jointly(latents, sigmas, cache)
 
     def write_clean(self, latents: Tensor, cache: Any) -> None:
         cache.read_alone(partial(self.model.write_clean, cache=cache))

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache.method import Passes, RolloutInputs, VideoFacts
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..rollout.loop import Block, JointModel
+from ..rollout.loop import Block, VideoModel
 from ..rollout.schedule import Schedule
 from .base import MethodCache, MethodPolicy, MethodShape, check_beginning
 
@@ -55,7 +55,7 @@ class RollingForcing(MethodPolicy):
             )
         return self
 
-    def rollout(self, model: JointModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
+    def rollout(self, model: VideoModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
         """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
 
         A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
@@ -95,7 +95,7 @@ class RollingForcing(MethodPolicy):
 
 
 def _take_step(
-    model: JointModel, cache: RollingCache, video: RolloutInputs, window: Sequence[Tensor], inside: range, number: int
+    model: VideoModel, cache: RollingCache, video: RolloutInputs, window: Sequence[Tensor], inside: range, number: int
 ) -> tuple[Tensor, list[Tensor]]:
     """Denoise window `number` by one step; returns the first block's clean latents and the unfinished blocks."""
     rows = video.script.rows
@@ -103,7 +103,7 @@ def _take_step(
     sigmas = torch.tensor([levels[step] for step in steps], dtype=torch.float64)
     cache.begin(inside)
     frames = len(window[0])
-    joint = model.denoise_jointly(torch.cat(tuple(window)), sigmas.repeat_interleave(frames), cache)
+    joint = model.denoise(torch.cat(tuple(window)), sigmas.repeat_interleave(frames), cache)
     unfinished = []
     for block, step, clean in zip(inside, steps, joint.split(frames), strict=True):
         video.on_step(block, step + 1, clean)

@@ -1,7 +1,4 @@
-"""Replay a recorded case: given weights, noise and prompts, which latents come out?
-
-A case is a folder with `config.json`, weights and a safetensors file of inputs; `tests/golden/README.md` describes it.
-"""
+"""Replay of recorded cases, folders that `tests/golden/README.md` describes."""
 
 from __future__ import annotations
 
@@ -119,13 +116,12 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Everything a run depends on but the weights.
+    """Everything a run depends on but the weights; `held` and `reencode` are as in `RolloutInputs`.
 
     Attributes:
         embeds: the text embeddings of all prompts.
         prompts: per block, start blocks included, the number of its embedding.
         given: start latents `[frames, channels, h, w]`; None for none.
-        held, reencode: as in `RolloutInputs`.
     """
 
     schedule: Schedule

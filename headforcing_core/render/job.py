@@ -32,7 +32,7 @@ _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stor
 
 @dataclass(frozen=True)
 class RenderJob:
-    """One video of a plan, ready to be made by any `JointModel`.
+    """One video of a plan, ready to be made by any `VideoModel`.
 
     Attributes:
         embeds: the text embeddings of `Timeline.texts`, by text.

@@ -22,7 +22,7 @@ from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.attention_backends import GroupedAttention, LayerAttention
 from ..names import versions
-from ..rollout.loop import Block, JointModel
+from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..video.queue_thread import QueueThread
@@ -88,7 +88,7 @@ class Render:
         finished: number of blocks so far, start blocks included.
     """
 
-    def __init__(self, job: RenderJob, model: JointModel, place: Place, run: Run, listeners: Sequence[Listener] = ()):
+    def __init__(self, job: RenderJob, model: VideoModel, place: Place, run: Run, listeners: Sequence[Listener] = ()):
         self.job, self.model, self.place, self.run, self.listeners = job, model, place, run, listeners
         self.script, self.finished = job.script, 0
         self._finite: dict[int, list[Tensor]] = {}  # per block under way, whether each step's prediction is finite
@@ -183,7 +183,7 @@ class Render:
 
 
 def make_video(
-    job: RenderJob, model: JointModel, place: Place = HERE, listeners: Sequence[Listener] = ()
+    job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> RenderResult:
     """Make the video. The listeners get each block before the next one is begun; a thread stores it meanwhile."""
     begun = time.perf_counter()
@@ -196,7 +196,7 @@ def make_video(
         return _result(render, time.perf_counter() - begun)
 
 
-def make_blocks(job: RenderJob, model: JointModel, place: Place = HERE) -> Iterator[Block]:
+def make_blocks(job: RenderJob, model: VideoModel, place: Place = HERE) -> Iterator[Block]:
     """Yield all blocks of the video, start blocks included, as they are finished."""
     with begin_render(job, model, place) as render:
         yield from render.blocks()
@@ -204,7 +204,7 @@ def make_blocks(job: RenderJob, model: JointModel, place: Place = HERE) -> Itera
 
 @contextmanager
 def begin_render(
-    job: RenderJob, model: JointModel, place: Place = HERE, listeners: Sequence[Listener] = ()
+    job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
     if job.pictures:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +72,7 @@ class RenderResult:
             "latents": None if self.latents_file is None else str(self.latents_file),
             "video_frames": None if self.video is None else self.video.video_frames,
             "memory_events": [event.to_dict() for event in self.events],
-            "recalls": [recall.to_dict() for recall in self.recalls],
+            "recalls": [asdict(recall) for recall in self.recalls],
             "cache_bytes": self.cache_bytes,
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),

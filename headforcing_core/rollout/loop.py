@@ -1,8 +1,4 @@
-"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md).
-
-`make_block` is the paper's algorithm; `rollout` calls it for row after row of a script, and handles prompt switches and
-blocks that are there already.
-"""
+"""The block loop: a video is generated one block of latent frames at a time (paper, "Preliminary"; METHOD.md)."""
 
 from __future__ import annotations
 
@@ -32,15 +28,14 @@ def make_block(
     on_step: StepCallback = lambda block, step, latents: None,
     held: Tensor | None = None,
 ) -> tuple[Tensor, MemoryEvent | None]:
-    """Make one block from noise: denoise over the row's noise levels, clean pass, commit (METHOD.md, "One block").
+    """Make block number `block`: denoise over the row's noise levels, clean pass, commit (METHOD.md, "One block").
 
     Args:
-        block: its number in the video, from 0; seeds the noise together with the row's seed.
         on_step: as for `rollout`.
         held: with UniPC, first frames of the block that are given, clean, `[frames, channels, h, w]`.
 
     Returns:
-        the block's clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
+        the clean latents `[frames, channels, h, w]`, and the decision of episodic memory, None for none.
     """
     cache.begin_block()
     on_step(block, 0, None)
@@ -69,16 +64,13 @@ def rollout(
     part: range | None = None,
     held: Tensor | None = None,
 ) -> Iterator[Block]:
-    """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
-
-    Rows may be replaced between two blocks: that of a block is read when it begins.
+    """Yield the finished blocks of one video. A block's row is read when the caller asks for the block.
 
     Args:
-        given: the first blocks of the part where they are there already, `[frames, channels, h, w]` each: start
-            frames and what an earlier render has finished. They are yielded unchanged; those that the cache does not
-            hold yet are written to it. Each is moved to the cache's device when it is read.
+        given: the first blocks of the part that are there already, `[frames, channels, h, w]` each. They are yielded
+            unchanged, moved to the cache's device when they are read, and written to a cache that lacks them.
         on_step: called as `(block, step, predicted clean latents)` after each step, and with step 0 and None before the
-            first; an exception raised by it stops the rollout within one model call.
+            first; its exceptions stop the rollout within one model call.
         part: the blocks of the video that this rollout makes, with an empty cache; None: all of them.
         held: given first frames of the first block, as for `make_block`; fewer than a block.
     """
@@ -167,9 +159,8 @@ class Block:
     """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`.
 
     Attributes:
-        event: the decision of episodic memory after it; None for none.
-        unfinished: where a method denoises several blocks together, the partly denoised latents of the following
-            blocks, oldest first, each shaped like `latents`.
+        event: the decision of episodic memory after it.
+        unfinished: where a method denoises several blocks together, those of the following blocks, oldest first.
     """
 
     index: int
@@ -194,7 +185,7 @@ class BlockCache(KeyValueCache, Protocol):
 
 
 class VideoModel(Protocol):
-    """A model that denoises one block given a cache.
+    """A model that denoises blocks given a cache.
 
     Attributes:
         backbone: the network, for reports on its weights; None where it is not known.
@@ -209,25 +200,18 @@ class VideoModel(Protocol):
     def use_prompt(self, embedding: Tensor) -> None:
         """Make the prompt with this text embedding `[tokens, text_dim]` the active one, between two blocks."""
 
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        """Predict the clean latents, same shape, from latents at noise level `sigma`."""
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        """Predict the clean latents, same shape, from latents at a noise level, or at one per frame, `[frames]`."""
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         """The clean pass: run at timestep 0, only to write keys and values to the cache."""
-
-
-class JointModel(VideoModel, Protocol):
-    """A model that also denoises several blocks in one call, frames at different noise levels."""
-
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
-        """Predict the clean latents, same shape, of `latents [frames, c, h, w]` at noise levels `sigmas [frames]`."""
 
 
 # ----------------------------------------------------------------- the model of the loop
 
 
 class WanVideoModel:
-    """A Wan backbone as a `JointModel`; `forward` is `wan.forward_block` or does the same (`GraphedForward`)."""
+    """A Wan backbone as a `VideoModel`; `forward` is `wan.forward_block` or does the same (`GraphedForward`)."""
 
     def __init__(
         self,
@@ -244,30 +228,24 @@ class WanVideoModel:
         self.prompt = encode_prompt(self.backbone, embedding, self.dtype, self.device)
 
     @torch.no_grad()
-    def flow(self, latents: Tensor, sigma: float, cache: KeyValueCache, write_only: bool = False) -> Tensor | None:
-        """The backbone's raw prediction, noise minus clean latents, float32."""
-        timesteps = torch.full((len(latents),), 1000 * sigma, dtype=torch.float64)
+    def flow(
+        self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool = False
+    ) -> Tensor | None:
+        """The backbone's raw prediction, noise minus clean latents; None if `write_only`."""
+        timesteps = 1000 * sigma
+        if not isinstance(timesteps, Tensor):
+            timesteps = torch.full((len(latents),), timesteps, dtype=torch.float64)
         latents = latents.to(device=self.device, dtype=self.dtype)
-        flow = self.forward(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
-        return None if flow is None else flow.float()
+        return self.forward(self.backbone, latents, timesteps, self.prompt, cache, write_only=write_only)
 
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        return _clean(latents, sigma, self.flow(latents, sigma, cache))
-
-    @torch.no_grad()
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
-        x = latents.to(device=self.device, dtype=self.dtype)
-        flow = self.forward(self.backbone, x, 1000 * sigmas, self.prompt, cache)
-        return _clean(latents, sigmas[:, None, None, None], flow)
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        flow = self.flow(latents, sigma, cache)
+        assert flow is not None
+        # `x0 = x - sigma * v` in float64 where the device has it; mps has not
+        precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32
+        if isinstance(sigma, Tensor):
+            sigma = upload(sigma.to(precise), flow.device)[:, None, None, None]
+        return (latents.to(flow.device, precise) - sigma * flow.to(precise)).to(latents.dtype)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
         self.flow(latents, 0.0, cache, write_only=not cache.reads_queries)
-
-
-def _clean(x: Tensor, sigma: float | Tensor, flow: Tensor | None) -> Tensor:
-    """`x0 = x - sigma * v`, subtracted in float64 where the device has it, in the dtype of `x`."""
-    assert flow is not None
-    precise = torch.float64 if flow.device.type in ("cpu", "cuda") else torch.float32  # mps has no float64
-    if isinstance(sigma, Tensor):
-        sigma = upload(sigma.to(precise), flow.device)
-    return (x.to(flow.device, precise) - sigma * flow.to(precise)).to(x.dtype)

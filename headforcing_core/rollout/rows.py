@@ -1,7 +1,4 @@
-"""The rows of a video: one per block, with everything that the block adds to what came before it, and its noise.
-
-A live edit, a take, a resumed render and a longer one are comparisons of rows.
-"""
+"""The rows of a video: one per block, with everything that the block adds to what came before it, and its noise."""
 
 from __future__ import annotations
 
@@ -54,8 +51,7 @@ class BlockRow:
     pictures: tuple[str, ...] = ()
 
     def key(self, embedding: str, pictures: Sequence[str] = ()) -> str:
-        """The hash of the row, without what all rows of a video share; `embedding` is that of its text embedding, and
-        `pictures` those of its pictures."""
+        """The hash of the row, with those of its text embedding and pictures, and without what all rows share."""
         parts: list[object] = [embedding, list(self.sigmas), self.seed]
         if self.switch is not None and (self.switch.changes_cache or self.recall):
             parts += [self.switch.kind, self.switch.re_anchor, list(self.recall)]
@@ -89,9 +85,7 @@ class HasBegunError(HeadForcingError):
 
 
 class Script:
-    """The rows of one video and the embeddings of their prompts.
-
-    Rows that have begun stay; the others may be replaced between two blocks, while a rollout reads them.
+    """The rows of one video, of which those that have not begun may be replaced, and the embeddings of their prompts.
 
     Args:
         alike: by prompt, the text whose embedding tells which scenes are alike, see `timeline.likeness`; others stand
@@ -133,8 +127,7 @@ class Script:
         """The key of every block that is made: the setup's hash, chained with the rows' up to the block.
 
         Args:
-            ahead: how many of the next rows a block depends on, too, where blocks are denoised together; near the end
-                of the video it depends on how many there are.
+            ahead: how many of the next rows, or their absence, a block depends on, where blocks are denoised together.
             more: by block, the hash of something else that it depends on.
         """
         hashes: dict[str | Blend, str] = {}
@@ -164,10 +157,7 @@ def first_difference(rows: Sequence[BlockRow], others: Sequence[BlockRow]) -> in
 
 
 class NoiseSource(Protocol):
-    """Noise as a pure function of its arguments, so that resuming or changing a later prompt gives the same noise.
-
-    `seed` is that of the block's row.
-    """
+    """Noise as a pure function of its arguments, so that a resumed video has the same; `seed` is of the block's row."""
 
     def initial(self, block: int, seed: int) -> Tensor:
         """The initial noise of block `block`, `[frames, channels, h, w]` float32."""

@@ -25,8 +25,8 @@ class Schedule:
         frames_per_block: latent frames that are denoised together.
         first_block_sigmas: other noise levels for the first block; None uses `sigmas`.
         solver: the name of what leads from one noise level to the next, `renoise` (`loop.make_block`) or `unipc`.
-        shot_prefix: stands before the prompt in the first block of a shot that follows a scene cut, and makes every
-            prompt without a tag a scene cut; empty for models that were not trained with one.
+        shot_prefix: stands before the prompt in the first block after a scene cut, and makes every prompt without a tag
+            a scene cut; empty for models that were not trained with one.
         latents: of the models that the schedule is for.
     """
 
@@ -62,8 +62,7 @@ class Schedule:
 
     @property
     def holds_image(self) -> bool:
-        """Whether an image can be the first latent frame of the first block, held at timestep 0 while the others are
-        denoised."""
+        """Whether an image can be the first latent frame, held at timestep 0 while the block's others are denoised."""
         return self.solver == "unipc" and self.frames_per_block > 1
 
     @property
@@ -88,10 +87,8 @@ class Schedule:
 
     @classmethod
     def unipc(cls, steps: int, frames_per_block: int = 8, shift: float = 5.0) -> Schedule:
-        """Levels of equal distance from 0.999 downwards, then shifted, in float32, for UniPC.
-
-        Four steps at shift 5 ask the model at the timesteps 999, 937, 833 and 624.
-        """
+        """Levels of equal distance from 0.999 downwards, shifted, in float32: four are the timesteps 999, 937, 833 and
+        624."""
         top = _float32(0.999)
         sigmas = tuple(_shift(1000 * top * (1 - step / steps), shift) for step in range(steps))
         return cls(sigmas, frames_per_block, solver="unipc")

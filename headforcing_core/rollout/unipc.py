@@ -20,15 +20,13 @@ def denoise(
 ) -> Tensor:
     """The clean latents of a block, from noise `x [frames, channels, h, w]` over all noise levels.
 
-    UniPC of order 2 with `B(h) = exp(h) - 1` ("bh2"), predicting clean latents, as LongLive 2.0 samples and was trained
-    (arXiv 2302.04867; LongLive 2.0, `causal_diffusion_inference.py`). It draws no noise. The last step has order 1 and
-    gives the last prediction itself.
+    UniPC of order 2 with `B(h) = exp(h) - 1` ("bh2"), predicting clean latents (arXiv 2302.04867; LongLive 2.0,
+    `causal_diffusion_inference.py`). The last step has order 1 and gives the last prediction itself.
 
     Args:
-        model: a `loop.JointModel`.
+        model: a `loop.VideoModel`.
         on_step: called as `(step, predicted clean latents)` after each step, from 1.
-        held: first frames of the block that are given, clean: they stay as they are, and the model is asked for them at
-            timestep 0.
+        held: first frames of the block that are given, clean, for which the model is asked at timestep 0.
     """
     # half the logarithm of the signal-to-noise ratio, with sigma the share of noise
     lam = [math.log1p(-sigma) - math.log(sigma) for sigma in sigmas]
@@ -55,15 +53,14 @@ def denoise(
 
 
 def _predict(model: Any, x: Tensor, sigma: float, cache: Any, held: int) -> Tensor:
-    """The clean latents that the model predicts from `x`, whose `held` first frames are clean: it is asked at the whole
-    timestep below `1000 sigma`, and the flow it predicts counts at sigma itself."""
+    """The clean latents predicted from `x`, whose `held` first frames are clean: the model is asked at the whole
+    timestep below `1000 sigma`, and its flow counts at sigma itself."""
     level = whole_timestep(sigma) / 1000
+    levels: float | Tensor = level
     if held:
         levels = torch.full((len(x),), level, dtype=torch.float64)
         levels[:held] = 0
-        x0 = model.denoise_jointly(x, levels, cache)
-    else:
-        x0 = model.denoise(x, level, cache)
+    x0 = model.denoise(x, levels, cache)
     x = x.to(x0.device)
     return x + (x0 - x) * (sigma / level)
 

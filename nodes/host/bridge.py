@@ -23,7 +23,6 @@ from ...headforcing_core.devices import upload
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
-from ...headforcing_core.rollout.loop import BlockCache
 from ...headforcing_core.rollout.schedule import Schedule
 from .loaded_model import KEY, uncompiled
 
@@ -85,16 +84,14 @@ class HostedModel:
     def use_prompt(self, embedding: Tensor) -> None:
         self._embedding = embedding  # encoded in the next forward pass, when ComfyUI has loaded the weights
 
-    def denoise(self, latents: Tensor, sigma: float, cache: BlockCache) -> Tensor:
-        return self._call(latents, _levels(latents, sigma), cache, write_only=False)
-
-    def denoise_jointly(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache) -> Tensor:
-        return self._call(latents, sigmas, cache, write_only=False)
+    def denoise(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache) -> Tensor:
+        return self._call(latents, sigma, cache, write_only=False)
 
     def write_clean(self, latents: Tensor, cache: KeyValueCache) -> None:
-        self._call(latents, _levels(latents, 0.0), cache, write_only=not cache.reads_queries)
+        self._call(latents, 0.0, cache, write_only=not cache.reads_queries)
 
-    def _call(self, latents: Tensor, sigmas: Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
+    def _call(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
+        sigmas = sigma if isinstance(sigma, Tensor) else torch.full((len(latents),), sigma, dtype=torch.float64)
         self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
         # behind MultiGPU CFG Split ComfyUI would run the model in threads of its own, outside inference mode; without
         # guidance there is nothing to split
@@ -123,11 +120,6 @@ class HostedModel:
         if self._sigmas.min() < highest:  # ComfyUI takes the highest level times the flow off every frame
             flow = flow.float() * upload((self._sigmas / highest).float(), flow.device)[:, None, None, None]
         return flow.transpose(0, 1)[None]
-
-
-def _levels(latents: Tensor, sigma: float) -> Tensor:
-    """The noise level of every frame."""
-    return torch.full((len(latents),), sigma, dtype=torch.float64)
 
 
 def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):

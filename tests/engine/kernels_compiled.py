@@ -53,16 +53,11 @@ def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
     yield "norm", lambda: modulate.norm_modulate(x, None, None, rows[:, 1], rows[:, 0], 1e-6)
     yield "residual_norm", lambda: modulate.norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
-    for name, weights in (("write", (data(DIM), data(DIM))), ("write_normed", None)):
-        tables = (*heads, rotations, angles(FRAME_TOKENS, 42))
-        yield name, lambda weights=weights, tables=tables: write.write_block(x, x, x, weights, 1e-6, k, v, *tables)
-    gamma = data(96)
-    yield (
-        "feature_frames",
-        lambda: feature_frames.feature_frames(
-            data(4, 480, 832, 96), data(2, 480, 832, 96), gamma, gamma, data(4, 480, 832, 96)
-        ),
-    )
+    tables, norms = (*heads, rotations, angles(FRAME_TOKENS, 42)), (data(DIM), data(DIM))
+    yield "write", lambda: write.write_block(x, x, x, norms, 1e-6, k, v, *tables)
+    yield "write_normed", lambda: write.write_block(x, x, x, None, 1e-6, k, v, *tables)
+    gamma, past, shown = data(96), data(2, 480, 832, 96), data(4, 480, 832, 96)
+    yield "feature_frames", lambda: feature_frames.feature_frames(shown, past, gamma, gamma, shown)
     yield "quantise", lambda: quantise.quantise(data(TOKENS, 8960))
     yield "quantise_gelu", lambda: quantise.quantise_gelu(data(TOKENS, 8960))
     yield "attend", lambda: attend.attend(q, k, v, *heads)

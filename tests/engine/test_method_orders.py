@@ -102,9 +102,8 @@ def test_a_render_in_another_order_stops_within_one_model_call_and_loses_no_fini
     backbone, tmp_path, made, at, kept
 ):
     job, model = video_of(made, backbone, runs=tmp_path)
-    reports, calls, flow, joint = [], [], model.flow, model.denoise_jointly
+    reports, calls, flow = [], [], model.flow
     model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)
-    model.denoise_jointly = lambda *args: calls.append(len(reports)) or joint(*args)
 
     class Cancel(Exception):
         pass

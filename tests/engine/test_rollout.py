@@ -6,7 +6,6 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.method import RolloutInputs
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.cache.roles import RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.causvid import CausVid
 from headforcing.headforcing_core.methods.registry import method_policy
@@ -26,7 +25,6 @@ from small_engine import (
     assert_same_contents,
     difference,
     embeds,
-    every_head,
     film,
     latents,
     make,
@@ -86,20 +84,18 @@ class CountingModel(WanVideoModel):
         return super().flow(*args, **options)
 
 
-def counting_rollout(model, blocks, switches=None, **options):
-    video, script = (
-        CountingModel(model, torch.float32),
-        script_of([0] * blocks, TWO_STEPS, embeds(model), switches=switches),
-    )
-    cache = new_cache(model, mixed(model), CachePolicy(), blocks)
+def counting_rollout(model, switches=None, **options):
+    video, script = CountingModel(model, torch.float32), script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
+    cache = new_cache(model, mixed(model), CachePolicy(), 6)
     return video, rollout(video, cache, script, SeededNoise((F, 16, HEIGHT, WIDTH)), **options)
 
 
-@pytest.mark.parametrize(("block", "step", "at", "calls"), [
-    (0, 0, 0, 0), (0, 1, 0, 1), (0, 2, 0, 2), (2, 1, 0, 7), (3, 0, 0, 9),
-    (4, 0, 0, 12), (4, 0, 1, 13), (4, 0, 2, 14),  # before both passes of a recache, and before the first step
+@pytest.mark.parametrize(("block", "step", "at", "start_blocks", "calls"), [
+    (0, 0, 0, 0, 0), (0, 1, 0, 0, 1), (0, 2, 0, 0, 2), (2, 1, 0, 0, 7), (3, 0, 0, 0, 9),
+    (4, 0, 0, 0, 12), (4, 0, 1, 0, 13), (4, 0, 2, 0, 14),  # before both passes of a recache, and before the first step
+    (2, 0, 0, 4, 2),  # between two start blocks
 ])  # fmt: skip
-def test_raising_from_on_step_stops_before_the_next_model_call(model, block, step, at, calls):
+def test_raising_from_on_step_stops_before_the_next_model_call(model, block, step, at, start_blocks, calls):
     seen = []
 
     def stop(at_block, at_step, clean):
@@ -108,22 +104,15 @@ def test_raising_from_on_step_stops_before_the_next_model_call(model, block, ste
         if seen.count((block, step)) > at:
             raise Stop
 
-    video, blocks = counting_rollout(model, 6, {4: Switch("recache")}, on_step=stop)
+    given = [torch.zeros(F, 16, HEIGHT, WIDTH)] * start_blocks
+    video, blocks = counting_rollout(model, {4: Switch("recache")}, on_step=stop, given=given)
     with pytest.raises(Stop):
         list(blocks)
     assert video.calls == calls  # two steps and a clean pass a block
 
 
-def test_a_start_video_can_be_stopped_between_its_blocks_and_no_block_is_made_that_is_not_taken(model):
-    def stop(block, step, clean):
-        if block == 2:
-            raise Stop
-
-    video, blocks = counting_rollout(model, 6, given=torch.zeros(12, 16, HEIGHT, WIDTH).split(F), on_step=stop)
-    with pytest.raises(Stop):
-        list(blocks)
-    assert video.calls == 2
-    video, blocks = counting_rollout(model, 6)
+def test_no_block_is_made_that_is_not_taken(model):
+    video, blocks = counting_rollout(model)
     assert video.calls == 0 and [next(blocks).index for _ in range(2)] == [0, 1] and video.calls == 6
     blocks.close()
     assert video.calls == 6 and list(blocks) == []
@@ -182,56 +171,19 @@ def tensor_bytes() -> int:
     return sum({x.untyped_storage().data_ptr(): x.untyped_storage().nbytes() for x in tensors}.values())
 
 
-def tiny(**sizes):
-    return wan(**sizes, head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
-
-
-def held_at(model, cache, blocks, places, size):
-    """The memory that is held after some blocks of a video: frame-slots, entries, and bytes of all tensors."""
+@pytest.mark.slow
+@pytest.mark.parametrize(("policy", "roles", "size", "blocks", "first"), [
+    (BUSY, [["local", "anchor", "memory"]], (2, 4), 400, 39),
+    # its chunks have one size here, and by block 98 64 tables of positions are kept
+    (method_policy("forcing_kv"), [["local", "memory"]] * 2, (4, 12), 200, 98),
+], ids=["head_forcing", "forcing_kv"])  # fmt: skip
+def test_a_long_video_stays_finite_and_holds_no_more_than_a_short_one(policy, roles, size, blocks, first):
+    model = wan(len(roles), len(roles[0]), head_dim=6, ffn_dim=8, freq_dim=8, text_dim=4, text_len=3)
+    cache = policy.make_cache(policy.shape(model.config, roles, *size, F, blocks * F), torch.float32, "cpu", sdpa)
     script = script_of([block // 50 % 2 for block in range(blocks)], Schedule((1.0,), F), embeds(model))
     held = []
     for block in rollout(WanVideoModel(model, torch.float32), cache, script, SeededNoise((F, 16, *size))):
         assert block.latents.isfinite().all()
-        if block.index in places:  # not the last one, which has no noise of a next one beside it
+        if block.index in (first, blocks - 2):  # the last one has no noise of a next one beside it
             held.append((cache.occupied, tensor_bytes()))
-    return held
-
-
-@pytest.mark.slow
-def test_1200_latent_frames_need_no_more_memory_than_120_and_stay_finite():
-    model, size = tiny(layers=1, heads=3), (2, 4)
-    cache = new_cache(model, [["local", "anchor", "memory"]], BUSY, 400, size=size)
-    first, last = held_at(model, cache, 400, (39, 398), size)
-    assert first == last and cache.shape.frame_slots == 4 + 7 + 11 and len(cache.memory.entries) == 5
-
-
-def test_what_forcing_kv_holds_does_not_grow():
-    """Its chunks have one size here. Their lists leave gaps in a CPU's memory, so that the process may look larger."""
-    model, policy, size = tiny(layers=2, heads=2), method_policy("forcing_kv"), (4, 12)
-    shape = policy.shape(model.config, [["local", "memory"]] * 2, *size, F, 200 * F)
-    cache = policy.make_cache(shape, torch.float32, "cpu", sdpa)
-    first, last = held_at(model, cache, 200, (98, 198), size)  # by the first, 64 tables of positions are kept
-    assert first == last
-
-
-@pytest.mark.slow
-def test_a_video_of_1200_frames_ends_as_it_would_have_without_a_position_limit():
-    """Contiguous contexts of a window without sink are the absolute ones shifted, also beyond index 1024."""
-    model, size = tiny(layers=1, heads=2), (2, 4)
-    absolute, contiguous = (
-        film(
-            model,
-            new_cache(
-                model,
-                every_head(model, "local"),
-                CachePolicy.uniform(RolePolicy(recent_frames=2), rope),
-                380,
-                size=size,
-            ),
-            380,
-            schedule=Schedule((1.0,), F),
-            size=size,
-        )
-        for rope in ("absolute", "contiguous")
-    )
-    assert difference(latents(absolute), latents(contiguous)) < 1e-4
+    assert held[0] == held[1]

@@ -6,9 +6,9 @@ from itertools import chain
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.cache.scenes import (
     MAX_SCENES,
+    Recall,
     Scenes,
     number_recalls,
     recalled_scenes,
@@ -26,7 +26,7 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, difference, film, latents, mixed, new_cache
+from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, difference, film, latents, make, mixed, new_cache
 
 BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 BLOCKS = 12
@@ -55,7 +55,7 @@ def held_in(model, switches, policy=BUSY, **options):
 
 def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
     cache, sinks, entries = held_in(model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()})
-    assert [recall.to_dict() for recall in cache.recalls] == [{"block": 8, "scene": 2, "frames": (9, 10, 11, 12, 15)}]
+    assert cache.recalls == [Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
     assert cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
     video, second = [0, 1, 2], [9, 10, 11]
     assert [sinks[block] for block in range(3, BLOCKS)] == [video] * 5 + [second] * 2 + [video] * 2
@@ -77,9 +77,9 @@ class Numbered:
 def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     kept = {}
     for blocks in (1, 4, 6, 11, 40, 300):
-        scenes = Scenes(5, ())
+        scenes = Scenes(Numbered(), 5, (), ())
         for block in range(blocks):
-            scenes.keep(3 * block, 3, Numbered(), ())
+            scenes.keep(3 * block, 3)
             assert len(scenes.kept[1].spread) < 10
         scenes.begin(Switch(), 3 * blocks)
         kept[blocks] = scenes.kept[1].spread
@@ -88,11 +88,11 @@ def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
     for blocks in (40, 300):
         gaps = [b - a for a, b in zip(kept[blocks], kept[blocks][1:], strict=False)]
         assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and kept[blocks][-1] > 0.7 * 3 * blocks
-    scenes = Scenes(5, ())  # of a later visit nothing is kept
+    scenes = Scenes(Numbered(), 5, (), ())  # of a later visit nothing is kept
     for block, switch in enumerate([None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]):
         if switch is not None:
             scenes.begin(switch, 3 * block)
-        scenes.keep(3 * block, 3, Numbered(), ())
+        scenes.keep(3 * block, 3)
     assert scenes.kept[1].spread == [0, 3, 6] and scenes.kept[2].spread == [9]
 
 
@@ -130,17 +130,9 @@ def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
 
 
 def test_a_picture_is_written_alone_and_changes_no_block_before_it(model):
+    two = {4: Switch(), 8: Switch()}
     plain, with_picture = (
-        latents(
-            film(
-                model,
-                new_cache(model, mixed(model), BUSY, BLOCKS),
-                BLOCKS,
-                switches={4: Switch(), 8: Switch()},
-                pictures=told,
-            )
-        )
-        for told in ({}, {8: shown()})
+        make(model, mixed(model), BUSY, BLOCKS, switches=two, pictures=told) for told in ({}, {8: shown()})
     )
     assert torch.equal(plain[:8], with_picture[:8]) and difference(plain[8], with_picture[8]) > 1e-3
     caches = [new_cache(model, mixed(model), BUSY, 2) for _ in range(2)]
@@ -155,8 +147,8 @@ def test_a_picture_is_written_alone_and_changes_no_block_before_it(model):
 # --------------------------------------------------------------------------------------------------- plans and keys
 
 
-def plan_of(tag: str, method: str = "head_forcing", text: str = STORY) -> RenderPlan:
-    timeline = parse_timeline(text.format(tag), 9.0)
+def plan_of(tag: str, method: str = "head_forcing", text: str = STORY, seconds=9.0) -> RenderPlan:
+    timeline = parse_timeline(text.format(tag), seconds)
     return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
 
 
@@ -212,13 +204,6 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
     assert recalled_scenes(script) == {10: (4,)}
 
 
-def test_the_most_alike_scene_is_found_without_the_words_that_prompts_share():
-    shared = "a wide static shot of "
-    plan = plan_of("[recall]", text="\n".join(line.replace("} ", "} " + shared) for line in STORY.splitlines()))
-    assert len(plan.alike) == 3 and len(plan.timeline.texts) == 6
-    assert plan.script(embeds_of(plan)).rows[8].switch.recall == 1
-
-
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
     text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
     plan = plan_of("[recall]", "echo_forcing", text)
@@ -247,6 +232,4 @@ def test_what_cannot_come_back_is_refused_before_anything_is_made():
             method_policy(name).own_switch(Switch(recall=1))
     text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
     with pytest.raises(HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"):
-        RenderPlan.make(
-            assets.TOY_CONFIG, PRESETS["head_forcing"], schedule("self_forcing"), parse_timeline(text, 33.0), 96, 64
-        )
+        plan_of("", text=text, seconds=33.0)

@@ -8,11 +8,26 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoPro
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
+from headforcing.headforcing_core.rollout.rows import BlockRow, SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from small_engine import BUSY, F, difference, embeds, every_head, film, latents, mixed, new_cache
+from small_engine import (
+    BUSY,
+    HEIGHT,
+    TWO_STEPS,
+    WIDTH,
+    F,
+    difference,
+    embeds,
+    every_head,
+    film,
+    latents,
+    make,
+    mixed,
+    new_cache,
+)
 
 EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 
@@ -25,10 +40,7 @@ def two_scenes(model, switch, blocks=9, at=5, cache=None, policy=BUSY, **options
 
 
 def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_ones_after_it(model):
-    plain, changed = (
-        latents(film(model, new_cache(model, mixed(model), BUSY, 9), 9, prompts=prompts))
-        for prompts in ([0] * 9, [0] * 5 + [1] * 4)
-    )
+    plain, changed = (make(model, mixed(model), BUSY, 9, prompts=told) for told in ([0] * 9, [0] * 5 + [1] * 4))
     made = [plain, *(latents(two_scenes(model, switch)) for switch in EVERY_SWITCH)]
     assert torch.equal(made[1], changed), "a plain reset is nothing but the other prompt"
     for i, one in enumerate(made):
@@ -61,55 +73,23 @@ def test_after_a_cut_the_anchors_are_the_new_scenes_first_frames(model):
     assert all(held[5][role] == plain[5][role] for role in ("local", "memory"))
 
 
-class Stop(Exception):
-    pass
-
-
-def stopped_before(model, policy, block, switch, roles=None):
-    """The cache that `block` of `two_scenes` is made with, and the blocks before it."""
-    cache, made = new_cache(model, roles or mixed(model), policy, 9), {}
-
-    def stop(b, step, clean):
-        if clean is not None:
-            made[b] = clean
-        if b == block and cache.groups[0].current.stop == cache.groups[0].frames and cache.block == block:
-            raise Stop
-
-    with pytest.raises(Stop):
-        two_scenes(model, switch, at=block, cache=cache, on_step=stop)
-    return cache, [made[b] for b in range(block)]
-
-
 @pytest.mark.parametrize(("policy", "blocks"), [
     (PRESETS["self_forcing"], 5), (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
 ], ids=["every frame is kept", "four frames, in two blocks, and the block before"])  # fmt: skip
 def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
     roles = every_head(model, "local")
-    cache, made = stopped_before(model, policy, 5, Switch("recache"), roles)
+    made = two_scenes(model, Switch("recache"), 6, cache=new_cache(model, roles, policy, 9))
     fresh, video = new_cache(model, roles, policy, 9), WanVideoModel(model, torch.float32)
     fresh.block = 5 - blocks
     fresh.oldest = fresh.block * F
     video.use_prompt(embeds(model)[1])
-    for latents_again in made[-blocks:]:
+    for block in made[5 - blocks : 5]:
         fresh.begin_block()
-        video.write_clean(latents_again, fresh)
+        video.write_clean(block.latents, fresh)
         fresh.close()
-    fresh.begin_block()
-    (ours,), (other,), slots = cache.groups, fresh.groups, cache.groups[0].current.start
-    assert ours.sources == other.sources
-    for one, again in zip((*ours.k, *ours.v), (*other.k, *other.v), strict=True):
-        assert torch.equal(one[:, :slots], again[:, :slots])
-
-
-def test_a_recache_changes_recent_frames_and_neither_earlier_anchors_nor_memory(model):
-    reset, _ = stopped_before(model, BUSY, 5, Switch())
-    recached, _ = stopped_before(model, BUSY, 5, Switch("recache"))
-    assert recached.memory.sources == reset.memory.sources != []
-    for a, b in zip(reset.groups, recached.groups, strict=True):
-        assert (a.sources, a.entries) == (b.sources, b.entries)
-        for slot, (frame, *_) in enumerate(a.sources[:-F]):  # the first layer does not depend on the text
-            same = [torch.equal(x[:, slot], y[:, slot]) for x, y in zip(a.v[1:], b.v[1:], strict=True) if len(x)]
-            assert same == [slot < a.entries or frame < 3] * len(same)
+    row = BlockRow("the new prompt", TWO_STEPS.sigmas, seed=3)
+    again, _ = make_block(video, fresh, row, SeededNoise((F, 16, HEIGHT, WIDTH)), block=5)
+    assert torch.equal(again, made[5].latents)
 
 
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):

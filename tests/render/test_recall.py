@@ -1,6 +1,5 @@
 """A render whose story brings scenes back: resumed, changed while it runs, and what its report says."""
 
-import time
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -9,14 +8,11 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.cache.scenes import Scenes
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
 from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.rollout import loop
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import Render, Told
 
@@ -156,26 +152,3 @@ def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path
     assert render.timeline.texts[3:] == ["red ball teal room", "yellow cross navy room", "red ball again"]
     assert list(render.plan.alike.values()) == render.timeline.texts[3:] and len(render.embeds) == 6
     assert not render_of(backbone, tmp_path, "").plan.alike
-
-
-@pytest.mark.slow
-def test_keeping_frames_of_scenes_takes_less_than_a_hundredth_of_a_block(monkeypatch, tmp_path, capsys):
-    """In a story whose scenes do not come back; processor time, 0.2 % where it was measured alone."""
-    spent = {"keep": 0.0, "block": 0.0}
-
-    def timed(name, function):
-        def run(*args, **options):
-            begun = time.process_time()
-            try:
-                return function(*args, **options)
-            finally:
-                spent[name] += time.process_time() - begun
-
-        return run
-
-    monkeypatch.setattr(Scenes, "keep", timed("keep", Scenes.keep))
-    monkeypatch.setattr(loop, "make_block", timed("block", loop.make_block))
-    story = "0:00 a red ball in the teal plain room\n0:04 a pink star in the navy checkerboard room"
-    arguments = ["--method", "head_forcing_scenes", "--prompts", story, "--seconds", 8, "--scale", 1, "--out", tmp_path]
-    assert main(["demo", *map(str, arguments)]) == 0
-    assert 0 < spent["keep"] < 0.01 * spent["block"], spent

@@ -9,24 +9,6 @@ from headforcing.headforcing_core.commands.cli import main
 from safetensors.torch import load_file, save_file
 
 
-@pytest.fixture
-def case(golden: Path, tmp_path: Path):
-    """A copy of a recorded case whose config a test may spoil, and what replaying it says."""
-    folder = tmp_path / "case"
-    shutil.copytree(golden / "head_forcing_tiny_d32", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config["weights"] = str(golden / "self_forcing_tiny_d32" / "model.safetensors")
-    config["run"] = config["runs"]["paper_defaults"]
-
-    def replay_spoiled(spoil, capsys) -> tuple[int, str]:
-        spoil(config, folder)
-        (folder / "config.json").write_text(json.dumps(config))
-        code = main(["replay", str(folder), "--run", "paper_defaults", "--out", str(tmp_path / "out.safetensors")])
-        return code, capsys.readouterr().err
-
-    return replay_spoiled
-
-
 def put(*path):
     """Set a value of the config, which stands last, or remove it where that is None."""
     *path, key, value = path
@@ -63,30 +45,30 @@ SPOILED = {
     "frames that are no number": (put(*RUN, "frames", "many"), "paper_defaults of the case cannot be used"),
     "no prompt for the first block": (put(*RUN, "prompt_schedule", [{"block": 3, "prompt": 0}]), "prompt"),
     "tensors that are garbage": (
-        lambda config, folder: (folder / "golden.safetensors").write_bytes(b"garbage"),
-        "golden.safetensors",
+        lambda config, folder: (folder / "golden.safetensors").write_bytes(b"garbage"), "golden.safetensors"
     ),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_a_spoiled_case_is_refused_in_one_sentence(what, case, capsys):
+def test_a_spoiled_case_is_refused_in_one_sentence(what, golden: Path, tmp_path: Path, capsys):
     spoil, expected = SPOILED[what]
-    code, error = case(spoil, capsys)
-    assert code == 2
+    folder = tmp_path / "case"
+    shutil.copytree(golden / "head_forcing_tiny_d32", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["weights"] = str(golden / "self_forcing_tiny_d32" / "model.safetensors")
+    spoil(config, folder)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["replay", str(folder), "--run", "paper_defaults", "--out", str(tmp_path / "out.safetensors")]) == 2
+    error = capsys.readouterr().err
     assert len(error.splitlines()) == 1 and expected in error
 
 
-WRONG = {
-    "a case that is not there": ("none", "full", "x", "config.json"),
-    "an unknown run": ("head_forcing_tiny_d32", "nope", "x", "no run 'nope'; it has paper_def"),
-    "an output below a file": ("self_forcing_tiny_d32", "window6", "file/x", "file"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_bad_arguments_are_refused_in_one_sentence(what, golden, tmp_path, capsys):
-    folder, run, out, expected = WRONG[what]
+@pytest.mark.parametrize(("folder", "run", "out", "expected"), [
+    ("none", "full", "x", "config.json"), ("head_forcing_tiny_d32", "nope", "x", "no run 'nope'; it has paper_def"),
+    ("self_forcing_tiny_d32", "window6", "file/x", "file"),
+])  # fmt: skip
+def test_bad_arguments_are_refused_in_one_sentence(folder, run, out, expected, golden, tmp_path, capsys):
     (tmp_path / "file").touch()
     assert main(["replay", str(golden / folder), "--run", run, "--out", str(tmp_path / out)]) == 2
     error = capsys.readouterr().err

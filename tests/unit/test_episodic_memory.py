@@ -28,22 +28,19 @@ def cosine(degrees: float) -> float:
     return math.cos(math.radians(degrees))
 
 
-def test_similarity_is_the_cosine_of_each_head_averaged_over_heads_and_may_leave_out_what_all_share():
-    found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
-    torch.testing.assert_close(found, torch.eye(2) + (1 - torch.eye(2)) * cosine(10) / 2)
-    common = torch.tensor([[100.0, 0.0]])
-    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
-    assert similarities(frames).min() > 0.9 and similarities(frames, center=True)[0, 1] < 0
-
-
-def test_similarities_hold_no_matrix_product_that_a_gpu_may_round_to_10_bits():
+def test_similarity_is_the_mean_cosine_of_heads_without_a_matrix_product_that_a_gpu_may_round_to_10_bits():
     class Watched(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             assert func.overloadpacket.__name__ not in ("mm", "bmm", "addmm", "baddbmm", "dot"), func
             return func(*args, **(kwargs or {}))
 
+    common = torch.tensor([[100.0, 0.0]])
+    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
     with Watched():
-        similarities([torch.randn(3, 8) for _ in range(4)], center=True)
+        found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
+        plain, centred = (similarities(frames, center) for center in (False, True))
+    torch.testing.assert_close(found, torch.eye(2) + (1 - torch.eye(2)) * cosine(10) / 2)
+    assert plain.min() > 0.9 and centred[0, 1] < 0, "what all frames share may be left out"
 
 
 @pytest.mark.parametrize(("degrees", "first", "pair"), [
@@ -112,18 +109,14 @@ def remember(degrees: list[float], policy: EpisodicPolicy, capacity=3, merged: f
 
 
 def test_a_candidate_is_compared_with_the_nearest_entry_and_admitted_below_the_threshold():
-    memory, events, _ = remember([0, 60, 64, 31], EpisodicPolicy(novelty_threshold=0.9), capacity=5)
-    assert [event.delta for event in events] == pytest.approx([-1, cosine(60), cosine(4), cosine(29)], abs=1e-6)
-    assert [event.admitted for event in events] == [True, True, False, True]
-    assert memory.sources == [[0], [3], [9]]
+    memory, events, store = remember([0, 60, 64, 31, 61], EpisodicPolicy(novelty_threshold=0.9))
+    assert [event.delta for event in events] == pytest.approx([-1, *map(cosine, (60, 4, 29, 1))], abs=1e-6)
+    assert [event.admitted for event in events] == [True, True, False, True, False]
+    assert memory.sources == [[0], [3], [9]] and events[-1].merged is None
+    assert store.calls == [("admit", 0), ("admit", 3), ("admit", 9)], "a rejected candidate merges nothing"
+    assert not remember([0, 60], EpisodicPolicy(events[1].delta))[1][1].admitted, "equal to the threshold"
     assert len(remember([0, 0, 0], EpisodicPolicy(-1.0, admission="uniform"), 5)[0].sources) == 3
     assert len(remember([0, 180, 90], EpisodicPolicy(-1.0), 5)[0].sources) == 1, "only an empty memory admits at -1"
-
-
-def test_a_similarity_equal_to_the_threshold_is_not_novel():
-    delta = remember([0, 60], EpisodicPolicy(2.0))[1][1].delta
-    assert not remember([0, 60], EpisodicPolicy(delta))[1][1].admitted
-    assert remember([0, 60], EpisodicPolicy(math.nextafter(delta, 2.0)))[1][1].admitted
 
 
 def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
@@ -166,9 +159,3 @@ def test_after_a_recall_no_entry_is_a_summary_and_the_closest_pair_is_merged():
     memory.replace([MemoryEntry([frame], unit(degrees)) for frame, degrees in ((30, 0), (33, 80), (36, 85))])
     event = memory.consider(13, 39, PROMPT, HEADS, OneKeyPerFrame({39: 170}, unit(180)))
     assert event.merged == [[33], [36]]
-
-
-def test_a_rejected_candidate_merges_nothing():
-    memory, events, store = remember([0, 60, 120, 61], EpisodicPolicy(0.9))
-    assert not events[-1].admitted and events[-1].merged is None
-    assert store.calls == [("admit", 0), ("admit", 3), ("admit", 6)]

@@ -1,5 +1,6 @@
 """Roles, policies and presets: what each keeps."""
 
+import itertools
 from collections import Counter
 from dataclasses import replace
 
@@ -30,19 +31,10 @@ def test_every_preset_makes_a_cache_as_large_as_it_announces(name, total_frames)
     assert cache.bytes == shape.bytes(torch.float16) == sum(x.nbytes for g in cache.groups for x in (*g.k, *g.v))
 
 
-def test_the_preset_table_holds_the_paper_its_ablations_and_the_baselines():
+def test_the_preset_table_holds_the_paper_and_the_baselines_at_its_sizes():
     paper = preset("head_forcing")
     assert (paper.local, paper.anchor, paper.memory) == (RolePolicy(0, 1), RolePolicy(3, 1), RolePolicy(0, 3, 5))
     assert (paper.rope, paper.episodic.novelty_threshold, paper.episodic.update_interval) == ("contiguous", 0.95, 3)
-    ablations = {
-        "no_rope_reencoding": {"rope": "absolute"},
-        "uniform_admission": {"episodic": EpisodicPolicy(admission="uniform")},
-        "fifo_eviction": {"episodic": EpisodicPolicy(eviction="fifo")},
-        "random_tokens": {"episodic": EpisodicPolicy(token_selection="random")},
-        "no_episodic_memory": {"memory": RolePolicy(recent_frames=8)},
-    }
-    for name, change in ablations.items():
-        assert preset(name) == replace(paper, **change), name
     for name, sinks, recent in (("self_forcing_window_21", 0, 18), ("self_forcing_sink", 1, 17)):
         assert preset(name) == CachePolicy.uniform(RolePolicy(sinks, recent), "absolute") and sinks + recent + 3 == 21
     assert preset("self_forcing").memory.recent_frames is None
@@ -51,25 +43,15 @@ def test_the_preset_table_holds_the_paper_its_ablations_and_the_baselines():
     assert need == {name for name in PRESETS if not name.startswith(("self_forcing", "uniform_memory"))}
 
 
-@pytest.mark.parametrize("sinks", [0, 1, 7])
-@pytest.mark.parametrize("recent", [0, 4, None])
-@pytest.mark.parametrize("seen", [0, 1, 5, 29])
-def test_history_is_sinks_then_recents_without_repetition(sinks, recent, seen):
-    policy = RolePolicy(sinks, recent)
-    kept = policy.history(seen)
-    assert kept == sorted({n for n in range(seen) if n < sinks or recent is None or n >= seen - recent})
-    for f in (1, 3):
-        assert seen + f > 32 or len(kept) + f <= policy.capacity(f, 32) <= 32
-
-
-@pytest.mark.parametrize(("seen", "origin", "oldest", "kept"), [
-    (12, 0, 10, [0, 1, 2, 10, 11]), (12, 0, 3, [0, 1, 2, 7, 8, 9, 10, 11]), (12, 12, 0, [7, 8, 9, 10, 11]),
-    (15, 12, 0, [10, 11, 12, 13, 14]), (18, 12, 0, [12, 13, 14, 15, 16, 17]),
-    (24, 12, 0, [12, 13, 14, 19, 20, 21, 22, 23]), (12, 12, 12, []),
-    (6, 9, 8, []),  # rewound to before a flush and a cut
-])  # fmt: skip
-def test_history_counts_sinks_from_the_origin_and_reaches_back_to_the_oldest(seen, origin, oldest, kept):
-    assert RolePolicy(sink_frames=3, recent_frames=5).history(seen, origin, oldest) == kept
+def test_history_is_sinks_from_the_origin_then_recent_frames_that_are_not_too_old_each_once():
+    choices = ((0, 1, 7), (0, 4, None), (0, 1, 5, 12, 29), (0, 9, 12), (0, 3, 10, 12))
+    for sinks, recent, seen, origin, oldest in itertools.product(*choices):
+        policy = RolePolicy(sinks, recent)
+        late = max(oldest, 0 if recent is None else seen - recent)
+        kept = policy.history(seen, origin, oldest)
+        assert kept == [n for n in range(seen) if n >= late or origin <= n < origin + sinks]
+        for f in (1, 3):
+            assert seen + f > 32 or len(kept) + f <= policy.capacity(f, 32) <= 32
 
 
 def test_candidates_are_the_first_frames_of_every_third_block_once_it_left_fast_memory():

@@ -1,6 +1,5 @@
 """Noise levels and noise: fixed numbers, pure functions, and one clear error for anything a person can mistype."""
 
-import math
 from dataclasses import replace
 
 import pytest
@@ -10,20 +9,6 @@ from headforcing.headforcing_core.rollout.rows import RecordedNoise, SeededNoise
 from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
 
 SHAPE = (3, 16, 4, 6)
-
-
-@pytest.mark.parametrize(("step", "shift", "sigma"), [(1000, 5, 1), (500, 5, 5 / 6), (500, 1, 0.5), (250, 3, 0.5)])
-def test_a_shift_bends_the_noise_levels_upwards(step, shift, sigma):
-    assert Schedule.warped([step], shift).sigmas == pytest.approx((sigma,), abs=1e-7)
-
-
-@pytest.mark.parametrize("name", SCHEDULES)
-def test_every_family_has_falling_noise_levels_from_one_or_just_below_with_unipc(name):
-    row = schedule(name)
-    for block in (0, 1, 80):
-        sigmas = row.for_block(block)
-        assert sigmas[0] == 1.0 if row.solver == "renoise" else 0.999 < sigmas[0] < 1.0
-        assert list(sigmas) == sorted(set(sigmas), reverse=True) and sigmas[-1] > 0
 
 
 def test_self_forcing_has_four_published_levels_and_framewise_families_fewer_after_the_first_block():
@@ -94,16 +79,15 @@ def test_noise_is_a_pure_function_of_seed_block_and_step_also_where_it_was_drawn
 
 def test_no_two_seeds_videos_blocks_or_steps_share_noise():
     drawn = []
-    for seed in (0, 1, 2, 1000, 2**40, -1):
+    for seed in (0, 1, 2, 1000, 2**40, 2**63 - 1, -1):
         for video in (0, 1):
             noise = SeededNoise((1, 2, 2, 2), video)
             for block in (0, 1, 2, 1000):
                 drawn += [noise.initial(block, seed), *(noise.renoise(block, seed, step) for step in range(3))]
-    assert len({tuple(x.flatten().tolist()) for x in drawn}) == len(drawn) == 6 * 2 * 4 * 4
+    assert len({tuple(x.flatten().tolist()) for x in drawn}) == len(drawn) == 7 * 2 * 4 * 4
 
 
 def test_seed_numbers_of_a_released_version_stay_as_they_are():
-    """Workflows reproduce by seed: these numbers must never change."""
     noise = SeededNoise((1, 1, 4, 4))
     assert noise.initial(0, 42).flatten()[:3].tolist() == pytest.approx([-0.047152, -1.048696, 0.949249], abs=1e-6)
     assert noise.renoise(7, 42, 2).flatten()[:3].tolist() == pytest.approx([-0.173082, 0.902312, 0.676551], abs=1e-6)
@@ -114,18 +98,3 @@ def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
     noise = RecordedNoise(recorded, fresh, first_block=4)
     assert torch.equal(noise.initial(4, 0), recorded[:3]) and torch.equal(noise.initial(6, 0), recorded[6:])
     assert torch.equal(noise.renoise(5, 0, 1), fresh[1, 1])
-
-
-def test_noise_is_standard_normal_and_independent_between_blocks():
-    noise = SeededNoise((3, 16, 32, 32))
-    blocks = torch.stack([noise.initial(b, 11).flatten() for b in range(4)] + [noise.renoise(2, 11, 1).flatten()])
-    assert blocks.dtype == torch.float32
-    assert blocks.mean(dim=1).abs().max() < 0.02  # five standard errors of 49,152 numbers are 0.023
-    assert (blocks.std(dim=1) - 1).abs().max() < 0.02
-    assert (torch.corrcoef(blocks) - torch.eye(5)).abs().max() < 0.023
-
-
-@pytest.mark.parametrize("seed", [0, 2**63 - 1, 2**64 - 1, 2**64, -(2**63)])
-def test_any_seed_a_widget_can_send_is_accepted(seed):
-    x = SeededNoise(SHAPE).initial(0, seed)
-    assert x.shape == SHAPE and math.isfinite(float(x.sum()))
