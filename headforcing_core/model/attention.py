@@ -74,9 +74,7 @@ def fastest_backend(
     names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int, sizes: LayerSizes
 ) -> AttentionFunction | None:
     """The fastest of these backends at these sizes, with its times as a name; None if none could be timed."""
-    times = attention_timing.fastest(
-        names, sizes, lambda name: load_attention(name, device, dtype, head_dim), device, dtype, head_dim
-    )
+    times = attention_timing.fastest(names, sizes, device, dtype, head_dim)
     for best in list(times):
         try:
             attention = sparing_plans(best, load_attention(best, device, dtype, head_dim))
