@@ -1,9 +1,7 @@
 """Base classes for the methods of other papers: settings, cache shape, and a cache that is written call by call.
 
-A method is one frozen dataclass of settings (`MethodPolicy`) and one cache class (`MethodCache`), together in one small
-file. A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`.
-
-Keys and values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
+A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`. Keys and
+values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
 """
 
 from __future__ import annotations
@@ -101,11 +99,11 @@ class MethodCache(Cache):
     """A cache that is written call by call. Subclasses store keys and values per layer and compute attention.
 
     A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step of one block and its
-    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache). `take` gets
-    keys with spatial rotary embedding only, as `[heads, frames, s, head_dim]`.
+    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache).
     """
 
     policy: Any  # subclasses declare the type
+    rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
     state_names: tuple[str, ...] = ()  # attributes that make up the state, of methods that resume from it
     state_classes: tuple[type, ...] = ()  # dataclasses among their values
 
@@ -140,11 +138,11 @@ class MethodCache(Cache):
         """Called at the beginning of a call; `start`, `end` and `recaching` are set."""
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the keys and values of a pass; those of a later pass of the same call replace them."""
+        """Store keys and values `[heads, frames, s, head_dim]`; a later pass of the same call replaces them."""
         raise NotImplementedError
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [heads, frames, s, head_dim]`, rotated spatially, as `[heads, queries, head_dim]`."""
+        """Attention of `q [heads, frames, s, head_dim]`, as `[heads, queries, head_dim]`."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -168,11 +166,14 @@ class MethodCache(Cache):
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        s = self.shape.frame_tokens
-        self.take(layer, self.rope.rotate_spatial(by_head(k, s)), by_head(v, s))
+        self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.context(layer, self.rope.rotate_spatial(by_head(q, self.shape.frame_tokens))).transpose(0, 1)
+        return self.context(layer, self._by_head(q)).transpose(0, 1)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        x = by_head(x, self.shape.frame_tokens)
+        return self.rope.rotate_spatial(x) if self.rotates_spatially else x
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         self.finish()

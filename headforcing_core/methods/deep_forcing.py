@@ -1,8 +1,7 @@
-"""Deep Forcing: many attention sinks whose positions move with the video, and compression by recent attention scores.
+"""Deep Forcing (arXiv 2512.05081): sinks whose positions move with the video, and compression by attention scores.
 
-Both parts are training-free. *Deep Sink* keeps 10 to 14 of 21 latent frames as sinks and re-rotates their keys to the
-indices right before the other frames. *Participative Compression* ("PC") drops, when the window is full, all tokens but
-the sinks, the recent frames, and those that recent queries attend to most.
+*Deep Sink* re-rotates the sinks' keys to the indices right before the other frames. *Participative Compression* drops,
+when the window is full, all tokens but the sinks, the recent frames, and those that recent queries attend to most.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class DeepForcing(MethodPolicy):
 
 @dataclass
 class Tokens:
-    """One layer's tokens in order of time, the newest block last.
+    """One layer's tokens in order of time.
 
     Attributes:
         kv: `[2, heads, tokens, head_dim]`; keys are rotated to their frame's index, those of sinks to a moved one.

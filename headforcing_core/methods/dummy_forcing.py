@@ -1,8 +1,8 @@
-"""Dummy Forcing: heads that attend little to the past keep one latent frame; they are found in the second block.
+"""Dummy Forcing (arXiv 2601.20499): heads that attend little to the past keep one latent frame.
 
-In one clean pass every head's attention, over a sample of queries, is divided into shares of the first frames, of the
-frames between, and of the block itself. Heads with little attention to the first two are *last* heads (the paper's
-dummy heads), the others *first* or *mid* heads. Only clean passes write to the cache.
+In one clean pass every head's attention is divided into shares of the first frames, of the frames between, and of the
+block itself. Heads with little attention to the first two are *last* heads (the paper's dummy heads), the others
+*first* or *mid* heads. Only clean passes write to the cache.
 """
 
 from __future__ import annotations

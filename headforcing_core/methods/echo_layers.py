@@ -1,7 +1,6 @@
-"""State of Echo-Forcing in one layer, and its scores: how much the queries to come would attend to each token.
+"""State of Echo-Forcing in one layer, and its scores: how much the first window's queries would attend to each token.
 
-The first window's queries stand for those to come. Their mean times a key, turned by the distance between the two in
-time, is the attention that the mean query pays to the key; how far queries are from their mean adds to that.
+Their mean is turned by the distance in time to a key; how far queries are from their mean adds to the product.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
-"""Forcing-KV: *static* heads keep two last latent frames, *dynamic* heads also the tokens of moving parts.
+"""Forcing-KV (arXiv 2605.09681): *static* heads keep last latent frames, *dynamic* heads also tokens of moving parts.
 
-The split into static and dynamic heads comes from a head profile: every role but `memory` is static. The first layer is
-never split. Only clean passes write to the cache.
+The heads of role `memory` are dynamic. The first layer is never split. Only clean passes write to the cache.
 """
 
 from __future__ import annotations

@@ -63,8 +63,7 @@ class SelfGradientForcing(LongLive):
 class WindowCache(MethodCache):
     """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
 
-    When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped. Where
-    temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
+    Where temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
 
     Attributes:
         reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.

@@ -1,7 +1,4 @@
-"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames.
-
-Keys are stored without rotary embedding and are rotated to their slots, so that averages are of unrotated keys.
-"""
+"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.rope import by_head
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
@@ -41,6 +37,7 @@ class MemRoPE(WindowPolicy):
 
 class MemRoPECache(WindowCache, of=MemRoPE):
     policy: MemRoPE
+    rotates_spatially = False
 
     def begin_video(self) -> None:
         super().begin_video()
@@ -69,11 +66,7 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         low, high = 0.1 * self.policy.short_rate, 5 * self.policy.short_rate
         return low + size / (size.max() + 1e-8) * (high - low)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        s = self.shape.frame_tokens
-        self.take(layer, by_head(k, s), by_head(v, s))
-
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = self.slots[layer][:, :, : self.filled]
-        q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        q = self.rope.rotate_temporal(self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled))
         return self.attention_over(q, self.rope.rotate(k, range(self.filled)), v)

@@ -1,11 +1,8 @@
 """Pyramid Forcing: three kinds of heads keep the middle of the video in three ways.
 
-Every head has a label. *Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame,
-*veil* heads averages of four frames over patches of tokens. All keep sinks and the last frames, the current block
-included. Each frame of the current block is an attention of its own, whose sinks and middle frames are moved to one
-temporal index at most 21 frames before it. The middle changes in clean passes only, before their attention.
-
-The authors have two caches; this is the one in Python without its two side effects, which are options here.
+*Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame, *veil* heads averages of
+four frames over patches of tokens. Each frame of the current block is an attention of its own, whose sinks and middle
+frames are moved to one temporal index. The middle changes in clean passes only, before their attention.
 """
 
 from __future__ import annotations
@@ -18,7 +15,6 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.rope import by_head
 from .base import MethodCache, MethodPolicy, MethodShape
 from .pyramid_readout import Entry, Part, StaleReadout
 
@@ -193,6 +189,7 @@ class Heads:
 
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
+    rotates_spatially = False
     state_classes = (Entry,)
 
     def begin_video(self) -> None:
@@ -215,17 +212,17 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
         for readout, held in zip(self.readouts, saved[1], strict=True):
             readout.steady, readout.recent = held
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        raw, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
-        kv = torch.stack((self.rope.rotate_spatial(raw), values))
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        kv = torch.stack((self.rope.rotate_spatial(k), v))
         for heads in self.layers[layer]:
             for place, frame in enumerate(range(self.start, self.end)):
                 entry = Entry(frame, frame, frame, kv[:, heads.index, place])
-                heads.write(entry, raw[heads.index, place], self.clean)
+                heads.write(entry, k[heads.index, place], self.clean)
         self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, s, block = self.at_own_index(q), self.rope.frame_tokens, range(self.start, self.end)
+        s, block = self.rope.frame_tokens, range(self.start, self.end)
+        q = self.at_own_index(self.rope.rotate_spatial(q))
         out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
         kinds = self.layers[layer]
         for place, frame in enumerate(block):

@@ -35,9 +35,8 @@ class Part:
 class StaleReadout:
     """Packs what a layer's heads read for the first frame of a block, and reads it for the others while lengths agree.
 
-    So does the authors' Python cache. Its comment assumes that all frames of a block read the same middle frames, which
-    is not so for wave heads: later frames read the phase of an earlier one. In repeated passes only the current block
-    is packed again, so that the first frame finds middle frames at the temporal index they had for the last one.
+    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and in repeated passes
+    the first frame finds middle frames at the temporal index that they had for the last one.
 
     Args:
         mixed: whether the layer has heads of other kinds than wave.

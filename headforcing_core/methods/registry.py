@@ -1,8 +1,7 @@
 """All methods by name, as the sampler and the command line offer them.
 
 `METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
-the ablations of Head Forcing included; `ALIASES` names methods with options. Recorded cases contain their own settings,
-see `recorded/policies.py`.
+the ablations of Head Forcing included; `ALIASES` names methods with options.
 """
 
 from __future__ import annotations

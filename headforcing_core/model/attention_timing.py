@@ -1,7 +1,6 @@
 """Time the attention backends at the sizes of a render, and store the result for this device and these versions.
 
-Which backend is fastest depends on the GPU's generation, the driver, the versions of PyTorch and cuDNN and the numbers
-of keys; no rule of thumb holds for all of them. The times are kept in a small file in the user's cache folder.
+Which one is fastest depends on GPU, driver, versions and numbers of keys; no rule of thumb holds for all of them.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Denoising passes captured as a CUDA graph and replayed, which removes most of the kernel launch overhead.
 
 While the cache layout is constant, every denoising pass launches the same kernels on the same memory; only the latents
-and the timestep differ. A growing context, a new prompt or other shapes invalidate the graph, and passes run normally
-until the layout has been constant for some blocks again. Off by default: weights must stay at their addresses (which
-excludes hosts that load them layer by layer), and the graph reserves the working memory of one pass. **Not yet tested
-on a GPU.**
+and the timestep differ. Off by default: weights must stay at their addresses (which excludes hosts that load them layer
+by layer), and the graph reserves the working memory of one pass. **Not yet tested on a GPU.**
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER, sequence_attention
+from counted_memory import RefuseFloat64
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -154,7 +155,7 @@ def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_w
     monkeypatch.setitem(BACKENDS, "is_full", is_full)
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            assert first((broken, "sdpa"), CPU, torch.bfloat16, 32) is sdpa
+            assert first((broken, "sdpa"), CPU, torch.bfloat16, 32)[1] is sdpa
     (line,) = caplog.messages
     assert f"not {broken} (" in line and "is sdpa" in line and "\n" not in line
     with pytest.raises(HeadForcingError, match=rf"'{broken}' cannot be used on cpu in .*; choose auto") as told:
@@ -186,7 +187,7 @@ def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds
         assert isinstance(found, LayerAttention) == (name != "sage")
         outs, expected = run([new_cache(found, 5), new_cache(explicit, 5)], 5)
         assert max(difference(a, b) for a, b in zip(outs, expected, strict=True)) < (0.05 if name == "sage" else 1e-5)
-    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32), LayerAttention)
+    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
     with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
@@ -328,7 +329,7 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
     video.denoise(x, 0.5, cache)
     video.write_clean(x, cache)
     cache.close()
-    with Transfers() as opened:
+    with Transfers() as opened, RefuseFloat64():  # torch's `mps` device refuses float64
         cache.begin_block()
         first = video.denoise(x, 0.5, cache)
     assert first.shape == x.shape and opened.sent > 1  # the tables of the block

@@ -51,21 +51,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def given(folder: Path) -> list[str]:
+    """Arguments of the small model, at 64x96."""
+    files = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
+    common = [str(part) for name, file in files.items() for part in (name, folder / file)]
+    return ["generate", *common, "--size", "64x96", "--dtype", "fp32", "--device", "cpu"]
+
+
 @pytest.fixture
-def generate(folder: Path, tmp_path: Path, capsys):
-    """`generate` with the small model at 64x96; returns what it prints as JSON."""
+def generate(given: list[str], capsys):
+    """`generate` with the small model; returns what it prints as JSON."""
 
     def run(*more: object, prompts: str = STORY) -> dict:
-        common = {
-            "--weights": folder / "model_bf16.pt",
-            "--embeddings": folder / "texts.safetensors",
-            "--vae": folder / "vae.safetensors",
-            "--prompts": prompts,
-            "--size": "64x96",
-            "--dtype": "fp32",
-            "--device": "cpu",
-        }
-        code = main(["generate", *(str(part) for pair in common.items() for part in pair), "--json", *map(str, more)])
+        code = main([*given, "--prompts", prompts, "--json", *map(str, more)])
         out = capsys.readouterr()
         assert code == 0, out.err
         return json.loads(out.out)
@@ -92,22 +91,25 @@ def latents_of(path: Path) -> torch.Tensor:
     return load_file(path)["latents"]
 
 
+def video_of(path: Path) -> tuple[int, tuple[int, ...]]:
+    """The number of frames of a video, and its frame rate, width and height."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        facts = stream.average_rate, stream.width, stream.height
+        return sum(1 for _ in container.decode(video=0)), facts
+
+
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
 @pytest.mark.repeat("head_forcing")
 def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path, method):
     video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
     made = generate("--method", method, "--out", video, "--latents", latents)
     assert "longlive2" in json.dumps(made)
-    with av.open(str(video)) as container:
-        stream = container.streams.video[0]
-        assert stream.average_rate == 24 and (stream.width, stream.height) == (64, 96)
-        frames = sum(1 for _ in container.decode(video=0))
-    assert frames == 24 * 16.5, "the story ends ten seconds after its last prompt begins"
+    frames = int(24 * 16.5)  # the story ends ten seconds after its last prompt begins
+    assert video_of(video) == (frames, (24, 64, 96))
     again = tmp_path / "again.mp4"
     assert main(["decode", str(latents), str(again), "--vae", str(folder / "vae.safetensors"), "--device", "cpu"]) == 0
-    with av.open(str(again)) as container:
-        assert container.streams.video[0].average_rate == 24
-        assert sum(1 for _ in container.decode(video=0)) == frames
+    assert video_of(again) == (frames, (24, 64, 96))
     found = latents_of(latents)
     assert found.shape[1:] == (48, 6, 4) and len(found) % 8 == 0
     with safe_open(latents, "pt") as file:
@@ -189,8 +191,8 @@ def test_two_ranks_make_the_video_of_one(generate, folder, tmp_path):
     save_file(files.wan_weights(dim=256, channels=48, out=48), folder / "two_heads.safetensors")
     common = ("--weights", folder / "two_heads.safetensors", "--method", "uniform_memory", "--seconds", 4)
     for ranks in (1, 2):
-        story = "a green apple | a red apple"
-        generate(*common, "--gpus", ranks, "--latents", tmp_path / f"{ranks}.safetensors", prompts=story)
+        out = tmp_path / f"{ranks}.safetensors"
+        generate(*common, "--gpus", ranks, "--latents", out, prompts="a green apple | a red apple")
     assert torch.equal(latents_of(tmp_path / "1.safetensors"), latents_of(tmp_path / "2.safetensors"))
 
 
@@ -224,9 +226,7 @@ def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_st
     (("--size", "80x96"), "multiple of 32"), (("--method", "rolling_forcing"), "sampler of its own"),
     (("--sigmas", "13 steps"), "1 to 12 steps"),
 ])  # fmt: skip
-def test_what_does_not_fit_the_model_is_refused_in_a_sentence(folder, tmp_path, capsys, more, why):
-    names = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
-    given = [str(part) for name, file in names.items() for part in (name, folder / file)]
-    out = ["--prompts", "an apple", "--seconds", "1", "--device", "cpu", "--out", str(tmp_path / "x.mp4")]
-    assert main(["generate", *given, *out, "--size", "64x96", *more]) == 2
+def test_what_does_not_fit_the_model_is_refused_in_a_sentence(given, tmp_path, capsys, more, why):
+    out = ["--prompts", "an apple", "--seconds", "1", "--out", str(tmp_path / "x.mp4")]
+    assert main([*given, *out, *more]) == 2
     assert why in capsys.readouterr().err
