@@ -44,17 +44,12 @@ class WholeTimesteps(WrappedModel):
 
 @dataclass(frozen=True)
 class CausVid(MethodPolicy):
-    """CausVid's settings.
-
-    Attributes:
-        rollout_frames: latent frames of one rollout, the training length; attention covers all of them.
-        overlap_frames: latent frames that a rollout after the first takes from the one before.
-    """
+    """CausVid's settings, in latent frames."""
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
 
-    rollout_frames: int = 21
-    overlap_frames: int = 3
+    rollout_frames: int = 21  # the training length; attention covers all of them
+    overlap_frames: int = 3  # that a rollout after the first takes from the one before
 
     def passes(self, schedule: Schedule) -> Passes:
         return Passes(overlap=self.overlap(schedule.frames_per_block))
@@ -119,11 +114,8 @@ class RolloutCache(HeadCache):
 
 @dataclass(frozen=True)
 class OverlapBlock(Block):
-    """A finished block of rollout number `rollout`.
-
-    The first new block of a rollout after the first has `given [overlap, channels, h, w]`: the latents that the rollout
-    began with, which are not part of the video's latents.
-    """
+    """A finished block of rollout number `rollout`."""
 
     rollout: int = 0
+    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no part of the video
     given: Tensor | None = None

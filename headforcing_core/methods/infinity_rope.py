@@ -38,7 +38,7 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
         # as in the authors' code, once the video is longer than the window, queries get its last indices even after a
-        # flush: until the window is full again these are larger than the indices of the block's own keys
+        # flush: until the window is full again these are larger than those of the block's own keys
         at_end = self.start >= self.window or self.rolled
         first = CUT_INDEX if self.cut else self.window - self.frames if at_end else self.start
         queries = range(first, first + self.frames)

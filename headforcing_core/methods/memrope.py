@@ -13,17 +13,13 @@ from .longlive import WindowCache, WindowPolicy
 
 @dataclass(frozen=True)
 class MemRoPE(WindowPolicy):
-    """MemRoPE's settings (arXiv 2603.12513).
-
-    Attributes:
-        long_rate, short_rate: share of new frames in an update of the long and of the short memory frame.
-        adaptive: averages per place in the frame, and for the short memory a rate per place that grows with the
-            change of its keys. Otherwise, as in the authors' settings, one average over all places.
-    """
+    """MemRoPE's settings (arXiv 2603.12513)."""
 
     rope = "contiguous"
-    long_rate: float = 0.01
+    long_rate: float = 0.01  # share of new frames in an update of the long memory frame
     short_rate: float = 0.1
+    # averages per place in the frame, and for the short memory a rate per place that grows with the change of its keys;
+    # otherwise, as in the authors' settings, one average over all places
     adaptive: bool = False
 
     def check(self, shape: MethodShape) -> None:

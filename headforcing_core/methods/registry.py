@@ -35,20 +35,14 @@ ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 
 @dataclass(frozen=True)
 class PublishedMethod:
-    """A published method.
-
-    Attributes:
-        weights: those that it is meant for, and their licence.
-        trained: whether these weights were trained for the method; other weights of the family run with it, too.
-        differs: differences from the authors' code, and what is easily missed.
-    """
+    """A published method."""
 
     policy: Method
     paper: str
     arxiv: str
-    weights: str = ANY_WEIGHTS
-    trained: bool = False
-    differs: str = ""
+    weights: str = ANY_WEIGHTS  # those that it is meant for, and their licence
+    trained: bool = False  # whether these were trained for the method; others of the family run with it, too
+    differs: str = ""  # from the authors' code, and what is easily missed
 
     def describe(self, name: str) -> str:
         """One or two lines for a report."""

@@ -28,19 +28,12 @@ PLAN_PAYS = 200  # calls of a shape: what cuDNN's plan for it costs is what it g
 
 @dataclass(frozen=True)
 class Span:
-    """Adjacent heads of a layer with equally many keys, as rows of the layer's key and value buffers `[all rows, d]`.
+    """Adjacent heads of a layer with equally many keys: rows of the layer's buffers of keys and values `[all rows, d]`."""
 
-    Attributes:
-        heads: number of heads.
-        first: first row of the first head.
-        room: rows allocated per head.
-        rows: rows in use per head, the first of its `room`.
-    """
-
-    heads: int
-    first: int
-    room: int
-    rows: int
+    heads: int  # number of them
+    first: int  # first row of the first head
+    room: int  # rows allocated per head
+    rows: int  # rows in use per head, the first of its `room`
 
 
 Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of the queries
@@ -48,15 +41,10 @@ Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of th
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """A backend that can compute all heads of a layer in one call.
+    """A backend that can compute all heads of a layer in one call."""
 
-    Attributes:
-        layer: `(q [heads, queries, d], k [rows, d], v [rows, d], spans) -> [heads, queries, d]`.
-        name: what reports call it.
-    """
-
-    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
-    name: str = ""
+    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]  # q [heads, queries, d], k, v [rows, d] -> like q
+    name: str = ""  # for reports
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of heads with equally many keys: the signature of every backend."""

@@ -92,15 +92,9 @@ def test_one_call_for_a_layer_equals_one_call_for_every_group_and_reads_no_slot_
         assert ours.shape == theirs.shape and difference(ours, theirs) < 1e-5
 
 
-def test_the_heads_with_most_frames_come_first_in_full_buffers_of_which_contexts_are_views():
+def test_the_heads_with_most_frames_come_first_in_full_buffers():
     cache, s = new_cache(sdpa, 12), ROWS * COLUMNS
-
-    def look(cache: HeadCache) -> None:
-        for group in cache.groups:
-            for buffer, context in zip((group.k[0], group.v[0]), group.context(0), strict=True):
-                assert context.data_ptr() == buffer.data_ptr() and context.shape[1] == group.frames * s
-
-    run([cache], 11, look)
+    run([cache], 11)
     cache.begin_block()
     assert cache.spans(0) == (Span(1, 0, 11 * s, 11 * s), Span(1, 11 * s, 7 * s, 7 * s), Span(2, 18 * s, 4 * s, 4 * s))
     assert cache.spans(1) == (Span(2, 0, 7 * s, 7 * s), Span(2, 14 * s, 4 * s, 4 * s))
