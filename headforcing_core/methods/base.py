@@ -54,19 +54,12 @@ class MethodShape(Shape):
 
 @dataclass(frozen=True)
 class MethodPolicy(Method):
-    """The settings of a method with a `MethodCache`; subclasses add fields and check them.
-
-    Attributes:
-        switch: the kind of `timeline.switch.Switch` that every new prompt causes.
-        cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
-        recalls: whether it may bring an earlier scene back (`recall`).
-        cache_class: the `MethodCache` that is defined with `of=` this class.
-    """
+    """The settings of a method with a `MethodCache`, defined with `of=` this class; subclasses add and check fields."""
 
     shape_class: ClassVar[type[Shape]] = MethodShape
-    switch: ClassVar[str] = "reset"
-    cuts: ClassVar[bool] = False
-    recalls: ClassVar[bool] = False
+    switch: ClassVar[str] = "reset"  # the kind of `timeline.switch.Switch` that every new prompt causes
+    cuts: ClassVar[bool] = False  # whether a prompt switch may be combined with a scene cut (`re_anchor`)
+    recalls: ClassVar[bool] = False  # whether it may bring an earlier scene back (`recall`)
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         """Frame-slots of one head, the current block included."""

@@ -28,7 +28,7 @@ PLAN_PAYS = 200  # calls of a shape: what cuDNN's plan for it costs is what it g
 
 @dataclass(frozen=True)
 class Span:
-    """Adjacent heads of a layer with equally many keys: rows of the layer's buffers of keys and values `[all rows, d]`."""
+    """Adjacent heads of a layer with equally many keys: rows of its buffers of keys and values `[all rows, d]`."""
 
     heads: int  # number of them
     first: int  # first row of the first head

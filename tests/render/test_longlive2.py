@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -18,10 +18,9 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.live_story import LiveEdits, Story
+from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.render import Place, make_video
-from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.render.start import Start
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
@@ -70,21 +69,6 @@ def generate(given: list[str], capsys):
         return json.loads(out.out)
 
     return run
-
-
-class EndsAt(KeptLatents):
-    """Keeps latents, and ends the render after a block: by an error, or the whole process."""
-
-    def __init__(self, block: int, kills: bool):
-        super().__init__()
-        self.last, self.kills = block, kills
-
-    def add(self, block) -> None:
-        super().add(block)
-        if block.index == self.last and self.kills:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if block.index == self.last:
-            raise InterruptedError
 
 
 def latents_of(path: Path) -> torch.Tensor:
@@ -157,33 +141,30 @@ def test_takes_live_edits_and_stopped_or_killed_renders_give_the_video_of_the_st
     texts = [prefix + text for text in "abc" for prefix in ("", LONGLIVE2.shot_prefix)]
     embeds = {text: torch.randn(5, 24, generator=generator) for text in texts}
 
-    def rendered(
-        text: str, runs: Path | None, story: Story | None = None, stop: int | None = None, kills: bool = False
-    ) -> torch.Tensor:
+    def made(text: str, runs: Path | None = None, stop: int | None = None, kills=False, listeners=()) -> torch.Tensor:
         plan = options.plan(config, options.parse(text))
-        known = {text: embeds[text] for text in plan.timeline.texts}
-        kept = KeptLatents() if stop is None else EndsAt(stop, kills)
-        edits = [] if story is None else [LiveEdits(story)]
-        with suppress(InterruptedError):
-            make_video(RenderJob(plan, known, "tiny", runs=runs), model, Place(), [kept, *edits])
-        return torch.cat(kept.blocks)
+        job = RenderJob(plan, {text: embeds[text] for text in plan.timeline.texts}, "tiny", runs=runs)
+        with begin_render(job, model, Place(), listeners) as render:
+            blocks = [block.latents for block in islice(render.blocks(), stop)]
+            if kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return torch.cat(blocks)
 
     first, other = "a | b | [reset] c", "a | b | [seed 7] c"
-    straight, changed = rendered(first, None), rendered(other, None)
+    straight, changed = made(first), made(other)
     same = sum(torch.equal(a, b) for a, b in zip(straight.split(8), changed.split(8), strict=True))
     assert same == 3 and len(straight) == 40, "the third prompt begins with the fourth block"
     runs = tmp_path / "runs"
-    rendered(first, runs, stop=1)
+    made(first, runs, stop=2)
     if hasattr(os, "fork"):
         if (child := os.fork()) == 0:
-            rendered(first, runs, stop=2, kills=True)
-            os._exit(1)
+            made(first, runs, stop=3, kills=True)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    assert torch.equal(rendered(first, runs), straight), "a stopped render goes on"
-    assert torch.equal(rendered(other, runs), changed), "a take"
+    assert torch.equal(made(first, runs), straight), "a stopped render goes on"
+    assert torch.equal(made(other, runs), changed), "a take"
     story, asked = Told({}, 6.0), iter([None, options.parse(other)])
     story.ask, story.encode = lambda: next(asked, None), lambda texts: [embeds[text] for text in texts]
-    assert torch.equal(rendered(first, None, story), changed) and not story.refusals, "a live edit"
+    assert torch.equal(made(first, listeners=[LiveEdits(story)]), changed) and not story.refusals, "a live edit"
 
 
 @pytest.mark.slow
@@ -211,14 +192,12 @@ def test_a_minute_fits_on_the_cards_that_the_page_names(capsys, size, card, besi
 
 def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
     facts = VideoFacts(LONGLIVE2, 9)
-    policy = method_policy("head_forcing").for_video(facts)
+    policy, uniform = (method_policy(name).for_video(facts) for name in ("head_forcing", "uniform_memory"))
     assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (RolePolicy(recent_frames=1), 8, 1)
-    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5)
-    assert policy.for_video(facts) == policy
-    uniform = method_policy("uniform_memory").for_video(facts)
+    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5) and policy.for_video(facts) == policy
     assert uniform.local == uniform.anchor == uniform.memory == RolePolicy(recent_frames=8, episodic_frames=3)
+    chosen = method_policy("head_forcing")
     for family in ("self_forcing", "causal_forcing_framewise"):
-        chosen = method_policy("head_forcing")
         assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
 
 
