@@ -128,7 +128,8 @@ def _time(attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], 
     used, on_host = call(few)
     if on_host > MOST_ON_HOST:
         raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
-    estimate, times = used * queries / few, []
+    estimate = used * queries / few
+    times: list[float] = []
     while len(times) <= REPETITIONS and used + estimate < limit:
         times.append(call(queries)[0])
         used += times[-1]
