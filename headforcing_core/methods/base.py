@@ -1,9 +1,7 @@
 """Base classes for the methods of other papers: settings, cache shape, and a cache that is written call by call.
 
-A method is one frozen dataclass of settings (`MethodPolicy`) and one cache class (`MethodCache`), together in one small
-file. A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`.
-
-Keys and values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
+A method that only keeps frames by head role needs neither: it is a row of `PRESETS` in `cache/policy.py`. Keys and
+values of some frames lie in one tensor `kv [2, heads, frames, s, head_dim]`, oldest frame first.
 """
 
 from __future__ import annotations
@@ -56,19 +54,12 @@ class MethodShape(Shape):
 
 @dataclass(frozen=True)
 class MethodPolicy(Method):
-    """The settings of a method with a `MethodCache`; subclasses add fields and check them.
-
-    Attributes:
-        switch: the kind of `timeline.switch.Switch` that every new prompt causes.
-        cuts: whether a prompt switch may be combined with a scene cut (`re_anchor`).
-        recalls: whether it may bring an earlier scene back (`recall`).
-        cache_class: the `MethodCache` that is defined with `of=` this class.
-    """
+    """The settings of a method with a `MethodCache`, defined with `of=` this class; subclasses add and check fields."""
 
     shape_class: ClassVar[type[Shape]] = MethodShape
-    switch: ClassVar[str] = "reset"
-    cuts: ClassVar[bool] = False
-    recalls: ClassVar[bool] = False
+    switch: ClassVar[str] = "reset"  # the kind of `timeline.switch.Switch` that every new prompt causes
+    cuts: ClassVar[bool] = False  # whether a prompt switch may be combined with a scene cut (`re_anchor`)
+    recalls: ClassVar[bool] = False  # whether it may bring an earlier scene back (`recall`)
 
     def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         """Frame-slots of one head, the current block included."""
@@ -101,11 +92,11 @@ class MethodCache(Cache):
     """A cache that is written call by call. Subclasses store keys and values per layer and compute attention.
 
     A *call* is a sequence of passes over the latent frames `start` to `end`: every denoising step of one block and its
-    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache). `take` gets
-    keys with spatial rotary embedding only, as `[heads, frames, s, head_dim]`.
+    clean pass, or the single clean pass in which a prompt switch writes the last frames again (KV recache).
     """
 
     policy: Any  # subclasses declare the type
+    rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
     state_names: tuple[str, ...] = ()  # attributes that make up the state, of methods that resume from it
     state_classes: tuple[type, ...] = ()  # dataclasses among their values
 
@@ -140,11 +131,11 @@ class MethodCache(Cache):
         """Called at the beginning of a call; `start`, `end` and `recaching` are set."""
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
-        """Store the keys and values of a pass; those of a later pass of the same call replace them."""
+        """Store keys and values `[heads, frames, s, head_dim]`; a later pass of the same call replaces them."""
         raise NotImplementedError
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        """Attention of `q [heads, frames, s, head_dim]`, rotated spatially, as `[heads, queries, head_dim]`."""
+        """Attention of `q [heads, frames, s, head_dim]`, as `[heads, queries, head_dim]`."""
         raise NotImplementedError
 
     def finish(self) -> None:
@@ -168,11 +159,14 @@ class MethodCache(Cache):
         self._open(self.frames_seen, self.frames_seen + self.shape.frames_per_block, recaching=False)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        s = self.shape.frame_tokens
-        self.take(layer, self.rope.rotate_spatial(by_head(k, s)), by_head(v, s))
+        self.take(layer, self._by_head(k), by_head(v, self.shape.frame_tokens))
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
-        return self.context(layer, self.rope.rotate_spatial(by_head(q, self.shape.frame_tokens))).transpose(0, 1)
+        return self.context(layer, self._by_head(q)).transpose(0, 1)
+
+    def _by_head(self, x: Tensor) -> Tensor:
+        x = by_head(x, self.shape.frame_tokens)
+        return self.rope.rotate_spatial(x) if self.rotates_spatially else x
 
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
         self.finish()

@@ -1,12 +1,9 @@
 """CausVid's long videos: rollouts of the training length, each beginning with the last latent frames of the one before.
 
-In Wan's VAE the first latent frame of a video decodes to one video frame, every other one to four. A latent frame from
-the middle of a rollout can therefore not be the first of the next one: instead its last video frame is encoded as a
-first latent frame ("From Slow Bidirectional to Fast Autoregressive Video Diffusion Models"; details as in the authors'
-code).
-
-The blocks of all rollouts are numbered consecutively and make up the latents of the video. `video/restarts.py` decodes
-them and provides the encoder.
+In Wan's VAE the first latent frame of a video decodes to one video frame, every other one to four. So the last video
+frame of a latent frame from the middle of a rollout is encoded as the first latent frame of the next one (arXiv
+2412.07772; details as in the authors' code). `video/restarts.py` decodes the blocks of all rollouts and provides the
+encoder.
 """
 
 from __future__ import annotations
@@ -37,11 +34,7 @@ SCHEDULES = {
 
 
 class WholeTimesteps(WrappedModel):
-    """Wraps a model to round its timesteps to integers, as in the authors' three unwarped steps: 757 for 0.756757.
-
-    Without the rounding, recorded videos of a tiny model differ by a tenth of their standard deviation. The authors do
-    not round warped steps.
-    """
+    """Wraps a model to round its timesteps to integers, as in the authors' three unwarped steps: 757 for 0.756757."""
 
     def denoise(self, latents: Tensor, sigma: Any, cache: Any) -> Tensor:
         rounded = round(1000 * sigma) / 1000
@@ -51,17 +44,12 @@ class WholeTimesteps(WrappedModel):
 
 @dataclass(frozen=True)
 class CausVid(MethodPolicy):
-    """CausVid's settings.
-
-    Attributes:
-        rollout_frames: latent frames of one rollout, the training length; attention covers all of them.
-        overlap_frames: latent frames that a rollout after the first takes from the one before.
-    """
+    """CausVid's settings, in latent frames."""
 
     own_schedule: ClassVar[Schedule | None] = SCHEDULES["3_steps"]
 
-    rollout_frames: int = 21
-    overlap_frames: int = 3
+    rollout_frames: int = 21  # the training length; attention covers all of them
+    overlap_frames: int = 3  # that a rollout after the first takes from the one before
 
     def passes(self, schedule: Schedule) -> Passes:
         return Passes(overlap=self.overlap(schedule.frames_per_block))
@@ -126,11 +114,8 @@ class RolloutCache(HeadCache):
 
 @dataclass(frozen=True)
 class OverlapBlock(Block):
-    """A finished block of rollout number `rollout`.
-
-    The first new block of a rollout after the first has `given [overlap, channels, h, w]`: the latents that the rollout
-    began with, which are not part of the video's latents.
-    """
+    """A finished block of rollout number `rollout`."""
 
     rollout: int = 0
+    # of the first new block of a later rollout: what that began with [overlap, channels, h, w], no part of the video
     given: Tensor | None = None

@@ -1,8 +1,7 @@
-"""Deep Forcing: many attention sinks whose positions move with the video, and compression by recent attention scores.
+"""Deep Forcing (arXiv 2512.05081): sinks whose positions move with the video, and compression by attention scores.
 
-Both parts are training-free. *Deep Sink* keeps 10 to 14 of 21 latent frames as sinks and re-rotates their keys to the
-indices right before the other frames. *Participative Compression* ("PC") drops, when the window is full, all tokens but
-the sinks, the recent frames, and those that recent queries attend to most.
+*Deep Sink* re-rotates the sinks' keys to the indices right before the other frames. *Participative Compression* drops,
+when the window is full, all tokens but the sinks, the recent frames, and those that recent queries attend to most.
 """
 
 from __future__ import annotations
@@ -20,18 +19,12 @@ WINDOW_FRAMES = 21
 
 @dataclass(frozen=True)
 class DeepForcing(MethodPolicy):
-    """Deep Forcing's settings.
-
-    Attributes:
-        budget_frames: latent frames' worth of tokens after a compression; None: no compression (Deep Sink alone).
-        recent_frames: newest frames, which are never dropped; their queries score the other tokens.
-        max_reuse: how many compressions a token may survive; 0: no limit.
-    """
+    """Deep Forcing's settings."""
 
     sink_frames: int = 10
-    budget_frames: int | None = 16
-    recent_frames: int = 4
-    max_reuse: int = 7
+    budget_frames: int | None = 16  # worth of tokens after a compression; None: no compression (Deep Sink alone)
+    recent_frames: int = 4  # newest ones, which are never dropped; their queries score the other tokens
+    max_reuse: int = 7  # how many compressions a token may survive; 0: no limit
 
     @property
     def resumes_from(self) -> tuple[str, ...]:
@@ -57,19 +50,12 @@ class DeepForcing(MethodPolicy):
 
 @dataclass
 class Tokens:
-    """One layer's tokens in order of time, the newest block last.
+    """One layer's tokens in order of time."""
 
-    Attributes:
-        kv: `[2, heads, tokens, head_dim]`; keys are rotated to their frame's index, those of sinks to a moved one.
-        reused: `[tokens]`, how many compressions each has survived.
-        q: `[heads, tokens, head_dim]`, rotated queries of the latest passes, `recent_frames` of them.
-        sink_start: temporal index of the first sink; None before sinks were moved.
-    """
-
-    kv: Tensor
-    reused: Tensor
-    q: Tensor
-    sink_start: int | None = None
+    kv: Tensor  # [2, heads, tokens, head_dim]; keys are rotated to their frame's index, those of sinks to a moved one
+    reused: Tensor  # [tokens], how many compressions each has survived
+    q: Tensor  # [heads, tokens, head_dim], rotated queries of the latest passes, `recent_frames` of them
+    sink_start: int | None = None  # temporal index of the first sink; None before sinks were moved
 
 
 class DeepForcingCache(MethodCache, of=DeepForcing):

@@ -1,8 +1,8 @@
-"""Dummy Forcing: heads that attend little to the past keep one latent frame; they are found in the second block.
+"""Dummy Forcing (arXiv 2601.20499): heads that attend little to the past keep one latent frame.
 
-In one clean pass every head's attention, over a sample of queries, is divided into shares of the first frames, of the
-frames between, and of the block itself. Heads with little attention to the first two are *last* heads (the paper's
-dummy heads), the others *first* or *mid* heads. Only clean passes write to the cache.
+In one clean pass every head's attention is divided into shares of the first frames, of the frames between, and of the
+block itself. Heads with little attention to the first two are *last* heads (the paper's dummy heads), the others
+*first* or *mid* heads. Only clean passes write to the cache.
 """
 
 from __future__ import annotations
@@ -24,23 +24,15 @@ Groups = list[dict[str, list[int]]]  # per layer: the heads of `first`, `mid` an
 
 @dataclass(frozen=True)
 class DummyForcing(MethodPolicy):
-    """Dummy Forcing's settings.
-
-    Attributes:
-        split_block: the block in whose clean pass the heads are classified.
-        mid_blocks: how many of the last blocks mid heads keep.
-        last_share: fraction of all heads that become last heads.
-        window_frames: how many of the last frames a prompt switch writes again.
-        seed: of the random choice of queries.
-        rows: indices of the sampled queries per layer, in place of random ones.
-    """
+    """Dummy Forcing's settings."""
 
     switch = "recache"
-    split_block: int = 1
-    mid_blocks: int = 1
-    last_share: float = 0.5
-    window_frames: int = 12
-    seed: int = field(default=0, metadata=NO_OPTION)
+    split_block: int = 1  # in whose clean pass the heads are classified
+    mid_blocks: int = 1  # how many of the last blocks mid heads keep
+    last_share: float = 0.5  # of all heads, that become last heads
+    window_frames: int = 12  # how many of the last frames a prompt switch writes again
+    seed: int = field(default=0, metadata=NO_OPTION)  # of the random choice of queries
+    # indices of the sampled queries per layer, in place of random ones
     rows: tuple[tuple[int, ...], ...] | None = field(default=None, metadata=NO_OPTION)
 
     def for_video(self, video: VideoFacts) -> DummyForcing:

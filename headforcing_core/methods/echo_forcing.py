@@ -1,8 +1,7 @@
 """Echo-Forcing: sinks that play the scene's first frames, tokens of the past chosen by score, and a memory of scenes.
 
 The window holds sinks, tokens chosen from the last 21 frames, the block before, and the current block; keys are
-stored without rotary embedding and rotated to their slots. A new prompt begins a scene: the cache is rebuilt from a
-memory frame of an earlier scene, which fades and is dropped after a few blocks (`echo_scenes`).
+stored without rotary embedding and rotated to their slots. `echo_scenes` tells how a prompt begins a scene.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from ..cache.options import NO_OPTION
 from ..cache.scenes import Recall
 from ..devices import upload
 from ..errors import HeadForcingError
-from ..model.rope import by_head
 from ..rollout.loop import Block, VideoModel
 from ..rollout.rows import Script
 from ..timeline.switch import Switch
@@ -110,6 +108,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
     """
 
     policy: EchoForcing
+    rotates_spatially = False
     state_names = (
         "filled", "memory", "memory_of", "recalled", "scene", "scene_start", "scene_blocks", "kept", "ready",
         "query_count", "layers",
@@ -170,12 +169,12 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             playing = played(range(begun, begun + self.frames), self.period)
             self._playing = upload(torch.tensor(playing), self.device)  # a list would be waited for in every layer
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         state, frames = self.layers[layer], self.frames
         if self.rolls and self.first_pass(layer):
             self._roll(state)
             self._undecided.add(layer)
-        kv = torch.stack([by_head(x, self.shape.frame_tokens) for x in (k, v)])
+        kv = torch.stack((k, v))
         state.kv[:, :, self.filled - frames : self.filled] = kv
         if not self.rolls:
             first = state.first[:, :, self.local : self.local + frames]
@@ -188,14 +187,14 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
         kv[:, :, self.sinks - frames : self.sinks] = state.first[:, :, self._playing]
         kv[:, :, recent : recent + frames] = kv[:, :, self.window - frames :].clone()
 
-    def attend(self, layer: int, q: Tensor) -> Tensor:
-        state, queries = self.layers[layer], by_head(q, self.shape.frame_tokens)
+    def context(self, layer: int, q: Tensor) -> Tensor:
+        state = self.layers[layer]
         if layer in self._undecided:
             self._undecided.discard(layer)
             if self.ready:
-                self._compress(layer, queries)
+                self._compress(layer, q)
         if self.clean:
-            self._take_clean_pass(state, queries)
+            self._take_clean_pass(state, q)
         current = range(self.filled - self.frames, self.filled)
         jump = self.scene.jump if self.scene is not None and not self.scene_blocks else 0
         own = [index + jump for index in current]
@@ -206,7 +205,7 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             v = v.clone()
             k[:, : self.kept] *= weights
             v[:, : self.kept] *= weights
-        return self.attention_over(self.rope.rotate(queries, own), k, v).transpose(0, 1)
+        return self.attention_over(self.rope.rotate(q, own), k, v)
 
     def _take_clean_pass(self, state: Layer, queries: Tensor) -> None:
         """Take a clean pass into history, query statistics and candidates."""

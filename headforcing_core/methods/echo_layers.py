@@ -1,7 +1,6 @@
-"""State of Echo-Forcing in one layer, and its scores: how much the queries to come would attend to each token.
+"""State of Echo-Forcing in one layer, and its scores: how much the first window's queries would attend to each token.
 
-The first window's queries stand for those to come. Their mean times a key, turned by the distance between the two in
-time, is the attention that the mean query pays to the key; how far queries are from their mean adds to that.
+Their mean is turned by the distance in time to a key; how far queries are from their mean adds to the product.
 """
 
 from __future__ import annotations
@@ -35,27 +34,17 @@ class History:
 
 @dataclass
 class Layer:
-    """One layer's state. Keys and queries are without rotary embedding, in `[2, heads, ..., s, head_dim]`.
+    """One layer's state. Keys and queries are without rotary embedding, in `[2, heads, ..., s, head_dim]`."""
 
-    Attributes:
-        kv: the window's slots.
-        first: the first frames of the scene, kept ones included.
-        history: keys and values of the last frames' clean passes, with each token's frame and how often it was chosen.
-        query_sum, query_size: sums over queries of the scene's first window, real and in absolute value per pair.
-        scene_queries: sum over all queries of the scene.
-        candidates: frames from which the scene's memory frame is made.
-        weights, rates: of kept tokens `[kept frames, s]`, and by what they fade from block to block.
-    """
-
-    kv: Tensor
-    first: Tensor
-    history: History
-    query_sum: Tensor
-    query_size: Tensor
-    scene_queries: Tensor
-    candidates: list[Tensor]
-    weights: Tensor
-    rates: Tensor | None = None
+    kv: Tensor  # the window's slots
+    first: Tensor  # the first frames of the scene, kept ones included
+    history: History  # of the last frames' clean passes
+    query_sum: Tensor  # over queries of the scene's first window
+    query_size: Tensor  # the same, of absolute values per pair
+    scene_queries: Tensor  # sum over all queries of the scene
+    candidates: list[Tensor]  # frames from which the scene's memory frame is made
+    weights: Tensor  # of kept tokens [kept frames, s]
+    rates: Tensor | None = None  # by which they fade from block to block
 
 
 class TokenScores:

@@ -17,24 +17,15 @@ MAX_RECALL_INDEX = 6
 
 @dataclass(frozen=True)
 class Scene:
-    """The beginning of a scene.
+    """The beginning of a scene."""
 
-    Attributes:
-        source: number of the scene whose memory frame it gets.
-        jump: added to the temporal indices of its first block.
-        kept_frames: last frames of the scene before that stay, behind the memory frame.
-        first_weight: of the memory frame in the first block.
-        slowest, fastest: limits of the factor by which kept tokens fade from block to block.
-        kept_blocks: after this many blocks they are dropped.
-    """
-
-    source: int
-    jump: int
-    kept_frames: int = 0
-    first_weight: float = 1.0
-    slowest: float = 0.9
+    source: int  # number of the scene whose memory frame it gets
+    jump: int  # added to the temporal indices of its first block
+    kept_frames: int = 0  # last frames of the scene before that stay, behind the memory frame
+    first_weight: float = 1.0  # of the memory frame in the first block
+    slowest: float = 0.9  # and `fastest`: limits of the factor by which kept tokens fade from block to block
     fastest: float = 0.55
-    kept_blocks: int = 5
+    kept_blocks: int = 5  # after this many blocks they are dropped
 
 
 def plan_scenes(script: Script, by_words: bool = False) -> dict[int, tuple[int, Scene]]:

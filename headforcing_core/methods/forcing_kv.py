@@ -1,7 +1,6 @@
-"""Forcing-KV: *static* heads keep two last latent frames, *dynamic* heads also the tokens of moving parts.
+"""Forcing-KV (arXiv 2605.09681): *static* heads keep last latent frames, *dynamic* heads also tokens of moving parts.
 
-The split into static and dynamic heads comes from a head profile: every role but `memory` is static. The first layer is
-never split. Only clean passes write to the cache.
+The heads of role `memory` are dynamic. The first layer is never split. Only clean passes write to the cache.
 """
 
 from __future__ import annotations
@@ -21,24 +20,16 @@ CANDIDATE_FRAMES = 3  # frames whose chunks of tokens are candidates of dynamic 
 
 @dataclass(frozen=True)
 class ForcingKV(MethodPolicy):
-    """Forcing-KV's settings.
-
-    Attributes:
-        split_block: the heads are split after the clean pass of this block.
-        static_frames, dynamic_frames: how many of the last frames the heads of each kind keep.
-        chunks_per_frame: number of chunks of consecutive tokens that a frame is divided into.
-        kept_share: fraction of the chunks of three frames that dynamic heads keep in addition; 0 keeps none.
-        keeps_sinks: whether the sinks survive a prompt switch (`global_sink` in the authors' code).
-    """
+    """Forcing-KV's settings."""
 
     switch, heads_by = "recache", "roles"
     sink_frames: int = 1
-    split_block: int = 1
-    static_frames: int = 1
+    split_block: int = 1  # after whose clean pass the heads are split
+    static_frames: int = 1  # how many of the last frames static heads keep
     dynamic_frames: int = 1
-    chunks_per_frame: int = 6
-    kept_share: float = 0.33
-    keeps_sinks: bool = True
+    chunks_per_frame: int = 6  # of consecutive tokens
+    kept_share: float = 0.33  # of the chunks of three frames that dynamic heads keep in addition
+    keeps_sinks: bool = True  # at a prompt switch (`global_sink` in the authors' code)
 
     @property
     def kept_chunks(self) -> int:

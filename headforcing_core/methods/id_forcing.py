@@ -1,7 +1,7 @@
 """ID-Forcing: after the training length, blocks attend only to keys and values that were made as in training.
 
-An *entry* is the keys and values of one block. Most are made by a clean pass that sees nothing but the block itself.
-They are rotated to positions of a short window. On Self Forcing the newest one is made anew behind the one before it.
+Most *entries*, the keys and values of one block, are made by a clean pass that sees nothing but the block itself. On
+Self Forcing the newest one is made anew behind the one before it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""Infinity-RoPE: temporal indices that count inside the window, a flush at a new prompt, a jump of indices at a cut.
-
-The method only changes temporal indices: keys are stored without temporal rotation and are rotated to the index of
-their slot; once the window has moved, queries are rotated to its last indices.
-"""
+"""Infinity-RoPE: temporal indices that count inside the window, a flush at a new prompt, a jump of indices at a cut."""
 
 from __future__ import annotations
 
@@ -20,7 +16,7 @@ CUT_INDEX = 45  # temporal index of a new scene's first frame during its first b
 
 @dataclass(frozen=True)
 class InfinityRope(WindowPolicy):
-    """Infinity-RoPE's settings. `re_anchor` at a prompt switch is its scene cut."""
+    """Infinity-RoPE's settings (arXiv 2511.20649). `re_anchor` at a prompt switch is its scene cut."""
 
     switch, cuts, rope = "flush", True, "contiguous"
     window_frames: int = 6
@@ -42,7 +38,7 @@ class InfinityRopeCache(WindowCache, of=InfinityRope):
     def context(self, layer: int, q: Tensor) -> Tensor:
         keys = [*range(self.filled)]
         # as in the authors' code, once the video is longer than the window, queries get its last indices even after a
-        # flush: until the window is full again these are larger than the indices of the block's own keys
+        # flush: until the window is full again these are larger than those of the block's own keys
         at_end = self.start >= self.window or self.rolled
         first = CUT_INDEX if self.cut else self.window - self.frames if at_end else self.start
         queries = range(first, first + self.frames)

@@ -35,16 +35,11 @@ class WindowPolicy(MethodPolicy):
 
 @dataclass(frozen=True)
 class LongLive(WindowPolicy):
-    """LongLive's settings.
-
-    Attributes:
-        infinite: keys are rotated to their index in the window instead of their frame's index in the video.
-        keeps_sinks: a prompt switch does not change the sinks (`global_sink` in the authors' code).
-    """
+    """LongLive's settings (arXiv 2509.22622)."""
 
     switch = "recache"
-    infinite: bool = False
-    keeps_sinks: bool = True
+    infinite: bool = False  # keys are rotated to their index in the window, not to their frame's in the video
+    keeps_sinks: bool = True  # at a prompt switch (`global_sink` in the authors' code)
 
     @property
     def rope(self) -> str:
@@ -63,8 +58,7 @@ class SelfGradientForcing(LongLive):
 class WindowCache(MethodCache):
     """Per layer `window_frames` slots for keys and values, initially zero; the first `filled` are in use.
 
-    When a block does not fit, the frames after the sinks move to lower slots, and the oldest of them are dropped. Where
-    temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
+    Where temporal indices count in the context, keys are stored without temporal rotation and rotated to their slots.
 
     Attributes:
         reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.

@@ -25,15 +25,14 @@ ROUTED_FRAMES = 3  # frames of sinks and bank together that a head attends to wi
 
 @dataclass(frozen=True)
 class MemFlow(WindowPolicy):
-    """MemFlow's settings.
+    """MemFlow's settings (arXiv 2512.14699).
 
     Attributes:
         bank_frames: number of slots of the bank.
         interval: number of blocks after which the bank takes another frame.
         keeps_sinks: the window is not zeroed before a prompt switch writes its frames again (`global_sink`).
-        stores_every_block: the frame that waits for its slot is replaced in every block, so that the slot gets the
-            last block of its interval instead of the first. None: True for videos with one prompt, as in the authors'
-            two scripts.
+        stores_every_block: the slot gets the last block of its interval instead of the first. None: True for videos
+            with one prompt, as in the authors' two scripts.
         routed: each head attends only to the three frames of sinks and bank with the highest scores for its queries
             (the paper's SMA).
     """

@@ -1,7 +1,4 @@
-"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames.
-
-Keys are stored without rotary embedding and are rotated to their slots, so that averages are of unrotated keys.
-"""
+"""MemRoPE: two memory frames, moving averages of evicted keys and values, between the sinks and the recent frames."""
 
 from __future__ import annotations
 
@@ -10,24 +7,19 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.rope import by_head
 from .base import MethodShape
 from .longlive import WindowCache, WindowPolicy
 
 
 @dataclass(frozen=True)
 class MemRoPE(WindowPolicy):
-    """MemRoPE's settings (arXiv 2603.12513).
-
-    Attributes:
-        long_rate, short_rate: share of new frames in an update of the long and of the short memory frame.
-        adaptive: averages per place in the frame, and for the short memory a rate per place that grows with the
-            change of its keys. Otherwise, as in the authors' settings, one average over all places.
-    """
+    """MemRoPE's settings (arXiv 2603.12513)."""
 
     rope = "contiguous"
-    long_rate: float = 0.01
+    long_rate: float = 0.01  # share of new frames in an update of the long memory frame
     short_rate: float = 0.1
+    # averages per place in the frame, and for the short memory a rate per place that grows with the change of its keys;
+    # otherwise, as in the authors' settings, one average over all places
     adaptive: bool = False
 
     def check(self, shape: MethodShape) -> None:
@@ -41,6 +33,7 @@ class MemRoPE(WindowPolicy):
 
 class MemRoPECache(WindowCache, of=MemRoPE):
     policy: MemRoPE
+    rotates_spatially = False
 
     def begin_video(self) -> None:
         super().begin_video()
@@ -69,11 +62,7 @@ class MemRoPECache(WindowCache, of=MemRoPE):
         low, high = 0.1 * self.policy.short_rate, 5 * self.policy.short_rate
         return low + size / (size.max() + 1e-8) * (high - low)
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        s = self.shape.frame_tokens
-        self.take(layer, by_head(k, s), by_head(v, s))
-
     def context(self, layer: int, q: Tensor) -> Tensor:
         k, v = self.slots[layer][:, :, : self.filled]
-        q = self.rope.rotate_temporal(q, range(self.filled - self.frames, self.filled))
+        q = self.rope.rotate_temporal(self.rope.rotate_spatial(q), range(self.filled - self.frames, self.filled))
         return self.attention_over(q, self.rope.rotate(k, range(self.filled)), v)

@@ -1,16 +1,14 @@
 """Pyramid Forcing: three kinds of heads keep the middle of the video in three ways.
 
-Every head has a label. *Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame,
-*veil* heads averages of four frames over patches of tokens. All keep sinks and the last frames, the current block
-included. Each frame of the current block is an attention of its own, whose sinks and middle frames are moved to one
-temporal index at most 21 frames before it. The middle changes in clean passes only, before their attention.
-
-The authors have two caches; this is the one in Python without its two side effects, which are options here.
+*Wave* heads keep past frames by their phase in a period, *anchor* heads every sixth frame, *veil* heads averages of
+four frames over patches of tokens. Each frame of the current block is an attention of its own, whose sinks and middle
+frames are moved to one temporal index. The middle changes in clean passes only, before their attention.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +16,7 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError
-from ..model.rope import by_head
 from .base import MethodCache, MethodPolicy, MethodShape
-from .pyramid_readout import Entry, Part, StaleReadout
 
 WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
 
@@ -39,7 +35,7 @@ class PyramidForcing(MethodPolicy):
         overlaps_recent: middle frames that are recent, too, are read twice, as by the authors' CUDA cache.
         leftover_frame: anchor heads keep the first frame after the sinks for ever, as the authors' Python cache does.
         stale_readout: keys are packed once for several frames of a block, as by the authors' Python cache; see
-            `pyramid_readout.StaleReadout`.
+            `StaleReadout`.
     """
 
     heads_by = "labels"
@@ -93,6 +89,24 @@ class PyramidForcing(MethodPolicy):
                 f"Pyramid Forcing's recent frames must hold a block of {shape.frames_per_block}, got "
                 f"{self.recent_frames}"
             )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A stored frame, or the average of several."""
+
+    first: int  # its first and last latent frame
+    last: int
+    at: int  # temporal index of its own
+    kv: Tensor  # [2, heads, tokens, head_dim]; keys are rotated spatially
+
+
+@dataclass
+class Part:
+    """Entries that are read together, and the temporal index of each."""
+
+    entries: list[Entry]
+    at: list[int]
 
 
 class MergedBlocks:
@@ -191,8 +205,62 @@ class Heads:
             self.merged.sum = total
 
 
+class StaleReadout:
+    """Packs what a layer's heads read for the first frame of a block, and reads it for the others while lengths agree.
+
+    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and in repeated passes
+    the first frame finds middle frames at the temporal index that they had for the last one.
+
+    Args:
+        mixed: whether the layer has heads of other kinds than wave.
+    """
+
+    def __init__(self, mixed: bool):
+        self.packed: list[list[Part]] | None = None
+        self.packed_for = -1
+        self.dirty = False
+        self.steady = not mixed  # whether two packings in a row saw as many recent frames
+        self.recent: list[int] = []
+
+    def written(self, start: int, repeated: bool) -> None:
+        """Called after every pass; `repeated` for all but the first and the clean one of a block."""
+        if repeated and self.steady and self.packed is not None and self.packed_for == start:
+            self.dirty = True
+        else:
+            self.packed = None
+
+    def read(self, frame: int, block: range, wanted: list[list[Part]]) -> list[list[Part]]:
+        """Per kind of heads the parts that a query of `frame` reads where it should read those `wanted`."""
+        if self.packed is not None and self.packed_for == frame:
+            if self.dirty:
+                self._refresh(self.packed, block, wanted)
+        elif self.packed is not None and _lengths(self.packed) == _lengths(wanted):
+            for packed, parts in zip(self.packed, wanted, strict=True):
+                for old, new in zip(packed, parts, strict=True):
+                    old.at = new.at
+        else:
+            recent = [len(parts[1].entries) for parts in wanted]
+            self.steady |= recent == self.recent
+            self.recent, self.packed, self.packed_for = recent, wanted, frame
+        self.dirty = False
+        return self.packed
+
+    def _refresh(self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]) -> None:
+        """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it is."""
+        for parts, fresh in zip(packed, wanted, strict=True):
+            for old, new in zip(parts[:2], fresh[:2], strict=True):
+                for place, entry in enumerate(new.entries):
+                    if entry.at in block:
+                        old.entries[place], old.at[place] = entry, new.at[place]
+
+
+def _lengths(kinds: Sequence[list[Part]]) -> list[list[list[int]]]:
+    return [[[entry.kv.shape[2] for entry in part.entries] for part in parts] for parts in kinds]
+
+
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
+    rotates_spatially = False
     state_classes = (Entry,)
 
     def begin_video(self) -> None:
@@ -215,17 +283,17 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
         for readout, held in zip(self.readouts, saved[1], strict=True):
             readout.steady, readout.recent = held
 
-    def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        raw, values = (by_head(x, self.shape.frame_tokens) for x in (k, v))
-        kv = torch.stack((self.rope.rotate_spatial(raw), values))
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        kv = torch.stack((self.rope.rotate_spatial(k), v))
         for heads in self.layers[layer]:
             for place, frame in enumerate(range(self.start, self.end)):
                 entry = Entry(frame, frame, frame, kv[:, heads.index, place])
-                heads.write(entry, raw[heads.index, place], self.clean)
+                heads.write(entry, k[heads.index, place], self.clean)
         self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        q, s, block = self.at_own_index(q), self.rope.frame_tokens, range(self.start, self.end)
+        s, block = self.rope.frame_tokens, range(self.start, self.end)
+        q = self.at_own_index(self.rope.rotate_spatial(q))
         out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
         kinds = self.layers[layer]
         for place, frame in enumerate(block):

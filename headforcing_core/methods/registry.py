@@ -1,8 +1,7 @@
 """All methods by name, as the sampler and the command line offer them, from a module that imports nothing heavy.
 
 `METHODS` has a row for every published method; `PRESETS` in `cache/policy.py` has one for every set of role policies,
-the ablations of Head Forcing included; `ALIASES` names methods with options. Recorded cases contain their own settings,
-see `recorded/policies.py`.
+the ablations of Head Forcing included; `ALIASES` names methods with options.
 """
 
 from __future__ import annotations
@@ -25,21 +24,14 @@ ANY_WEIGHTS = "Self Forcing and its relatives (Apache-2.0)"
 
 @dataclass(frozen=True)
 class PublishedMethod:
-    """A published method.
-
-    Attributes:
-        make: its settings; `_method` and `_preset` import it when it is chosen.
-        weights: those that it is meant for, and their licence.
-        trained: whether these weights were trained for the method; other weights of the family run with it, too.
-        differs: differences from the authors' code, and what is easily missed.
-    """
+    """A published method; `make` returns its settings, and imports their module first."""
 
     make: Callable[[], Method]
     paper: str
     arxiv: str
-    weights: str = ANY_WEIGHTS
-    trained: bool = False
-    differs: str = ""
+    weights: str = ANY_WEIGHTS  # those that it is meant for, and their licence
+    trained: bool = False  # whether these were trained for the method; others of the family run with it, too
+    differs: str = ""  # from the authors' code, and what is easily missed
 
     @property
     def policy(self) -> Method:

@@ -1,9 +1,8 @@
 """Rolling Forcing: a window of blocks at rising noise levels is denoised jointly and moves over the video.
 
 Window `w` holds the blocks `w - steps + 1 .. w`, as far as they exist. One model call denoises each of them by one
-step; then the first one is finished and leaves the window. All blocks of a window attend to each other. The first block
-of the video stays in the cache as an attention sink ("Rolling Forcing: Autoregressive Long Video Diffusion in Real
-Time"; what the paper leaves open is as in the authors' code).
+step; then the first one is finished and leaves the window (arXiv 2509.25161; what the paper leaves open is as in the
+authors' code).
 """
 
 from __future__ import annotations
@@ -56,12 +55,10 @@ class RollingForcing(MethodPolicy):
         return self
 
     def rollout(self, model: VideoModel, cache: RollingCache, video: RolloutInputs) -> Iterator[Block]:
-        """Yield the finished blocks of one video. A generator: a block is computed when the caller asks for it.
+        """Yield the finished blocks of one video, as `rollout.loop.rollout`; all rows have the same noise levels.
 
         A window is denoised under the prompt of its newest block, so a new prompt also affects the unfinished blocks.
-        All rows of the script have the same noise levels. Given blocks are written to the cache and yielded unchanged;
-        each is moved to the cache's device when it is read. `on_step` is called for each block of a window after its
-        step, and with None for the newest one before it; an exception raised by it stops within one model call.
+        `on_step` is called for each block of a window after its step, and with None for the newest one before it.
         """
         script, given = video.script, video.given
         steps, blocks = len(script.rows[0].sigmas), len(script)
@@ -116,10 +113,8 @@ def _take_step(
 
 
 class RollingCache(MethodCache, of=RollingForcing):
-    """Keys and values of finished blocks, the same in all heads: the first block of the video and the last seven.
-
-    Call `begin(blocks)` before each pass; only a clean pass is stored. Keys have spatial rotary embedding only, because
-    the temporal index of the first block, the anchor, changes from call to call.
+    """Keys and values of finished blocks: the first block of the video, an anchor whose index changes, and the last
+    seven. Call `begin(blocks)` before each pass; only a clean pass is stored.
     """
 
     def begin_video(self) -> None:

@@ -1,8 +1,4 @@
-"""The choice of the attention backend, and the shares of attention. The backends are in `attention_backends.py`.
-
-`auto` tests which backends work on the device and times them there at the sizes of the render (`attention_timing.py`).
-On a CPU, and where the sizes are not known, it takes the first that works.
-"""
+"""The choice of the attention backend, and the shares of attention. The backends are in `attention_backends.py`."""
 
 from __future__ import annotations
 
@@ -57,7 +53,7 @@ def attention_function(
         timed = None
         if sizes is not None and device.type == "cuda":
             timed = fastest_backend(TIMED, device, dtype, head_dim, sizes)
-        return timed or first_working(AUTO_ON_CPU if device.type == "cpu" else AUTO, device, dtype, head_dim)
+        return timed or first_working(AUTO_ON_CPU if device.type == "cpu" else AUTO, device, dtype, head_dim)[1]
     if name not in BACKENDS:
         raise unknown_name("attention", name, ["auto", *BACKENDS])
     try:
@@ -74,29 +70,22 @@ def fastest_backend(
     names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int, sizes: LayerSizes
 ) -> AttentionFunction | None:
     """The fastest of these backends at these sizes, with its times as a name; None if none could be timed."""
-    times = attention_timing.fastest(
-        names, sizes, lambda name: load_attention(name, device, dtype, head_dim), device, dtype, head_dim
-    )
-    for best in list(times):
-        try:
-            attention = sparing_plans(best, load_attention(best, device, dtype, head_dim))
-        except torch.OutOfMemoryError:
-            return None
-        except Exception as error:  # the times are stored ones, and something has changed since
-            log.info("Head Forcing: attention %s no longer works: %s", best, first_sentence(error))
-            del times[best]
-            continue
-        name = attention_timing.described(times)
-        log.info("Head Forcing: attention on %s in %s is %s", device, dtype, name)
-        if isinstance(attention, LayerAttention):
-            return replace(attention, name=name)
-        return GroupedAttention(attention, name)
-    return None
+    times = attention_timing.fastest(names, sizes, device, dtype, head_dim)
+    try:  # the times may be stored ones, and something may have changed since
+        best, attention = first_working(tuple(times), device, dtype, head_dim)
+    except (torch.OutOfMemoryError, HeadForcingError):
+        return None
+    name = attention_timing.described({other: ms for other, ms in times.items() if ms >= times[best]})
+    log.info("Head Forcing: attention on %s in %s is %s", device, dtype, name)
+    attention = sparing_plans(best, attention)
+    return replace(attention, name=name) if isinstance(attention, LayerAttention) else GroupedAttention(attention, name)
 
 
 @functools.cache
-def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
-    """The first of these backends that passes the self-test; logs the rejected ones and why in one line.
+def first_working(
+    names: tuple[str, ...], device: torch.device, dtype: torch.dtype, head_dim: int
+) -> tuple[str, AttentionFunction]:
+    """The first of these backends that passes the self-test, after its name; logs the rejected ones and why.
 
     Raises HeadForcingError if none passes.
     """
@@ -111,7 +100,7 @@ def first_working(names: tuple[str, ...], device: torch.device, dtype: torch.dty
             continue
         if rejected:
             log.info("Head Forcing: attention on %s in %s is %s, %s", device, dtype, name, ", ".join(rejected))
-        return attention
+        return name, attention
     raise HeadForcingError(f"no attention backend works on {device} in {dtype}: {', '.join(rejected)}")
 
 

@@ -1,9 +1,8 @@
 """The attention backends, for layers whose heads have different numbers of keys, and the self-test that each must pass.
 
 A backend is a function `(q [heads, queries, d], k [heads, keys, d], v [heads, keys, d]) -> [heads, queries, d]` without
-a mask: every query attends to every key. It is called once for each group of heads with equally many keys. A
-`LayerAttention` can also compute all heads of a layer in one call, which uses a GPU better than several short calls.
-An optional package is imported only when its backend is tested. `attention.py` chooses among them.
+a mask, called once for each group of heads with equally many keys. A `LayerAttention` also computes all heads of a
+layer in one call, which uses a GPU better. An optional package is imported only when its backend is tested.
 """
 
 from __future__ import annotations
@@ -29,19 +28,12 @@ PLAN_PAYS = 200  # calls of a shape: what cuDNN's plan for it costs is what it g
 
 @dataclass(frozen=True)
 class Span:
-    """Adjacent heads of a layer with equally many keys, as rows of the layer's key and value buffers `[all rows, d]`.
+    """Adjacent heads of a layer with equally many keys: rows of its buffers of keys and values `[all rows, d]`."""
 
-    Attributes:
-        heads: number of heads.
-        first: first row of the first head.
-        room: rows allocated per head.
-        rows: rows in use per head, the first of its `room`.
-    """
-
-    heads: int
-    first: int
-    room: int
-    rows: int
+    heads: int  # number of them
+    first: int  # first row of the first head
+    room: int  # rows allocated per head
+    rows: int  # rows in use per head, the first of its `room`
 
 
 Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of the queries
@@ -49,15 +41,10 @@ Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of th
 
 @dataclass(frozen=True)
 class LayerAttention:
-    """A backend that can compute all heads of a layer in one call.
+    """A backend that can compute all heads of a layer in one call."""
 
-    Attributes:
-        layer: `(q [heads, queries, d], k [rows, d], v [rows, d], spans) -> [heads, queries, d]`.
-        name: what reports call it.
-    """
-
-    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]
-    name: str = ""
+    layer: Callable[[Tensor, Tensor, Tensor, Spans], Tensor]  # q [heads, queries, d], k, v [rows, d] -> like q
+    name: str = ""  # for reports
 
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of heads with equally many keys: the signature of every backend."""
@@ -128,10 +115,7 @@ def _sage() -> AttentionFunction:
 
 
 def on_streams(dense: AttentionFunction) -> LayerAttention:
-    """A backend that calls `dense` for every group of heads, on CUDA streams that run at the same time.
-
-    The memory of a result is that of its stream, which waits for the current one before it is used again.
-    """
+    """A backend that calls `dense` for every group of heads, on CUDA streams that run at the same time."""
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         here, parts = torch.cuda.current_stream(q.device), []
@@ -183,9 +167,8 @@ def _varlen_of(module: str, function: str) -> Callable[[], AttentionFunction]:
 def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cumulative sequence lengths of the queries and of the keys, `[sequences + 1]` int32 each.
 
-    Every head is a sequence. Its allocated rows that hold no keys are another one, without queries, so that the kernel
-    skips them and the buffers need no copy. It is there also where it is empty: with one number of sequences in all
-    layers, however full the contexts are, a library that prepares a plan for each number prepares one.
+    Every head is a sequence. Its allocated rows that hold no keys are another one, without queries, which the kernel
+    skips; also where it is empty, since a library may prepare a plan for every number of sequences.
     """
     q_starts, k_starts = [0], [0]
     for span in spans:
@@ -240,10 +223,6 @@ BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
 # ---------------------------------------------------------------------------------------------------- the self-test
 
 
-class Inaccurate(Exception):
-    """A backend's result differs too much from the reference."""
-
-
 def sparing_plans(name: str, attention: AttentionFunction) -> AttentionFunction:
     """The backend `name` as a render calls it: without a plan for every shape that passes."""
     if name == "cudnn":
@@ -254,13 +233,13 @@ def sparing_plans(name: str, attention: AttentionFunction) -> AttentionFunction:
 
 
 def load_attention(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
-    """The backend `name` after its self-test; raises whatever its import or its kernel raises, or Inaccurate."""
+    """The backend `name` after its self-test; raises whatever its import or its kernel raises."""
     attention = BACKENDS[name]()
     # sage computes in 8 bits; the others only round differently
     allowed = 0.1 if name == "sage" else 5e-3 if dtype == torch.float32 else 2e-2
     error = self_test(attention, device, dtype, head_dim)
     if not error < allowed:  # also true for NaN
-        raise Inaccurate(f"its largest error in a self-test is {error:.2g}")
+        raise RuntimeError(f"its largest error in a self-test is {error:.2g}")
     return replace(attention, name=name) if isinstance(attention, LayerAttention) else attention
 
 

@@ -1,7 +1,6 @@
 """Time the attention backends at the sizes of a render, and store the result for this device and these versions.
 
-Which backend is fastest depends on the GPU's generation, the driver, the versions of PyTorch and cuDNN and the numbers
-of keys; no rule of thumb holds for all of them. The times are kept in a small file in the user's cache folder.
+Which one is fastest depends on GPU, driver, versions and numbers of keys; no rule of thumb holds for all of them.
 """
 
 from __future__ import annotations
@@ -9,7 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,10 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from ..errors import HeadForcingError, first_sentence
 from ..files import cache_folder, replacing
-from .attention_backends import AttentionFunction, Span, Spans, attend_layer
+from .attention_backends import AttentionFunction, Span, Spans, attend_layer, load_attention
 
 log = logging.getLogger(__name__)
 
@@ -50,49 +50,21 @@ class LayerSizes:
         return tuple(spans)
 
 
-@dataclass(frozen=True)
-class Clock:
-    """Clock in seconds: after the device has done its work, and of the host alone."""
-
-    device: Callable[[], float]
-    host: Callable[[], float] = time.perf_counter
-
-    @classmethod
-    def of(cls, device: torch.device) -> Clock:
-        def done() -> float:
-            torch.cuda.synchronize(device)
-            return time.perf_counter()
-
-        return cls(done)
-
-
-Try = Callable[[str], AttentionFunction]  # a backend after its self-test; raises if it does not work
-
-
 def fastest(
-    names: Sequence[str],
-    sizes: LayerSizes,
-    try_backend: Try,
-    device: torch.device,
-    dtype: torch.dtype,
-    head_dim: int,
-    clock: Clock | None = None,
-    file: Path | None = None,
+    names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int
 ) -> dict[str, float]:
-    """Milliseconds per layer of those of `names` that work, the fastest first; read from the file where they are known.
+    """Milliseconds per layer of those of `names` that work, the fastest first.
 
-    Names for which there was no time left are timed when the program is started again. Times are kept in `file`, by
-    default in the cache folder.
+    They are read from a file in the cache folder where they are known. Names for which there was no time left are timed
+    when the program is started again.
     """
-    if file is None and (folder := cache_folder()) is not None:
-        file = folder / "attention.json"
-    key = _key(names, sizes, device, dtype, head_dim)
+    folder, key = cache_folder(), _key(names, sizes, device, dtype, head_dim)
+    file = None if folder is None else folder / "attention.json"
     known = _read(file, key)
     left = [name for name in names if name not in known]
     if left:
         try:
-            inputs = _inputs(sizes, device, dtype, head_dim)
-            _time_all(left, sizes, try_backend, inputs, clock or Clock.of(device), known)
+            _time_all(left, sizes, _inputs(sizes, device, dtype, head_dim), known)
         except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
             pass
         finally:
@@ -109,57 +81,64 @@ def described(times: Mapping[str, float]) -> str:
     return f"{best} (timed: {ms:.3g} ms a layer{'; ' + slower if slower else ''})"
 
 
+def _now(device: torch.device) -> float:
+    """Seconds, once the device has done its work."""
+    torch.cuda.synchronize(device)
+    return time.perf_counter()
+
+
 def _time_all(
-    names: Sequence[str], sizes: LayerSizes, try_backend: Try, inputs: Any, clock: Clock, known: dict[str, float | None]
+    names: Sequence[str], sizes: LayerSizes, inputs: Sequence[Tensor], known: dict[str, float | None]
 ) -> None:
     """Put into `known` the milliseconds of every backend for which there is time; None where it does not work."""
-    begun, used = clock.device(), 0.0
+    q = inputs[0]
+    begun, used = _now(q.device), 0.0
     for place, name in enumerate(names):
         # raises if the backend before has left the device unusable: the next program leaves it out
-        if clock.device() - begun >= LOADING_SECONDS or used >= SECONDS:
+        if _now(q.device) - begun >= LOADING_SECONDS or used >= SECONDS:
             break
         share = (SECONDS - used) / (len(names) - place)  # of the time left, so that all have their turn
         try:
-            known[name], calls = _time(try_backend(name), sizes, inputs, clock, share)
+            known[name], calls = _time(load_attention(name, q.device, q.dtype, q.shape[-1]), sizes.spans, inputs, share)
             used += calls
         except torch.OutOfMemoryError:
             raise
-        except Exception as error:  # not installed, not for this device, inaccurate: `try_backend` tells
+        except Exception as error:  # not installed, not for this device, inaccurate
             log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
             known[name] = None
 
 
-def _time(
-    attention: AttentionFunction, sizes: LayerSizes, inputs: Any, clock: Clock, limit: float
-) -> tuple[float, float]:
-    """Milliseconds of a call, by its fastest, and the seconds of all.
+def _time(attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], limit: float) -> tuple[float, float]:
+    """Milliseconds of a call, by its fastest, and the seconds of all but the first.
 
     Where the limit in seconds leaves no time for calls with all queries, it is estimated.
     """
     q, k, v = inputs
+    queries = q.shape[1]
 
-    def seconds(queries: int) -> float:
-        begun = clock.device()
-        attend_layer(attention, q[:, :queries].contiguous(), k, v, sizes.spans)
-        return clock.device() - begun
+    def call(queries: int) -> tuple[float, float]:
+        """Seconds until the result is there, and those that the host is busy."""
+        begun, on_host = _now(q.device), time.perf_counter()
+        attend_layer(attention, q[:, :queries].contiguous(), k, v, spans)
+        on_host = time.perf_counter() - on_host
+        return _now(q.device) - begun, on_host
 
-    few = max(1, sizes.queries // PROBE)
-    seconds(few)  # loads, compiles, plans, allocates
-    begun, on_host = clock.device(), clock.host()
-    attend_layer(attention, q[:, :few].contiguous(), k, v, sizes.spans)
-    if (on_host := clock.host() - on_host) > MOST_ON_HOST:
+    few = max(1, queries // PROBE)
+    call(few)  # loads, compiles, plans, allocates
+    used, on_host = call(few)
+    if on_host > MOST_ON_HOST:
         raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
-    estimate = (clock.device() - begun) * sizes.queries / few
+    estimate = used * queries / few
     times: list[float] = []
-    while len(times) <= REPETITIONS and clock.device() - begun + estimate < limit:
-        times.append(seconds(sizes.queries))
-    return 1000 * min(times, default=estimate), clock.device() - begun
+    while len(times) <= REPETITIONS and used + estimate < limit:
+        times.append(call(queries)[0])
+        used += times[-1]
+    return 1000 * min(times, default=estimate), used
 
 
 @torch.no_grad()
-def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> Any:
-    heads = sum(count for count, _ in sizes.groups)
-    rows = sum(count * keys for count, keys in sizes.groups)
+def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Tensor, ...]:
+    heads, rows = sum(count for count, _ in sizes.groups), sum(count * keys for count, keys in sizes.groups)
     options: Any = dict(generator=torch.Generator(device).manual_seed(0), device=device, dtype=dtype)
     q = torch.randn(heads, sizes.queries, head_dim, **options)
     return q, torch.randn(rows, head_dim, **options), torch.randn(rows, head_dim, **options)

@@ -1,7 +1,6 @@
-"""`torch.compile` for the part of a layer after self-attention: an alternative to the fused kernels.
+"""`torch.compile` for the part of a layer after self-attention: an alternative to the fused kernels, off by default.
 
-Off by default: compilation takes time, and a host that patches, moves or quantises weights inside its layers may cause
-repeated recompilation. **Not yet tested on a GPU.**
+**Not yet tested on a GPU.**
 """
 
 from __future__ import annotations

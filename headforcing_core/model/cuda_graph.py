@@ -1,10 +1,8 @@
 """Denoising passes captured as a CUDA graph and replayed, which removes most of the kernel launch overhead.
 
 While the cache layout is constant, every denoising pass launches the same kernels on the same memory; only the latents
-and the timestep differ. A growing context, a new prompt or other shapes invalidate the graph, and passes run normally
-until the layout has been constant for some blocks again. Off by default: weights must stay at their addresses (which
-excludes hosts that load them layer by layer), and the graph reserves the working memory of one pass. **Not yet tested
-on a GPU.**
+and the timestep differ. Off by default: weights must stay at their addresses (which excludes hosts that load them layer
+by layer), and the graph reserves the working memory of one pass. **Not yet tested on a GPU.**
 """
 
 from __future__ import annotations
@@ -12,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable
 from contextlib import suppress
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
+from operator import is_
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..devices import held_tables, upload
-from .wan import KeyValueCache, PromptKV, forward_block, timestep_embedding
+from .wan import PromptKV, forward_block, timestep_embedding
 
 log = logging.getLogger(__name__)
 
@@ -65,30 +63,12 @@ def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
     return replay
 
 
-@dataclass(frozen=True)
-class Situation:
-    """Everything that must be unchanged for a captured graph to be valid.
-
-    Attributes:
-        held: objects that must be the same ones: backbone, prompt, cache.
-        facts: layout of the cache; shape, dtype and device of the latents.
-    """
-
-    held: tuple[Any, ...]
-    facts: tuple[Hashable, ...]
-
-    def is_that_of(self, other: Situation | None) -> bool:
-        if other is None or self.facts != other.facts:
-            return False
-        return all(one is another for one, another in zip(self.held, other.held, strict=True))
-
-
 class GraphedForward:
     """A replacement for `forward_block` with the same results that replays a CUDA graph where possible.
 
     Args:
         record: captures a pass; tests pass a recorder that needs no GPU.
-        steady_blocks: number of blocks without a change of situation before a pass is captured.
+        steady_blocks: number of blocks without a change of prompt, cache layout or shapes before a pass is captured.
         forward: the function that is captured.
     """
 
@@ -96,16 +76,17 @@ class GraphedForward:
         self,
         record: Recorder = record_cuda,
         steady_blocks: int = STEADY_BLOCKS,
-        forward: Callable[..., Tensor | None] = forward_block,
+        forward: Callable[..., Any] = forward_block,
     ):
         self.record, self.steady_blocks, self.forward = record, steady_blocks, forward
         self.replays = 0  # passes that were replayed
-        self._situation: Situation | None = None
-        self._since = 0  # the first block in this situation
-        self._replay: GraphReplay | None = None
+        # while these are the same objects, and equal, a captured graph is valid
+        self._objects: tuple[Any, ...] = ()
+        self._facts: tuple[Hashable, ...] = ()
+        self._since = 0  # the first block with them
+        self._replay: Callable[[Tensor, Tensor], Tensor] | None = None
+        self._tables: list[Any] = []  # index tables that the graph reads
         self._failed = False
-        self._inputs: tuple[Tensor, Tensor] | None = None
-        self._held: list[Any] = []  # index tables that the graph reads
 
     def __call__(
         self,
@@ -113,52 +94,46 @@ class GraphedForward:
         latents: Tensor,
         timesteps: Tensor,
         prompt: PromptKV,
-        cache: KeyValueCache,
+        cache: Any,
         *,
         write_only: bool = False,
     ) -> Tensor | None:
         layout = None if self._failed else cache.layout
         if layout is None:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
-        held: tuple[Any, ...] = (backbone, prompt, cache)
-        now = Situation(held, (layout, latents.shape, latents.dtype, latents.device))
-        block = held[2].block
-        if not now.is_that_of(self._situation):  # looked at in clean passes, too, as they may move index tables
+        objects, facts = (backbone, prompt, cache), (layout, latents.shape, latents.dtype, latents.device)
+        # looked at in clean passes, too, as they may move index tables
+        if facts != self._facts or not all(map(is_, objects, self._objects)):
             if self._replay is not None:
                 log.info("Head Forcing: the CUDA graph is dropped after a change of prompt, cache or shapes")
-            self._situation, self._since, self._replay, self._inputs, self._held = now, block, None, None, []
+            self._objects, self._facts, self._since, self._replay, self._tables = objects, facts, cache.block, None, []
         # the clean pass happens once per block and stops early: it is not worth a graph of its own
-        if write_only or block - self._since < self.steady_blocks:
+        if write_only or cache.block - self._since < self.steady_blocks:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
         waves = timestep_embedding(timesteps, backbone.freq_dim)
-        if self._replay is None and not self._record(held, latents, waves):
+        if self._replay is None:
+            self._replay = self._record(latents, waves)
+        if self._replay is None:
             return self.forward(backbone, latents, timesteps, prompt, cache)
-        return self._replayed(latents, waves)
-
-    def _record(self, held: tuple[Any, ...], latents: Tensor, waves: Tensor) -> bool:
-        """Capture a pass that reads its own copies of the inputs; False, and no further attempt, if that fails."""
-        backbone, prompt, cache = held
-        x, e = self._inputs = latents.clone(), upload(waves.to(latents.dtype), latents.device)
-
-        def run() -> Tensor:
-            flow = self.forward(backbone, x, e, prompt, cache)
-            assert flow is not None
-            return flow
-
-        try:
-            with held_tables() as self._held:
-                self._replay = self.record(run, latents.device)
-        except Exception as error:  # out of memory, or a library call that cannot be captured
-            self._failed, self._situation, self._inputs = True, None, None
-            log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
-            return False
-        log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", cache.block + 1)
-        return True
-
-    def _replayed(self, latents: Tensor, waves: Tensor) -> Tensor:
-        assert self._inputs is not None and self._replay is not None
-        x, e = self._inputs
-        x.copy_(latents)
-        e.copy_(upload(waves.to(e.dtype), e.device))  # from pageable memory the copy would wait for all queued work
         self.replays += 1
-        return self._replay().clone()  # the next pass writes to the same memory
+        return self._replay(latents, waves)
+
+    def _record(self, latents: Tensor, waves: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
+        """Capture a pass that reads its own copies of the inputs; None, and no further attempt, if that fails."""
+        backbone, prompt, cache = self._objects
+        x, e = latents.clone(), upload(waves.to(latents.dtype), latents.device)
+        try:
+            with held_tables() as self._tables:
+                graph = self.record(partial(self.forward, backbone, x, e, prompt, cache), latents.device)
+        except Exception as error:  # out of memory, or a library call that cannot be captured
+            self._failed, self._objects, self._facts = True, (), ()
+            log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
+            return None
+        log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", cache.block + 1)
+
+        def replay(latents: Tensor, waves: Tensor) -> Tensor:
+            x.copy_(latents)
+            e.copy_(upload(waves.to(e.dtype), e.device))  # from pageable memory the copy would wait for all queued work
+            return graph().clone()  # the next pass writes to the same memory
+
+        return replay

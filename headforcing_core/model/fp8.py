@@ -1,7 +1,6 @@
 """Linear layers in 8-bit floating point: half the memory of bf16, and faster where a device multiplies it. Inexact.
 
-Weights have one scale per output channel and activations one per token. With one scale for all tokens a token's keys
-would depend on the other tokens of its pass, and a recache or a pass over more blocks would give other numbers.
+Weights have one scale per output channel and activations one per token: a token's keys depend on no other token.
 """
 
 from __future__ import annotations
@@ -25,10 +24,7 @@ _MULTIPLE = 16  # of both sizes of a product in 8 bits
 
 
 class Rounding:
-    """Rounds the input of layers; once where layers one after another have the same one, as queries, keys and values.
-
-    The last input is kept until the next one: there is one object for all layers of a model.
-    """
+    """Rounds the input of all layers of a model; once where layers one after another have the same one."""
 
     def __init__(self) -> None:
         self._last: tuple[Tensor, tuple[Tensor, Tensor]] | None = None
@@ -93,10 +89,7 @@ def scaled_product(
 
 @cache
 def has_product(device: torch.device) -> bool:
-    """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found by trying.
-
-    Some libraries pretend to: on a CPU, or with a slow substitute.
-    """
+    """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found by trying."""
     if device.type != "cuda":
         return False
     a, b = (torch.linspace(-3, 3, rows * 64, device=device).view(rows, 64).sin() for rows in (40, 48))
@@ -129,10 +122,7 @@ def _seconds(device: torch.device, run: Callable[[], Tensor], repetitions: int =
 
 
 def use_fp8_linears(model: WanModel, native: bool = False) -> int:
-    """Replace the linear layers of all transformer blocks in place; returns how many.
-
-    The embeddings of text and time and the head stay as they are: they take a hundredth of the time.
-    """
+    """Replace the linear layers of all transformer blocks in place; returns how many."""
     replaced, rounding = 0, Rounding()
     block: Any
     for block in model.blocks:

@@ -7,20 +7,13 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class LatentFormat:
-    """Video frames and pixels that a latent frame stands for.
-
-    Attributes:
-        name: ComfyUI's name of the latent format.
-        stride: side in pixels of what one latent pixel stands for.
-        fps: video frames per second that the models were trained at.
-        size: width and height in pixels that they were trained at.
-    """
+    """Video frames and pixels that a latent frame stands for."""
 
     channels: int
-    name: str
-    stride: int
-    fps: int
-    size: tuple[int, int]
+    name: str  # ComfyUI's
+    stride: int  # side in pixels of what one latent pixel stands for
+    fps: int  # video frames per second that the models were trained at
+    size: tuple[int, int]  # width and height in pixels that they were trained at
 
     @property
     def side_multiple(self) -> int:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeGuard
-
 import torch
 from torch import Tensor, nn
 
@@ -24,7 +22,7 @@ def add_norm(
         added: `y` like x and `gate [frames, dim]` (None for 1); None to add nothing.
         scale, shift: `[frames, dim]`; None where the norm has its own weights.
     """
-    if _fusable(norm, x):
+    if isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and untouched(norm, x):
         base = 1.0
         if scale is None or shift is None:
             scale, shift, base = norm.weight.to(x.dtype)[None], norm.bias.to(x.dtype)[None], 0.0
@@ -48,16 +46,10 @@ def _by_frame(x: Tensor, rows: Tensor) -> Tensor:
     return x[0].unflatten(0, (len(rows), -1))
 
 
-def _fusable(norm: nn.Module, x: Tensor) -> TypeGuard[nn.LayerNorm]:
-    """Whether a fused kernel may replace this layer norm."""
-    return isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and untouched(norm, x)
-
-
 def untouched(norm: nn.Module, x: Tensor) -> bool:
     """Whether a norm of `x` uses its stored weights in the dtype of `x`: no host moves or patches them at run time.
 
-    ComfyUI's dynamic VRAM has every layer cast its weights (`comfy_cast_weights`). Small weights it loads for good, in
-    the dtype of their file: they have no place in its virtual memory (`_v`) and lie on the device of `x`.
+    ComfyUI's dynamic VRAM has layers cast their weights (`comfy_cast_weights`), but for small ones: they have no `_v`.
     """
     if not isinstance(norm, nn.LayerNorm | nn.RMSNorm):
         return False

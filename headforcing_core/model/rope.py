@@ -1,15 +1,14 @@
 """Wan's 3-D rotary position embedding, split into a spatial part and a temporal part.
 
 A head's channels are three groups, `[temporal | height | width]`. Inside a group of width `d`, adjacent channels
-`(2i, 2i+1)` are one complex number that is rotated by `position * 10000^(-2i/d)` radians. The groups do not overlap, so
-the temporal rotation of a cached key can be changed alone, which assigns a new frame index to it (paper, section
-"Head-wise RoPE Re-encoding").
+`(2i, 2i+1)` are one complex number that is rotated by `position * 10000^(-2i/d)` radians. The temporal rotation of a
+cached key can be changed alone (paper, section "Head-wise RoPE Re-encoding").
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import torch
 from torch import Tensor
@@ -23,10 +22,7 @@ COMPLEX_DEVICES = ("cpu", "cuda")  # other devices support complex numbers partl
 
 
 def axis_dims(head_dim: int) -> tuple[int, int, int]:
-    """Channels of the temporal, height and width groups: 128 -> (44, 42, 42).
-
-    Raises HeadForcingError if head_dim is odd or below 6.
-    """
+    """Channels of the temporal, height and width groups: 128 -> (44, 42, 42); HeadForcingError if it has no room."""
     if head_dim < 6 or head_dim % 2:
         raise HeadForcingError(f"head_dim must be even and at least 6 to hold three rotary axes, got {head_dim}")
     spatial = 2 * (head_dim // 6)
@@ -39,31 +35,20 @@ def angles(positions: Tensor, dim: int, base: float | Tensor = THETA) -> Tensor:
     return positions.to(torch.float64)[:, None] * frequencies
 
 
-def rotate_at_once(x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
-    """`rotate` as one complex multiplication: several times faster, because pairs are never taken apart.
-
-    Args:
-        rotations: `[..., d/2]`, complex, with cosines as real and sines as imaginary parts (broadcast).
-    """
-    out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-    pairs = x.float().view(torch.complex64)
-    if out.dtype == torch.float32:
-        torch.mul(pairs, rotations, out=out.view(torch.complex64))
-    else:
-        out.copy_((pairs * rotations).view(torch.float32))
-    return out
-
-
 def by_head(x: Tensor, frame_tokens: int) -> Tensor:
     """Queries, keys or values `[frames * frame_tokens, heads, d]` as a view `[heads, frames, frame_tokens, d]`."""
     return x.unflatten(0, (-1, frame_tokens)).permute(2, 0, 1, 3)
 
 
+def _rounded_up(indices: int) -> int:
+    """To 64, so that a growing video rarely needs new tables."""
+    return -(-indices // 64) * 64
+
+
 class RotaryEmbedding:
     """Rotations for latent frames of `rows x columns` tokens, at any temporal index.
 
-    Angles are computed in float64 from the integer index. A precomputed table limits the video length (Self Forcing's
-    has 1024 frames), and low-precision positions become indistinguishable in long videos.
+    Angles are computed in float64 from the integer index: low-precision ones become indistinguishable in long videos.
     """
 
     def __init__(self, head_dim: int, rows: int, columns: int, device: torch.device | str = "cpu"):
@@ -76,8 +61,8 @@ class RotaryEmbedding:
         # every layer and pass of a block asks for the same few sets of indices
         self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
         self._all = lru_cache(maxsize=8)(self._all_rotations)
-        self._kernel_tables = lru_cache(maxsize=1)(self._tables)
-        self._differences = lru_cache(maxsize=2)(self._difference_table)
+        # apart, so that the one never drops a table of the other, which a CUDA graph may read
+        self._indices, self._differences = (lru_cache(maxsize=kept)(self._kernel_table) for kept in (1, 2))
 
     def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
@@ -96,27 +81,34 @@ class RotaryEmbedding:
 
         Both in the kernels' layout `[rotations, 2, pairs]`: cosines, then sines.
         """
-        # rounded up to 64 so that a growing video rarely needs new tables
-        return self._kernel_tables(-(-indices // 64) * 64)
-
-    def _tables(self, indices: int) -> tuple[Tensor, Tensor]:
-        temporal = self._rotations(angles(torch.arange(indices), self.temporal_dim))
-        return temporal.transpose(1, 2).contiguous(), self._spatial.transpose(1, 2).contiguous()
+        return self._indices(0, _rounded_up(indices)), self._spatial_table
 
     def differences(self, most: int) -> tuple[Tensor, int]:
         """Temporal rotations by differences of indices up to at least `most`, as `tables`, and the row that rotates by
         0."""
-        return self._differences(-(-max(most, 1) // 64) * 64)
+        most = _rounded_up(max(most, 1))
+        return self._differences(-most, most + 1), most
 
-    def _difference_table(self, most: int) -> tuple[Tensor, int]:
-        rotations = self._rotations(angles(torch.arange(-most, most + 1), self.temporal_dim))
-        return rotations.transpose(1, 2).contiguous(), most
+    def _kernel_table(self, first: int, end: int) -> Tensor:
+        rotations = self._rotations(angles(torch.arange(first, end), self.temporal_dim))
+        return rotations.transpose(1, 2).contiguous()
+
+    @cached_property
+    def _spatial_table(self) -> Tensor:
+        return self._spatial.transpose(1, 2).contiguous()
 
     def _rotate(self, x: Tensor, rotations: Tensor, out: Tensor | None = None) -> Tensor:
-        if x.device.type in COMPLEX_DEVICES:
-            return rotate_at_once(x, rotations.view(torch.complex64)[..., 0], out)
-        cos, sin = rotations.unbind(-1)
-        return rotate(x, cos, sin, out)
+        if x.device.type not in COMPLEX_DEVICES:
+            cos, sin = rotations.unbind(-1)
+            return rotate(x, cos, sin, out)
+        # one complex multiplication: several times faster than `rotate`, because pairs are never taken apart
+        out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
+        pairs, turns = x.float().view(torch.complex64), rotations.view(torch.complex64)[..., 0]
+        if out.dtype == torch.float32:
+            torch.mul(pairs, turns, out=out.view(torch.complex64))
+        else:
+            out.copy_((pairs * turns).view(torch.float32))
+        return out
 
     def rotate(self, x: Tensor, frame_indices: Sequence[int], out: Tensor | None = None) -> Tensor:
         """Rotate all axes of `x [..., frames, frame_tokens, head_dim]`: the two rotations below in one step."""

@@ -1,9 +1,8 @@
 """The transformer of Wan 2.1 text-to-video and of Wan 2.2 TI2V-5B, one block of frames at a time.
 
-`WanModel` holds the parameters under their original names. `forward_block` and `encode_prompt` run on *any* backbone
-with the same submodules, such as ComfyUI's loaded `WanModel`: they only call layers (`blocks[i].self_attn.q(x)`), so
-LoRA, fp8, GGUF and offloading that a host implements inside its layers keep working. A weight is read directly only
-where a fused kernel replaces a norm that the host does not modify (`norms.untouched`).
+`forward_block` and `encode_prompt` run on *any* backbone with the submodules of `WanModel`, such as ComfyUI's: they
+only call layers (`blocks[i].self_attn.q(x)`), so LoRA, fp8, GGUF and offloading that a host implements inside them keep
+working. A weight is read only where a fused kernel replaces a norm that the host does not modify (`norms.untouched`).
 """
 
 from __future__ import annotations
@@ -26,10 +25,7 @@ from .norms import add_norm, untouched
 
 @dataclass(frozen=True)
 class WanConfig:
-    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model.
-
-    Wan 2.2 TI2V-5B has the same layers under the same names, and other numbers: 3072 wide, 24 heads, 48 channels.
-    """
+    """Dimensions of a Wan text-to-video transformer, by default Wan 2.1's 1.3B model."""
 
     dim: int = 1536
     ffn_dim: int = 8960
@@ -106,11 +102,10 @@ def encode_prompt(
     """Project text-encoder output `[tokens, text_dim]` to every layer's cross-attention keys and values.
 
     Tokens beyond the model's `text_len` are cut; padding is zeros *before* the text-embedding MLP, as in training.
-    Trailing zero rows count as padding. Computed on `device`, by default that of the embeddings; their length is found
-    before they are moved there, because looking for it on a GPU waits for all its queued work.
+    Trailing zero rows count as padding. Computed on `device`, by default that of the embeddings.
     """
     embeds = embeds[: backbone.text_len].to(dtype)
-    rows_used = embeds.abs().amax(dim=-1).nonzero()
+    rows_used = embeds.abs().amax(dim=-1).nonzero()  # before they are moved to a GPU, which would be waited for
     valid_tokens = int(rows_used[-1]) + 1 if len(rows_used) else 1
     embeds = upload(embeds, embeds.device if device is None else device)
     padded = F.pad(embeds, (0, 0, 0, backbone.text_len - len(embeds)))
@@ -333,8 +328,7 @@ class WanModel(nn.Module):
     def join_projections(self) -> None:
         """Let one product compute queries, keys and values where the fused kernel takes them: fewer, larger launches.
 
-        Called last, on the device where the model stays: moved weights would be apart from those in use, and layers
-        put in their place would not be called.
+        Called last: weights that are moved or replaced afterwards would not be the ones in use.
         """
         block: Any
         for block in self.blocks:

@@ -1,5 +1,6 @@
 """`auto` on a GPU: it times what works at the sizes of the render, and remembers. GPUs and clocks are stood in for."""
 
+import functools
 import json
 
 import pytest
@@ -10,7 +11,7 @@ from headforcing.headforcing_core.cache.shape import CacheShape
 from headforcing.headforcing_core.model import attention, attention_timing
 from headforcing.headforcing_core.model.attention import GroupedAttention, LayerAttention, LayerSizes, sdpa
 from headforcing.headforcing_core.model.attention_backends import self_test, varlen
-from headforcing.headforcing_core.model.attention_timing import LOADING_SECONDS, SECONDS, Clock, described, fastest
+from headforcing.headforcing_core.model.attention_timing import LOADING_SECONDS, SECONDS, described, fastest
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.render import attention_name
 
@@ -19,21 +20,33 @@ SIZES = LayerSizes(64, ((2, 96), (1, 32)))
 
 
 class FakeGpu:
-    """A clock, and backends by their seconds for all queries of a layer; None does not work.
+    """A clock, and backends by their seconds for all queries of a layer; an exception is raised instead.
 
     `loading` is the time that the backend of a name takes once, before its self-test; `on_host` that of every call.
+    Where an exception `breaks` the device, its clock raises it from then on.
     """
 
-    def __init__(self, folder, **backends: float | None):
+    def __init__(self, monkeypatch, folder):
         self.now, self.host, self.file = 0.0, 0.0, folder / "attention.json"
-        self.backends, self.loading, self.on_host = backends, {}, {}
+        self.breaks, self.error = False, None
+        self.backends, self.loading, self.on_host = {}, {}, {}
         self.calls, self.tried = [], []
+        monkeypatch.setattr(attention_timing, "cache_folder", lambda: folder)
+        monkeypatch.setattr(attention_timing, "_now", self.read_clock)
+        monkeypatch.setattr(attention_timing.time, "perf_counter", lambda: self.host)
+        monkeypatch.setattr(attention_timing, "load_attention", self.load)
 
-    def try_backend(self, name: str):
+    def read_clock(self, device) -> float:
+        if self.error is not None:
+            raise self.error
+        return self.now
+
+    def load(self, name: str, *_):
         self.tried.append(name)
         self.now += self.loading.pop(name, 0.0)
-        if self.backends[name] is None:
-            raise RuntimeError("no kernel image. More")
+        if isinstance(self.backends[name], BaseException):
+            self.error = self.backends[name] if self.breaks else None
+            raise self.backends[name]
 
         def layer(q, k, v, spans):
             self.calls.append((name, q.shape[1]))
@@ -44,105 +57,95 @@ class FakeGpu:
 
         return LayerAttention(layer)
 
-    def timed(self, sizes=SIZES, try_backend=None, clock=None) -> dict[str, float]:
-        clock = clock or Clock(lambda: self.now, lambda: self.host)
-        names, sort = list(self.backends), (CPU, torch.float32, 16)
-        return fastest(names, sizes, try_backend or self.try_backend, *sort, clock, self.file)
+    def timed(self, sizes=SIZES, **backends) -> dict[str, float]:
+        self.backends = backends or self.backends
+        return fastest(list(self.backends), sizes, CPU, torch.float32, 16)
 
     def stored(self) -> dict:
         return json.loads(self.file.read_text())
 
 
-def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_sizes_and_versions(
-    tmp_path, monkeypatch
-):
-    gpu = FakeGpu(tmp_path, slow=3e-3, broken=None, quick=1e-3)
-    times = gpu.timed()
+@pytest.fixture
+def fake(monkeypatch, tmp_path) -> FakeGpu:
+    return FakeGpu(monkeypatch, tmp_path)
+
+
+REFUSAL = RuntimeError("no kernel image. More")
+
+
+def test_the_fastest_comes_first_what_fails_is_left_out_and_times_are_kept_for_sizes_and_versions(fake, monkeypatch):
+    times = fake.timed(slow=3e-3, broken=REFUSAL, quick=1e-3)
     assert list(times) == ["quick", "slow"] and list(times.values()) == pytest.approx([1.0, 3.0])
     assert described(times) == "quick (timed: 1 ms a layer; slow 3.00 times as long)"
-    counts = [len(gpu.calls)]
-    assert gpu.timed() == times and len(gpu.calls) == counts[-1]
-    gpu.timed(LayerSizes(32, SIZES.groups))
-    counts.append(len(gpu.calls))
+    counts = [len(fake.calls)]
+    assert fake.timed() == times and len(fake.calls) == counts[-1]
+    fake.timed(LayerSizes(32, SIZES.groups))
+    counts.append(len(fake.calls))
     monkeypatch.setattr(torch, "__version__", "2.99.0")
-    gpu.timed()
-    assert counts[0] < counts[1] < len(gpu.calls) and len(gpu.stored()) == 3
-    assert list(tmp_path.iterdir()) == [gpu.file], "no temporary file stays"
+    fake.timed()
+    assert counts[0] < counts[1] < len(fake.calls) and len(fake.stored()) == 3
+    assert list(fake.file.parent.iterdir()) == [fake.file], "no temporary file stays"
 
 
-def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_no_error(tmp_path):
-    gpu = FakeGpu(tmp_path, a=1e-3, b=2e-3)
-    times = gpu.timed()
-    (key,) = gpu.stored()
+def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_no_error(fake):
+    times = fake.timed(a=1e-3, b=2e-3)
+    (key,) = fake.stored()
     for damage in ("", "{", "[1]", '{"x": 3}', '{"KEY": {"a": -1}}', '{"KEY": {"a": "fast"}}', "\x00", "[" * 9000):
-        gpu.file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
-        assert gpu.timed() == pytest.approx(times) and gpu.stored()[key] == pytest.approx(times)
-    gpu.file.unlink()
-    gpu.file.mkdir()
-    assert list(gpu.timed()) == ["a", "b"]
+        fake.file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
+        assert fake.timed() == pytest.approx(times) and fake.stored()[key] == pytest.approx(times)
+    fake.file.unlink()
+    fake.file.mkdir()
+    assert list(fake.timed()) == ["a", "b"]
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0, 10.0])
 @pytest.mark.parametrize("loading", [0.0, 0.3])
-def test_calls_never_take_longer_than_two_seconds(tmp_path, seconds, loading):
+def test_calls_never_take_longer_than_two_seconds(fake, seconds, loading):
     """Nothing is begun that is known not to end in time; the order is that of the estimates then."""
-    gpu = FakeGpu(tmp_path, a=seconds, b=seconds / 2, c=seconds / 4)
-    gpu.loading = dict.fromkeys("abc", loading)
-    times = gpu.timed()
-    assert gpu.now <= SECONDS + 3 * loading + seconds / 8
+    fake.loading = dict.fromkeys("abc", loading)
+    times = fake.timed(a=seconds, b=seconds / 2, c=seconds / 4)
+    assert fake.now <= SECONDS + 3 * loading + seconds / 8
     assert times and list(times) == sorted(times, key=lambda name: -ord(name))
     assert times["a"] == pytest.approx(1000 * seconds)
     if seconds == 10.0:
-        assert {queries for _, queries in gpu.calls} == {SIZES.queries // 16}
+        assert {queries for _, queries in fake.calls} == {SIZES.queries // 16}
 
 
-def test_what_prepares_itself_in_every_call_is_left_out(tmp_path):
+def test_what_prepares_itself_in_every_call_is_left_out(fake):
     """As cuDNN's kernel for sequences does in PyTorch 2.11 and 2.13: 42 ms on the host, whatever the GPU takes."""
-    gpu = FakeGpu(tmp_path, anew=1e-4, b=1e-4)
-    gpu.on_host = {"anew": 0.042, "b": 1e-3}
-    assert list(gpu.timed()) == ["b"] and list(gpu.stored().values()) == [{"anew": None, "b": pytest.approx(1.1)}]
-    assert [name for name, _ in gpu.calls].count("anew") == 2  # the second tells
+    fake.on_host = {"anew": 0.042, "b": 1e-3}
+    assert list(fake.timed(anew=1e-4, b=1e-4)) == ["b"]
+    assert list(fake.stored().values()) == [{"anew": None, "b": pytest.approx(1.1)}]
+    assert [name for name, _ in fake.calls].count("anew") == 2  # the second tells
 
 
 @pytest.mark.parametrize("works", [True, False])
-def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tried(tmp_path, works):
+def test_what_there_was_no_time_for_is_timed_in_the_next_calls_until_all_were_tried(fake, works):
     """The first backend of a fresh start may load for long, whether it works or not."""
-    gpu = FakeGpu(tmp_path, cold=1e-3 if works else None, slow=3e-3, broken=None, quick=0.5e-3)
-    gpu.loading = {"cold": LOADING_SECONDS}
-    assert (list(gpu.timed()), gpu.tried) == (["cold"] * works, ["cold"])
+    fake.loading = {"cold": LOADING_SECONDS}
+    cold = 1e-3 if works else REFUSAL
+    assert list(fake.timed(cold=cold, slow=3e-3, broken=REFUSAL, quick=0.5e-3)) == ["cold"] * works
+    assert fake.tried == ["cold"]
     for _ in range(2):
-        assert list(gpu.timed()) == ["quick", *["cold"] * works, "slow"]
-    assert gpu.tried == list(gpu.backends)  # each of them once, also those that do not work
+        assert list(fake.timed()) == ["quick", *["cold"] * works, "slow"]
+    assert fake.tried == list(fake.backends)  # each of them once, also those that do not work
 
 
 @pytest.mark.parametrize("error", [RuntimeError("an illegal memory access"), KeyboardInterrupt("stop")], ids=repr)
-def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(tmp_path, error):
+def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_an_interruption(fake, error):
     """After an illegal access everything later in this process raises."""
-    gpu, ends = FakeGpu(tmp_path, a=1e-3, b=1e-3, c=1e-3), [error]
-
-    def now() -> float:
-        if gpu.tried[-1:] == ["b"] and not ends:
-            raise error
-        return gpu.now
-
-    def try_backend(name: str):
-        attention = gpu.try_backend(name)
-        if name == "b" and ends:
-            raise ends.pop()
-        return attention
-
+    fake.breaks = True
     with pytest.raises(type(error), match=str(error)):
-        gpu.timed(try_backend=try_backend, clock=Clock(now))
+        fake.timed(a=1e-3, b=error, c=1e-3)
+    fake.error = None  # a new process
     interrupted = isinstance(error, KeyboardInterrupt)
-    assert list(gpu.timed(try_backend=try_backend)) == (["a", "b", "c"] if interrupted else ["a", "c"])
-    assert gpu.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
+    again = fake.timed(a=1e-3, b=1e-3, c=1e-3)
+    assert list(again) == (["a", "b", "c"] if interrupted else ["a", "c"])
+    assert fake.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
-def test_full_memory_leaves_the_choice_to_the_order(tmp_path):
-    def full(name):
-        raise torch.OutOfMemoryError("full")
-
-    assert FakeGpu(tmp_path, a=1.0).timed(try_backend=full) == {} and not list(tmp_path.iterdir())
+def test_full_memory_leaves_the_choice_to_the_order(fake):
+    assert fake.timed(a=torch.OutOfMemoryError("full")) == {} and not fake.file.exists()
 
 
 # ---------------------------------------------------------------------------------------------------- the choice
@@ -154,24 +157,16 @@ def gpu(monkeypatch):
     times: dict[str, float] = {}
     asked = []
 
-    def timed(names, sizes, *_):
-        asked.append((names, sizes))
+    def timed(*given):
+        asked.append(given[:2])
         return dict(sorted(times.items(), key=lambda item: item[1]))
 
     works = {"cudnn_varlen": varlen(sequence_attention), "torch_varlen": varlen(sequence_attention), "sdpa": sdpa}
-
-    def tried(name, *_):
-        if name not in works:
-            raise RuntimeError("gone")
-        return works[name]
-
     monkeypatch.setattr(attention_timing, "fastest", timed)
-    monkeypatch.setattr(attention, "load_attention", tried)
-    for function in (attention.fastest_backend, attention.first_working):
-        function.cache_clear()
-    yield times, asked, works
-    for function in (attention.fastest_backend, attention.first_working):
-        function.cache_clear()
+    monkeypatch.setattr(attention, "load_attention", lambda name, *_: works[name])
+    for name in ("fastest_backend", "first_working"):  # with nothing remembered
+        monkeypatch.setattr(attention, name, functools.cache(getattr(attention, name).__wrapped__))
+    return times, asked, works
 
 
 def choose(name: str = "auto", sizes: LayerSizes | None = SIZES, device: str = "cuda"):
@@ -189,18 +184,13 @@ def test_auto_takes_what_was_fastest_and_says_by_how_much(gpu):
     assert "sage" not in asked[0][0] and asked[0][1] == SIZES
 
 
-def test_a_dense_winner_is_called_group_by_group(gpu):
-    gpu[0].update({"sdpa": 0.4, "cudnn_varlen": 0.5})
+def test_a_remembered_winner_that_no_longer_works_gives_way_and_a_dense_one_is_called_group_by_group(gpu):
+    times, _, works = gpu
+    times |= {"cudnn_varlen": 0.3, "sdpa": 0.4, "torch_varlen": 0.5}
+    del works["cudnn_varlen"]
     found = choose()
     assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed")
     assert self_test(found, CPU, torch.float32, 32) < 1e-4
-
-
-def test_a_remembered_winner_that_no_longer_works_gives_way_to_the_next(gpu):
-    times, _, works = gpu
-    times |= {"cudnn_varlen": 0.5, "torch_varlen": 0.8}
-    del works["cudnn_varlen"]
-    assert choose().name.startswith("torch_varlen (timed")
 
 
 def test_a_forced_choice_a_cpu_and_unknown_sizes_time_nothing_and_without_times_the_order_decides(gpu):

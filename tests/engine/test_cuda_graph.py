@@ -91,22 +91,26 @@ def test_passes_are_replayed_while_nothing_changes_and_make_the_same_video(backb
     assert sum(dropped in line for line in caplog.messages) == max(0, len(recorded) - 1)
 
 
-def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
-    forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
-    model = WanVideoModel(backbone, torch.float32, forward=forward)
+def graphed(backbone: WanModel) -> tuple[WanVideoModel, Recorder]:
+    """A model whose passes are recorded at once."""
+    model = WanVideoModel(backbone, torch.float32, forward=GraphedForward(recorder := Recorder(), steady_blocks=0))
     model.use_prompt(torch.ones(4, 10))
+    return model, recorder
+
+
+def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
+    model, recorder = graphed(backbone)
     caches = [new_cache(backbone, ROLES, STEADY, 10) for _ in range(2)]
     for cache in caches:
         cache.begin_block()
     pairs = (caches[0], (4, 6)), (caches[1], (4, 6)), (caches[1], (6, 4))  # frames of 6 tokens
-    for earlier, (cache, size) in enumerate(pairs):
-        recorder.cache = cache
+    for earlier, (recorder.cache, size) in enumerate(pairs):
         x = torch.randn(3, 16, *size)
-        found = model.flow(x, 0.5, cache)
+        found = model.flow(x, 0.5, recorder.cache)
         assert len(recorder.at) == earlier + 1
-        model.forward = cuda_graph.forward_block
-        assert torch.equal(found, model.flow(x, 0.5, cache))
-        model.forward = forward
+        plain = WanVideoModel(backbone, torch.float32)
+        plain.prompt = model.prompt
+        assert torch.equal(found, plain.flow(x, 0.5, recorder.cache))
 
 
 def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(backbone, caplog):
@@ -141,16 +145,14 @@ def test_a_replay_sends_timesteps_through_pinned_memory_and_its_result_is_not_ov
     """A copy from other memory of the host waits for all work that the GPU was given."""
     sent, upload = [], cuda_graph.upload
     monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
-    forward = GraphedForward(recorder := Recorder(), steady_blocks=0)
-    model = WanVideoModel(backbone, torch.float32, forward=forward)
+    model, recorder = graphed(backbone)
     recorder.cache = cache = new_cache(backbone, ROLES, STEADY, 10)
-    model.use_prompt(torch.ones(4, 10))
     cache.begin_block()
     x = torch.randn(3, 16, 4, 6)
     first = model.flow(x, 1.0, cache)
     kept = first.clone()
     second = model.flow(x + 1, 0.5, cache)
-    assert forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+    assert model.forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
     assert sent == [(3, backbone.config.freq_dim)] * 3
 
 
@@ -225,9 +227,8 @@ CUDA = [torch.device("cuda", index) for index in range(2)]
 
 
 def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_it(monkeypatch):
-    gpu = Gpu(monkeypatch)
+    gpu, seen = Gpu(monkeypatch), []
     before = gpu.current_stream()
-    seen = []
 
     def run():
         seen.append((gpu.device, gpu.current_stream()))
@@ -238,21 +239,19 @@ def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_i
     assert gpu.recordings[0]["capture_error_mode"] == "thread_local", "other threads may allocate meanwhile"
     first, other, again = (recording["stream"] for recording in gpu.recordings)
     assert first is again and [first.device, other.device] == [CUDA[1], CUDA[0]]
-    sides = {CUDA[0]: other, CUDA[1]: first}
     # each pass runs twice, first to warm up the libraries on the stream that is recorded
-    assert seen == [(device, sides[device]) for device in (CUDA[1], CUDA[0], CUDA[1]) for _ in range(2)]
+    assert seen == [(stream.device, stream) for stream in (first, other, first) for _ in range(2)]
     assert (gpu.device, gpu.current_stream(), gpu.pools, gpu.released) == (CUDA[0], before, [], [])
 
 
 def test_a_recording_that_fails_leaves_stream_and_memory_as_they_were_and_raises_its_own_error(monkeypatch):
-    gpu, calls = Gpu(monkeypatch), []
+    gpu, results = Gpu(monkeypatch), iter([torch.ones(1), torch.OutOfMemoryError("full"), *torch.ones(2)])
     before = gpu.current_stream()
 
     def run():
-        calls.append(gpu.current_stream())
-        if len(calls) == 2:
-            raise torch.OutOfMemoryError("full")
-        return torch.ones(1)
+        if isinstance(result := next(results), Exception):
+            raise result
+        return result
 
     with pytest.raises(torch.OutOfMemoryError, match="full"):
         cuda_graph.record_cuda(run, CUDA[0])

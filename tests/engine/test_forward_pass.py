@@ -2,10 +2,7 @@
 
 import pytest
 import torch
-from counted_memory import RefuseFloat64
 from headforcing.headforcing_core.cache.base import Cache
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
@@ -41,26 +38,16 @@ def run_block(model, timesteps, write_only=False, prompt=None, x=None):
     return flow, cache.written
 
 
-def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model):
-    called = []
-    last = model.blocks[-1]
-    hooks = [
-        m.register_forward_hook(lambda *_: called.append(1)) for m in (last.self_attn.q, last.ffn, model.head.head)
-    ]
-    try:
-        flow, full = run_block(model, [0.0] * F)
-        assert flow.shape == (F, 16, HEIGHT, WIDTH)
-        assert len(called) == 3
-        nothing, clean = run_block(model, [0.0] * F, write_only=True)
-        assert nothing is None
-        assert len(called) == 3
-    finally:
-        for hook in hooks:
-            hook.remove()
-    assert list(clean) == list(full) == [0, 1, 2]
+def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model, monkeypatch):
+    called, last = [], model.blocks[-1]
+    for module in (last.self_attn.q, last.ffn, model.head.head):
+        monkeypatch.setattr(module, "forward", lambda x, run=module.forward: called.append(1) or run(x))
+    flow, full = run_block(model, [0.0] * F)
+    assert flow.shape == (F, 16, HEIGHT, WIDTH) and len(called) == 3
+    nothing, clean = run_block(model, [0.0] * F, write_only=True)
+    assert nothing is None and len(called) == 3 and list(clean) == list(full) == [0, 1, 2]
     for layer in full:
-        for a, b in zip(clean[layer], full[layer], strict=True):
-            assert torch.equal(a, b)
+        assert all(torch.equal(a, b) for a, b in zip(clean[layer], full[layer], strict=True))
 
 
 class OwnFrameOnly(KeptKeysAndValues):
@@ -112,11 +99,9 @@ def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attenti
     assert short.valid_tokens == long.valid_tokens == 4
     for a, b in zip(short.layers, long.layers, strict=True):
         assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
-    without = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
-    assert (
-        difference(run_block(model, [500.0] * F, prompt=short)[0], run_block(model, [500.0] * F, prompt=without)[0])
-        > 1e-3
-    )
+    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
+    flows = [run_block(model, [500.0] * F, prompt=prompt)[0] for prompt in (short, cut)]
+    assert difference(*flows) > 1e-3
 
 
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
@@ -129,21 +114,6 @@ def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width
     for heads in (0, 7):
         with pytest.raises(HeadForcingError, match=f"num_heads must divide the model width 110, got {heads}"):
             WanConfig(dim=110, num_heads=heads)
-
-
-def test_nothing_is_float64_on_the_device(model):
-    """Torch's `mps` device refuses float64, so a rollout on a Mac would stop at the first step."""
-    config = model.config
-    with torch.device("meta"):
-        empty_model = WanModel(config)
-        video = WanVideoModel(empty_model, torch.float32, "meta")
-        video.prompt = PromptKV([(torch.empty(1, 5, 7, 22),) * 2] * 3, 2)
-        x = torch.empty(F, 16, HEIGHT, WIDTH)
-    shape = CacheShape.for_model(config, mixed(model), CachePolicy(), HEIGHT, WIDTH, F, 9)
-    cache = HeadCache(shape, torch.float32, "meta")
-    cache.begin_block()
-    with RefuseFloat64():
-        assert video.denoise(x, 0.5, cache).shape == x.shape
 
 
 def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):

@@ -13,7 +13,6 @@ from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
-from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
@@ -41,23 +40,6 @@ def backbone() -> WanModel:
     return random_backbone()
 
 
-def test_rolling_forcing_has_steps_of_its_own_in_the_familys_blocks_unless_sigmas_are_given():
-    rolling = method_policy("rolling_forcing")
-    own = method_schedule(rolling, "self_forcing")
-    assert own == SCHEDULE and len(own.sigmas) == 5
-    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
-    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
-    assert method_schedule(method_policy("longlive"), "self_forcing") == schedule("self_forcing")
-
-
-def test_a_plan_counts_the_whole_window_of_rolling_forcing():
-    rolling, other = rolling_plan(), plan("longlive")
-    assert (rolling.blocks_per_pass, rolling.frames_per_pass) == (5, 15)
-    assert (other.blocks_per_pass, other.frames_per_pass) == (1, 3)
-    takes = [needs_of(made, torch.float32, 0, kept=True) for made in (rolling, other)]
-    assert takes[0].activations == 5 * takes[1].activations and takes[0].run_folder == 5 * takes[1].run_folder
-
-
 @pytest.mark.parametrize(
     ("made", "stop_after"),
     [(rolling_plan(TWO), stop) for stop in (1, 10, 13)] + [(causvid_plan(12.0, TWO), stop) for stop in (3, 7, 15)],
@@ -74,7 +56,7 @@ def test_a_render_in_another_order_goes_on_to_the_same_bytes_and_makes_no_step_t
     assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
 
 
-def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it():
+def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it(backbone, tmp_path):
     def same(other: RenderPlan) -> int:
         equal = [a == b for a, b in zip(keys_of(rolling_plan(TWO)), keys_of(other), strict=False)]
         assert equal == sorted(equal, reverse=True)
@@ -85,16 +67,9 @@ def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_
     longer = rolling_plan(TWO, seconds=12.0)
     assert longer.blocks == 17 and same(longer) == 13 - 4 and len(set(keys_of(longer))) == 17
     assert same(rolling_plan(TWO, seconds=8.0)) == 11 - 4
-
-
-@pytest.mark.parametrize(("seconds", "text", "reused"), [(12.0, TWO, 9), (9.0, TWO.replace("yellow", "green"), 2)])
-def test_a_longer_rolling_render_or_one_with_another_prompt_takes_what_is_the_same(
-    backbone, tmp_path, seconds, text, reused
-):
     rolled(tmp_path, rolling_plan(TWO), backbone)
-    made = rolling_plan(text, seconds)
-    run, latents = rolled(tmp_path, made, backbone)
-    assert len(run.stored) == reused and torch.equal(torch.cat(latents), latents_of(made, backbone))
+    run, latents = rolled(tmp_path, longer, backbone)
+    assert len(run.stored) == 9 and torch.equal(torch.cat(latents), latents_of(longer, backbone))
 
 
 @pytest.mark.parametrize(("made", "at", "kept"), [(rolling_plan(), 31, 2), (causvid_plan(12.0), 40, 12)])
@@ -149,14 +124,20 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
             RollingForcing().for_video(VideoFacts(noise, blocks))
 
 
-def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(backbone):
-    own = method_schedule(method_policy("causvid"), "self_forcing")
-    whole = RenderPlan.make(CONFIG, method_policy("causvid"), own, parse_timeline(ONE), 96, 64, 1.0)
+def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells_the_model_whole_timesteps(backbone):
+    rolling, causvid = map(method_policy, ("rolling_forcing", "causvid"))
+    own = method_schedule(rolling, "self_forcing")
+    assert own == SCHEDULE and len(own.sigmas) == 5
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
+    assert method_schedule(method_policy("longlive"), "self_forcing") == schedule("self_forcing")
+    steps = method_schedule(causvid, "self_forcing")
+    whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), 96, 64, 1.0)
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
         told, flow = [], model.flow
-        model.flow = lambda x, sigma, *args, told=told, flow=flow, **options: (
-            told.append(1000 * sigma) or flow(x, sigma, *args, **options)
+        model.flow = lambda x, sigma, *more, told=told, flow=flow, **options: (
+            told.append(1000 * sigma) or flow(x, sigma, *more, **options)
         )
         list(make_blocks(video, model))
         assert told == pytest.approx(timesteps * 2, abs=1e-9)
@@ -205,11 +186,12 @@ def test_overlapping_rollouts_are_counted_and_an_overlap_of_no_whole_blocks_is_r
             blocks = layout.blocks + (rollouts - 1) * layout.stride
             assert (layout.rollouts(blocks), layout.rollouts(blocks + 1)) == (rollouts, rollouts + 1)
             assert len(layout.restart_frames(blocks)) == rollouts - 1
-    for overlap in (0, 1, 4, 21, -3):
-        with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3 latent frames"):
-            Overlap(21, overlap)
-    with pytest.raises(HeadForcingError, match="frames must be whole blocks of 3, got 20"):
-        Overlap(20)
+    for frames, overlap, words in (
+        *((21, overlap, "overlap must be whole blocks of 3 latent frames") for overlap in (0, 1, 4, 21, -3)),
+        (20, 3, "frames must be whole blocks of 3, got 20"),
+    ):
+        with pytest.raises(HeadForcingError, match=words):
+            Overlap(frames, overlap)
 
 
 def test_a_blend_goes_over_where_the_switch_is_a_reset():

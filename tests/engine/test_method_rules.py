@@ -13,17 +13,13 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.base import MethodShape
-from headforcing.headforcing_core.methods.memflow import MemFlow, MemFlowCache
 from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, method_policy
 from headforcing.headforcing_core.model.latents import WAN22
-from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
-from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import wan
 
@@ -94,30 +90,3 @@ def test_a_method_makes_the_recorded_video(backbone, backbone_22, case):
         lines = (f" {json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded))
         RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     assert found == pytest.approx(recorded[case], abs=2e-4)
-
-
-# a MemFlow cache whose bank is full, after a video under a prompt that scores its slots 0, 1 and 2
-HEADS, HEAD_DIM, SLOTS = 2, 6, 3
-
-
-@pytest.fixture
-def full_bank() -> MemFlowCache:
-    policy = MemFlow(bank_frames=SLOTS, interval=1, stores_every_block=False)
-    cache = MemFlowCache(MethodShape((("memory",) * HEADS,), policy, 1, 2, HEAD_DIM, 3, 60), torch.float32)
-    cache.block, cache.filled, cache.stored = 10, cache.window, SLOTS + 1
-    direction = torch.zeros(HEAD_DIM)
-    direction[0] = 1.0
-    cache.bank[0][0] = torch.arange(3.0)[:, None, None] * direction
-    cache.bank[0][1] = torch.arange(1.0, SLOTS + 1)[:, None, None]
-    cache.waiting[0][1] = 9.0
-    cache.prompt = PromptKV([(direction.expand(1, HEADS, 4, HEAD_DIM),) * 2], 4)
-    return cache
-
-
-@pytest.mark.parametrize("switches", [False, True])
-def test_the_prompts_keys_choose_the_slots_that_stay_and_at_a_switch_the_first_stay(full_bank, switches):
-    if switches:  # the new prompt's keys do not exist yet
-        full_bank.apply_switch(Switch("recache"), lambda latents: None, [torch.zeros(3, 16, 2, 4)] * 4)
-    else:
-        full_bank.begin_block()
-    assert full_bank.bank[0][1, 0, :, 0, 0].tolist() == ([1.0, 2.0, 9.0] if switches else [3.0, 2.0, 9.0])

@@ -3,6 +3,7 @@
 import copy
 import functools
 from dataclasses import replace
+from itertools import islice
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
-from headforcing.headforcing_core.methods.dummy_forcing import DummyForcingCache
 from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
@@ -63,16 +63,9 @@ def tensors_in(value, seen: set[int]) -> int:
     return sum(tensors_in(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
 
 
-def test_every_name_is_offered_once_and_a_report_names_paper_and_weights_and_warns_where_they_matter():
+def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(repo_root):
     names = method_names()
     assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS) and set(NAMES) <= set(names)
-    for name, row in METHODS.items():
-        (text,) = describe_method(name)
-        assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
-        assert ("were trained for this method" in text) == row.trained
-
-
-def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_its_size(repo_root):
     page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
     rows = []
     for name, row in METHODS.items():
@@ -81,6 +74,9 @@ def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_i
         differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
         paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
         rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
+        (text,) = describe_method(name)
+        assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
+        assert ("were trained for this method" in text) == row.trained
     assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)
 
 
@@ -163,12 +159,10 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=state_seconds)
         with begin_render(video, model) as render:
             latents = []
-            for block in render.blocks():
+            for block in islice(render.blocks(), last):
                 latents.append(block.latents)
                 if len(latents) == 5:
                     render.run.state_seconds = 1e9  # blocks after this one are stored without the cache
-                if len(latents) == last:
-                    break
             assert len(render.run.stored) == (0 if last == 5 or not state_seconds else 5)
     assert torch.equal(torch.cat(latents), straight(name))
 
@@ -222,10 +216,12 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
                 plan(name, text)
 
 
-def test_a_recache_is_counted_in_activations_and_reads_the_window_in_one_pass(backbone):
-    one, two = (plan("longlive", text) for text in (ONE, TWO))
-    assert (one.frames_per_pass, two.frames_per_pass) == (3, 12)
-    assert needs_of(two, torch.float32, 0).activations == 4 * needs_of(one, torch.float32, 0).activations
+def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
+    one, two, rolling = plan("longlive"), plan("longlive", TWO), rolling_plan()
+    assert [(made.blocks_per_pass, made.frames_per_pass) for made in (one, two, rolling)] == [(1, 3), (1, 12), (5, 15)]
+    needs = [needs_of(made, torch.float32, 0, kept=True) for made in (one, two, rolling)]
+    assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
+    assert needs[2].run_folder == 5 * needs[0].run_folder
     video, model = video_of(two, backbone)
     passes, flow = [], model.flow
     model.flow = lambda latents, *args, **options: passes.append(len(latents)) or flow(latents, *args, **options)
@@ -241,34 +237,26 @@ def test_forcing_kv_keeps_chunks_in_the_dynamic_heads_of_a_profile_alone():
     assert plan("forcing_kv", roles="anchor_to_memory").shape.roles[0] == ["memory", "memory", "local"]
 
 
-def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do(backbone):
+def test_memflow_fills_its_bank_by_the_number_of_prompts_as_its_authors_two_scripts_do():
     def stores(text: str) -> list[bool]:
         names = ("memflow", "memflow_sma", "memflow_interactive")
         return [plan(name, text).shape.policy.stores_last_block for name in names]
 
     assert stores(ONE) == [True, True, False] and stores(TWO) == [False] * 3
-    one, two = (latents_of(plan("memflow_interactive", text), backbone) for text in (ONE, TWO))
-    assert torch.equal(two, latents_of(plan("memflow", TWO), backbone))
-    assert torch.equal(one[:18], two[:18]) and not torch.equal(one[18:], two[18:])
 
 
 def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_generator(backbone):
-    def groups(seed: int):
+    def drawn(seed: int) -> list:
         video, model = video_of(plan("dummy_forcing", seconds=4.0, seed=seed), backbone)
         state = torch.get_rng_state()
         cache = rendered(video, model).run.cache
         assert torch.equal(torch.get_rng_state(), state)
-        assert isinstance(cache, DummyForcingCache)
-        return cache.groups, [cache._rows(layer).tolist() for layer in range(3)]
+        heads = [head for layer in cache.groups for kind in layer.values() for head in kind]
+        assert len(heads) == 9 and sum(len(layer["last"]) for layer in cache.groups) == round(4.5)
+        return [cache.groups, *(cache._rows(layer).tolist() for layer in range(3))]
 
-    torch.manual_seed(1)
-    first = groups(3)
-    torch.manual_seed(2)
-    again = groups(3)
-    assert first == again
-    assert groups(4)[1] != first[1]
-    heads = [head for layer in first[0] for kind in layer.values() for head in kind]
-    assert len(heads) == 9 and sum(len(layer["last"]) for layer in first[0]) == round(4.5)
+    first, _ = drawn(3), torch.manual_seed(2)
+    assert drawn(3) == first and drawn(4)[1:] != first[1:]
 
 
 def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys):

@@ -244,10 +244,9 @@ def test_deep_forcing_keeps_the_recorded_tokens_and_moves_its_sinks_as_recorded(
     last, sinks = caches[0].layers[-1], caches[0].policy.sink_frames * caches[0].rope.frame_tokens
     assert last.sink_start == int(case.tensors[f"sink_start_frame/{run}"][-1])
     length = int(case.tensors[f"cache_len_tokens/{run}"][-1])
-    stored = torch.stack([case.tensors[f"cache_{name}_last_layer/{run}"][0, :length].transpose(0, 1) for name in "kv"])
-    assert (
-        last.kv.shape == stored.shape and (last.kv - stored).abs().max() < 2 * TOLERANCE
-    )  # sinks turn again and again
+    stored = torch.stack([case.tensors[f"cache_{kind}_last_layer/{run}"][0, :length].transpose(0, 1) for kind in "kv"])
+    assert last.kv.shape == stored.shape
+    assert (last.kv - stored).abs().max() < 2 * TOLERANCE, "sinks turn again and again"
     assert [(sinks + c).tolist() for c in chosen] == selected(case, run)
 
 

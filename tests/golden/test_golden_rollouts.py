@@ -6,7 +6,7 @@ Their latents are compared in test_golden_peers.py, too.
 import pytest
 import torch
 from headforcing.headforcing_core.methods import causvid
-from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, attended_blocks
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.model import rope
 from headforcing.headforcing_core.recorded.replay import read_run
 from recorded_cases import apart, each_run, kept_cache, open_case, replayed
@@ -38,17 +38,3 @@ def test_the_causvid_schedules_are_the_recorded_ones(which, name, run):
     expected, warped = case.tensors[f"denoising_steps/{run}"].tolist(), case.run(run)["warp"]
     timesteps = [1000 * sigma for sigma in causvid.SCHEDULES[f"{len(expected)}_steps"].sigmas]
     assert [t if warped else round(t) for t in timesteps] == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_blocks_that_a_rolling_pass_attends_to():
-    held = [0, 3, 4, 5, 6, 7, 8, 9]
-    for stored, inside, clean, expected in (
-        ([0], range(0, 4), False, {}),
-        ([0], range(1, 6), False, {0: 0}),
-        (held, range(10, 15), False, {0: 8, 9: 9}),
-        (held, range(10, 11), False, {0: 4, 5: 5, 6: 6, 7: 7, 8: 8, 9: 9}),
-        ([0, 1, 2, 3, 4, 5], range(6, 7), True, {block: block for block in range(6)}),
-        ([0, 1, 2, 3, 4, 5, 6], range(7, 8), True, {block: block for block in range(1, 7)}),
-        (held, range(10, 11), True, {block: block for block in range(4, 10)}),
-    ):
-        assert attended_blocks(stored, inside, clean) == expected

@@ -69,8 +69,8 @@ def noted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list:
     """What a method of a class returned, call by call."""
     notes, original = [], getattr(owner, name)
 
-    def noting(self, *args):
-        notes.append(original(self, *args))
+    def noting(self, *args, **options):
+        notes.append(original(self, *args, **options))
         return notes[-1]
 
     monkeypatch.setattr(owner, name, noting)

@@ -3,7 +3,7 @@
 import json
 import os
 import signal
-from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 
 import av
@@ -18,10 +18,9 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.live_story import LiveEdits, Story
+from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.render import Place, make_video
-from headforcing.headforcing_core.render.sinks import KeptLatents
+from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.render.start import Start
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
@@ -51,21 +50,20 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def given(folder: Path) -> list[str]:
+    """Arguments of the small model, at 64x96."""
+    files = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
+    common = [str(part) for name, file in files.items() for part in (name, folder / file)]
+    return ["generate", *common, "--size", "64x96", "--dtype", "fp32", "--device", "cpu"]
+
+
 @pytest.fixture
-def generate(folder: Path, tmp_path: Path, capsys):
-    """`generate` with the small model at 64x96; returns what it prints as JSON."""
+def generate(given: list[str], capsys):
+    """`generate` with the small model; returns what it prints as JSON."""
 
     def run(*more: object, prompts: str = STORY) -> dict:
-        common = {
-            "--weights": folder / "model_bf16.pt",
-            "--embeddings": folder / "texts.safetensors",
-            "--vae": folder / "vae.safetensors",
-            "--prompts": prompts,
-            "--size": "64x96",
-            "--dtype": "fp32",
-            "--device": "cpu",
-        }
-        code = main(["generate", *(str(part) for pair in common.items() for part in pair), "--json", *map(str, more)])
+        code = main([*given, "--prompts", prompts, "--json", *map(str, more)])
         out = capsys.readouterr()
         assert code == 0, out.err
         return json.loads(out.out)
@@ -73,23 +71,16 @@ def generate(folder: Path, tmp_path: Path, capsys):
     return run
 
 
-class EndsAt(KeptLatents):
-    """Keeps latents, and ends the render after a block: by an error, or the whole process."""
-
-    def __init__(self, block: int, kills: bool):
-        super().__init__()
-        self.last, self.kills = block, kills
-
-    def add(self, block) -> None:
-        super().add(block)
-        if block.index == self.last and self.kills:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if block.index == self.last:
-            raise InterruptedError
-
-
 def latents_of(path: Path) -> torch.Tensor:
     return load_file(path)["latents"]
+
+
+def video_of(path: Path) -> tuple[int, tuple[int, ...]]:
+    """The number of frames of a video, and its frame rate, width and height."""
+    with av.open(str(path)) as container:
+        stream = container.streams.video[0]
+        facts = stream.average_rate, stream.width, stream.height
+        return sum(1 for _ in container.decode(video=0)), facts
 
 
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
@@ -98,16 +89,11 @@ def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder
     video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
     made = generate("--method", method, "--out", video, "--latents", latents)
     assert "longlive2" in json.dumps(made)
-    with av.open(str(video)) as container:
-        stream = container.streams.video[0]
-        assert stream.average_rate == 24 and (stream.width, stream.height) == (64, 96)
-        frames = sum(1 for _ in container.decode(video=0))
-    assert frames == 24 * 16.5, "the story ends ten seconds after its last prompt begins"
+    frames = int(24 * 16.5)  # the story ends ten seconds after its last prompt begins
+    assert video_of(video) == (frames, (24, 64, 96))
     again = tmp_path / "again.mp4"
     assert main(["decode", str(latents), str(again), "--vae", str(folder / "vae.safetensors"), "--device", "cpu"]) == 0
-    with av.open(str(again)) as container:
-        assert container.streams.video[0].average_rate == 24
-        assert sum(1 for _ in container.decode(video=0)) == frames
+    assert video_of(again) == (frames, (24, 64, 96))
     found = latents_of(latents)
     assert found.shape[1:] == (48, 6, 4) and len(found) % 8 == 0
     with safe_open(latents, "pt") as file:
@@ -155,33 +141,30 @@ def test_takes_live_edits_and_stopped_or_killed_renders_give_the_video_of_the_st
     texts = [prefix + text for text in "abc" for prefix in ("", LONGLIVE2.shot_prefix)]
     embeds = {text: torch.randn(5, 24, generator=generator) for text in texts}
 
-    def rendered(
-        text: str, runs: Path | None, story: Story | None = None, stop: int | None = None, kills: bool = False
-    ) -> torch.Tensor:
+    def made(text: str, runs: Path | None = None, stop: int | None = None, kills=False, listeners=()) -> torch.Tensor:
         plan = options.plan(config, options.parse(text))
-        known = {text: embeds[text] for text in plan.timeline.texts}
-        kept = KeptLatents() if stop is None else EndsAt(stop, kills)
-        edits = [] if story is None else [LiveEdits(story)]
-        with suppress(InterruptedError):
-            make_video(RenderJob(plan, known, "tiny", runs=runs), model, Place(), [kept, *edits])
-        return torch.cat(kept.blocks)
+        job = RenderJob(plan, {text: embeds[text] for text in plan.timeline.texts}, "tiny", runs=runs)
+        with begin_render(job, model, Place(), listeners) as render:
+            blocks = [block.latents for block in islice(render.blocks(), stop)]
+            if kills:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return torch.cat(blocks)
 
     first, other = "a | b | [reset] c", "a | b | [seed 7] c"
-    straight, changed = rendered(first, None), rendered(other, None)
+    straight, changed = made(first), made(other)
     same = sum(torch.equal(a, b) for a, b in zip(straight.split(8), changed.split(8), strict=True))
     assert same == 3 and len(straight) == 40, "the third prompt begins with the fourth block"
     runs = tmp_path / "runs"
-    rendered(first, runs, stop=1)
+    made(first, runs, stop=2)
     if hasattr(os, "fork"):
         if (child := os.fork()) == 0:
-            rendered(first, runs, stop=2, kills=True)
-            os._exit(1)
+            made(first, runs, stop=3, kills=True)
         assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
-    assert torch.equal(rendered(first, runs), straight), "a stopped render goes on"
-    assert torch.equal(rendered(other, runs), changed), "a take"
+    assert torch.equal(made(first, runs), straight), "a stopped render goes on"
+    assert torch.equal(made(other, runs), changed), "a take"
     story, asked = Told({}, 6.0), iter([None, options.parse(other)])
     story.ask, story.encode = lambda: next(asked, None), lambda texts: [embeds[text] for text in texts]
-    assert torch.equal(rendered(first, None, story), changed) and not story.refusals, "a live edit"
+    assert torch.equal(made(first, listeners=[LiveEdits(story)]), changed) and not story.refusals, "a live edit"
 
 
 @pytest.mark.slow
@@ -189,8 +172,8 @@ def test_two_ranks_make_the_video_of_one(generate, folder, tmp_path):
     save_file(files.wan_weights(dim=256, channels=48, out=48), folder / "two_heads.safetensors")
     common = ("--weights", folder / "two_heads.safetensors", "--method", "uniform_memory", "--seconds", 4)
     for ranks in (1, 2):
-        story = "a green apple | a red apple"
-        generate(*common, "--gpus", ranks, "--latents", tmp_path / f"{ranks}.safetensors", prompts=story)
+        out = tmp_path / f"{ranks}.safetensors"
+        generate(*common, "--gpus", ranks, "--latents", out, prompts="a green apple | a red apple")
     assert torch.equal(latents_of(tmp_path / "1.safetensors"), latents_of(tmp_path / "2.safetensors"))
 
 
@@ -209,14 +192,12 @@ def test_a_minute_fits_on_the_cards_that_the_page_names(capsys, size, card, besi
 
 def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_stay():
     facts = VideoFacts(LONGLIVE2, 9)
-    policy = method_policy("head_forcing").for_video(facts)
+    policy, uniform = (method_policy(name).for_video(facts) for name in ("head_forcing", "uniform_memory"))
     assert (policy.local, policy.anchor.sink_frames, policy.anchor.recent_frames) == (RolePolicy(recent_frames=1), 8, 1)
-    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5)
-    assert policy.for_video(facts) == policy
-    uniform = method_policy("uniform_memory").for_video(facts)
+    assert (policy.memory.recent_frames, policy.memory.episodic_frames) == (8, 5) and policy.for_video(facts) == policy
     assert uniform.local == uniform.anchor == uniform.memory == RolePolicy(recent_frames=8, episodic_frames=3)
+    chosen = method_policy("head_forcing")
     for family in ("self_forcing", "causal_forcing_framewise"):
-        chosen = method_policy("head_forcing")
         assert chosen.for_video(VideoFacts(schedule(family), 9)) == chosen
 
 
@@ -224,9 +205,7 @@ def test_what_is_a_block_in_the_paper_is_a_block_of_eight_and_blocks_of_three_st
     (("--size", "80x96"), "multiple of 32"), (("--method", "rolling_forcing"), "sampler of its own"),
     (("--sigmas", "13 steps"), "1 to 12 steps"),
 ])  # fmt: skip
-def test_what_does_not_fit_the_model_is_refused_in_a_sentence(folder, tmp_path, capsys, more, why):
-    names = {"--weights": "model_bf16.pt", "--embeddings": "texts.safetensors", "--vae": "vae.safetensors"}
-    given = [str(part) for name, file in names.items() for part in (name, folder / file)]
-    out = ["--prompts", "an apple", "--seconds", "1", "--device", "cpu", "--out", str(tmp_path / "x.mp4")]
-    assert main(["generate", *given, *out, "--size", "64x96", *more]) == 2
+def test_what_does_not_fit_the_model_is_refused_in_a_sentence(given, tmp_path, capsys, more, why):
+    out = ["--prompts", "an apple", "--seconds", "1", "--out", str(tmp_path / "x.mp4")]
+    assert main([*given, *out, *more]) == 2
     assert why in capsys.readouterr().err

@@ -29,15 +29,10 @@ def setup_of(method: str, options: str = "", **more) -> str:
 
 
 @pytest.mark.parametrize("name", method_names())
-def test_every_option_can_be_set_to_the_value_that_is_shown(name):
+def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
     text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options_of(policy).items())
     assert with_options(policy, text, name) == policy and with_options(policy, "", name) is policy
-
-
-@pytest.mark.parametrize("name", method_names())
-def test_every_option_is_part_of_the_identity_of_the_settings(name):
-    policy = method_policy(name)
     assert set(policy.key) >= {"method", *options_of(policy)} - {"scenes"}  # the rows have what a recall changes
     for key, (value, types) in options_of(policy).items():
         if key == "scenes":
