@@ -8,6 +8,8 @@ from __future__ import annotations
 import platform
 from pathlib import Path
 
+from .errors import HeadForcingError, unknown_name
+
 VERSION = "0.1.0"  # of the pack; a test compares it with pyproject.toml
 BUNDLED_FOLDER = Path(__file__).parents[1] / "profiles"
 DEMO_MODEL = Path(__file__).parent / "demo" / "rooms_wan_4step_bf16.safetensors"
@@ -55,6 +57,14 @@ NOT_BUILT = {
     "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
     "with its weights choose head_forcing or echo_forcing",
 }
+
+
+def unknown_method(name: str, field: str = "method") -> HeadForcingError:
+    """The error for a name that no method has, or that of one which is not built."""
+    if name in NOT_BUILT:
+        return HeadForcingError(f"method: {NOT_BUILT[name]}")
+    return unknown_name(field, name, METHODS)
+
 
 ALL = "all"  # for `compare`: every published method that the weights allow
 COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")

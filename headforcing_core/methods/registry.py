@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from ..cache.method import Method
 from ..cache.options import option_text, options_of, with_options
 from ..cache.policy import PRESETS
-from ..errors import HeadForcingError, unknown_name
-from ..names import NOT_BUILT
+from ..errors import HeadForcingError
+from ..names import unknown_method
 from ..rollout.schedule import Schedule, schedule
 from .causvid import CausVid
 from .deep_forcing import DeepForcing
@@ -242,16 +242,9 @@ def method_policy(name: str) -> Method:
         return with_options(METHODS[method].policy, options, method)
     if name in METHODS:
         return METHODS[name].policy
-    check_built(name)
     if name not in PRESETS:
-        raise unknown_name("method", name, method_names())
+        raise unknown_method(name)
     return PRESETS[name]
-
-
-def check_built(name: str) -> None:
-    """Raise HeadForcingError for a method that is known and not built."""
-    if name in NOT_BUILT:
-        raise HeadForcingError(f"method: {NOT_BUILT[name]}")
 
 
 def method_schedule(policy: Method, family: str, sigmas: str = "") -> Schedule:

@@ -12,9 +12,9 @@ import torch
 
 from ..cache.method import Method
 from ..cache.policy import CachePolicy
-from ..errors import HeadForcingError, unknown_name
-from ..methods.registry import METHODS, check_built, describe_method, method_names, method_policy
-from ..names import ALL
+from ..errors import HeadForcingError
+from ..methods.registry import METHODS, describe_method, method_names, method_policy
+from ..names import ALL, unknown_method
 from ..report.drift import Progress, report_video
 from ..report.learned.base import Numbers, Panel
 from ..report.metrics import METRICS
@@ -102,8 +102,7 @@ def entries_of(text: str) -> list[Entry]:
     choices = method_names()
     unknown = next((name for name in names if name not in choices), None)
     if unknown is not None:
-        check_built(unknown)
-        raise unknown_name("methods", unknown, choices)
+        raise unknown_method(unknown, "methods")
     if not names:
         raise HeadForcingError(f"methods must be one of {', '.join(choices)}, got nothing")
     return [Entry(name, name) for name in dict.fromkeys(names)]
