@@ -207,7 +207,6 @@ WRONG = {
     "generate|--prompts|a|--latents|{tmp}/x|--size|big": "--size must look like 832x480",
     "generate|--prompts|a": "--latents", "generate|--prompts|a|--out|{tmp}/x.mp4": "--vae",
     "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4": "--embeddings",
-    "demo|--sigmas|0.5, 1|--out|{tmp}": "sigmas must be decreasing",
     "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
     "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
     "report|{tmp}/none.mp4": "none.mp4", "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",

@@ -7,6 +7,7 @@ import math
 
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.timeline.editor import write_timeline
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, Timeline, parse_timeline
@@ -39,7 +40,7 @@ def test_the_first_block_gives_9_pictures_and_each_later_one_12():
     assert [clock.start_video_frame(block) for block in range(4)] == [0, 9, 21, 33]
     assert clock.start_seconds(1) == 0.5625 and clock.block_seconds == 0.75 and clock.blocks_for(0) == 1
     assert [BlockClock(continues=True).block_at(seconds) for seconds in (0.375, 0.376, 1.125)] == [0, 1, 1]
-    assert [FRAMEWISE.video_frames(blocks) for blocks in range(4)] == [0, 1, 5, 9]
+    assert [FRAMEWISE.video_frames(n) for n in range(4)] == [video_frames_of(n) for n in range(4)] == [0, 1, 5, 9]
 
 
 @given(st.integers(1, 50_000), st.integers(1, 8), st.sampled_from([16, 12.5, 24, 23.976, 30, 7]))
