@@ -225,6 +225,13 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, t
     assert list(tmp_path.rglob("*")) == [], "something was written"
 
 
+def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
+    program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
+    program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "method must be one of" in done.stderr and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize(("command", "said"), [
     ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("demo --rule none", "choose from"), ("generate", "--weights"),
     ("demo --scale 0", "from 1 to 64, got '0'"), ("demo --scale 65", "from 1 to 64, got '65'"),
