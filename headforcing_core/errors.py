@@ -13,11 +13,9 @@ _LONG_VALUE = re.compile(rf"""\S{{{_MAX_VALUE + 1},}}|'[^']{{{_MAX_VALUE},}}'|"[
 
 
 class HeadForcingError(ValueError):
-    """Something the user supplied cannot be used.
+    """Something the user supplied cannot be used: one sentence with the expected and the given value and what to do.
 
-    The message is one sentence that names the expected value, the given value and what to do. It is raised before
-    expensive work starts, and the command line and the nodes show it without a stack trace. Messages quote names and
-    values of files, so every message goes through `one_line`.
+    Messages quote names and values of files, so every message goes through `one_line`.
     """
 
     def __init__(self, message: object = ""):

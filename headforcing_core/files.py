@@ -23,6 +23,7 @@ from .errors import HeadForcingError
 
 ABANDONED_SECONDS = 3600.0  # a temporary file that was not written to for so long has no owner any more
 _ASK_AGAIN_SECONDS = 0.5  # while a lock is waited for
+FOLDER_LOCK = ".lock"  # of a claimed folder
 _NAME_BYTES = 100  # of a target's name in those of its temporary files; file systems allow 255 in all
 
 
@@ -60,8 +61,7 @@ def reason(error: Exception) -> str:
 def replacing(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path beside `path`; rename it to `path` if the `with` block succeeds, delete it if it fails.
 
-    The temporary name keeps the suffix, because encoders choose the container format by it. Raises HeadForcingError
-    if `path` cannot be written, also for an OSError of the `with` block.
+    Raises HeadForcingError if `path` cannot be written, also for an OSError of the `with` block.
     """
     path = Path(path)
     check_writable(path)
@@ -84,9 +84,8 @@ def replacing(path: str | Path) -> Iterator[Path]:
 def check_writable(path: str | Path | None) -> None:
     """Raise HeadForcingError if a file at `path` cannot be written; creates its folder. None is accepted.
 
-    Called before a render starts, so that hours of work are not lost to a wrong path. It tries to create a file
-    because permission bits are not reliable (network drives, Windows, full disks). Removes abandoned temporary files
-    of the same target.
+    It tries to create a file, because permission bits are not reliable (network drives, Windows, full disks), and
+    removes abandoned temporary files of the same target.
     """
     if path is None:
         return
@@ -97,8 +96,6 @@ def check_writable(path: str | Path | None) -> None:
         probe.touch()
         probe.unlink(missing_ok=True)  # whoever has just claimed the file may have taken it for a leftover
     except (OSError, ValueError) as error:
-        with suppress(OSError, ValueError):
-            probe.unlink(missing_ok=True)
         raise HeadForcingError(f"{path} cannot be written ({reason(error)}): choose another place") from error
     if path.is_dir():
         raise HeadForcingError(f"{path} is a folder: give the name of a file in it")
@@ -135,10 +132,9 @@ def _identity(path: Path) -> tuple[int, int] | str | None:
 
 @contextmanager
 def claimed(*paths: Path | None, patience: float = 0.0) -> Iterator[None]:
-    """Claim these files for this process in the `with` block; None is accepted.
+    """Claim these files for this process in the `with` block, and remove what dead processes left of them.
 
-    Temporary files that dead processes left of these files are removed. Raises TargetInUse if another process, or
-    another claim of this one, has a file for `patience` seconds, HeadForcingError if one cannot be written.
+    Raises TargetInUse if another claim has a file for `patience` seconds, HeadForcingError if one cannot be written.
     """
     with ExitStack() as stack:
         for path in filter(None, paths):
@@ -152,13 +148,13 @@ def claimed(*paths: Path | None, patience: float = 0.0) -> Iterator[None]:
 def claimed_folder(folder: Path) -> Iterator[None]:
     """Claim a folder, which is created, for this process in the `with` block; raises as `claimed`."""
     check_writable(folder / "claim")
-    with _held(folder, folder / ".lock"):
+    with _held(folder, folder / FOLDER_LOCK):
         yield
 
 
 @contextmanager
 def claimed_first(paths: Iterable[Path], replaces: bool = False) -> Iterator[Path]:
-    """Claim the first of these files that is not claimed and, but if it `replaces` one, does not exist; its path."""
+    """Claim the first of these files that is not claimed and, unless it `replaces` one, does not exist; its path."""
     for path in paths:
         with ExitStack() as stack:
             try:

@@ -24,7 +24,7 @@ from ..headforcing_core.commands.compare import (
 )
 from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.report import panel_of
-from ..headforcing_core.commands.values import changed
+from ..headforcing_core.commands.values import changed, read_text
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
@@ -104,7 +104,8 @@ def plan_videos(
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
         common = compared_source(changed(args, prompts=texts[0]))
-        sources = [common, *map(common.with_prompts, texts[1:])]
+        timelines = [common.options.parse(read_text(text)) for text in texts[1:]]
+        sources = [common, *(replace(common, timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
             try:
                 for entry in renders_of(row):
@@ -121,7 +122,7 @@ def plan_videos(
 
 def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]]:
     """The metrics with models, loaded here so that a damaged file is found now; and what their files are."""
-    panel = panel_of(args, "cpu" if args.farm else None)
+    panel = panel_of(changed(args, metric_device="cpu") if args.farm else args)
     if panel is None:
         return None, {}
     models, hash_of = Models(args.metric_models, aesthetic_head=args.aesthetic_head), cache(file_hash)
@@ -151,13 +152,13 @@ class ScoreJob:
 
 def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
-    video = planned_video(job.compared)
+    video, panel = planned_video(job.compared), panel_of(job.compared.args)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
-        numbers = note["numbers"] | report_video(video.path, panel=panel_of(job.compared.args)).whole
+        numbers = note["numbers"] | report_video(video.path, panel=panel).whole
         metrics = {**note["metrics"], **job.metrics}
     else:
-        numbers, metrics = render_compared(job.compared).drift, job.metrics
+        numbers, metrics = render_compared(job.compared, panel).drift, job.metrics
     told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
     with replacing(video.path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -233,7 +234,7 @@ class Scores:
         renders = {}
         for each in self.unmade:
             source = each.video.source
-            renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.texts]), source
+            renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.timeline.texts]), source
         check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
@@ -256,7 +257,7 @@ class Scores:
                 raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
 
     def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
-        embeds = [] if each.name in self.made else [shared[text] for text in each.video.source.texts]
+        embeds = [] if each.name in self.made else [shared[text] for text in each.video.source.timeline.texts]
         compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
         runs = each.video.source.machine.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
@@ -282,7 +283,7 @@ class Scores:
 
 def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     """The embedding of every text of the videos."""
-    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.texts))
+    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.timeline.texts))
     if not texts:
         return {}
     return {text: embed.cpu() for text, embed in zip(texts, videos[0].video.source.encode(texts), strict=True)}

@@ -1,4 +1,4 @@
-"""Fixtures shared by all tests, how tests are distributed to processes, and the promises they hold."""
+"""Fixtures shared by all tests, how tests are distributed to processes, and what they count."""
 
 import os
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).resolve().parent / "helpers"))  # never the repository root
 
-from promises import COUNTED, PROMISES, of_promise
+from counts import COUNTED
 
 # Many containers set it; then each process and server compiles ComfyUI, the pack and the tests anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -60,8 +60,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Slow groups first, so that no process is left with one at the end; and each promise must have tests."""
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Slow groups first, so that no process is left with one at the end."""
     groups = {item: process_group(item.nodeid) for item in items}
     slow = {group: 1000 * group.startswith("comfy") for group in groups.values()}
     for item, group in groups.items():
@@ -69,7 +69,6 @@ def pytest_collection_modifyitems(session: pytest.Session, config: pytest.Config
     order = {group: (-count, place) for place, (group, count) in enumerate(slow.items())}
     items.sort(key=lambda item: order[groups[item]])
     skip_repetitions(items)
-    check_promises(config, [item.nodeid for item in items])
 
 
 def skip_repetitions(items: list[pytest.Item]) -> None:
@@ -81,18 +80,6 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
         parameters = item.nodeid.partition("[")[2]
         if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):
             item.add_marker(skip)
-
-
-def check_promises(config: pytest.Config, ids: list[str]) -> None:
-    """In a run of everything, each promise must have tests."""
-    option = config.option
-    chosen = (option.keyword, option.ignore, option.ignore_glob, option.deselect, getattr(option, "lf", False))
-    if any(chosen) or config.args not in ([str(TESTS)], ["tests"]):
-        return
-    for promise, patterns in PROMISES.items():
-        for pattern in patterns:
-            if not any(of_promise((pattern,), node_id) for node_id in ids):
-                raise pytest.UsageError(f"no test {pattern} holds the promise: {promise}")
 
 
 def counted(terminalreporter) -> dict[str, int]:
@@ -116,15 +103,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
-    """How many tests hold each promise of the pages, and what the tests of reliability counted."""
-    stats, lines = terminalreporter.stats, [f"{n} {label}" for label, n in counted(terminalreporter).items() if n]
-    for promise, patterns in PROMISES.items():
-        counts = {
-            outcome: sum(of_promise(patterns, report.nodeid) for report in stats.get(outcome, ()))
-            for outcome in ("passed", "failed", "error", "skipped")
-        }
-        if told := ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count):
-            lines.append(f"{told}: {promise}")
-    if lines:
-        terminalreporter.section("promises")
-        terminalreporter.write("\n".join(lines) + "\n")
+    """What the tests of reliability counted."""
+    if found := [f"{count} {label}" for label, count in counted(terminalreporter).items() if count]:
+        terminalreporter.write("\n".join(found) + "\n")

@@ -26,7 +26,7 @@ from ..render.resources import Needs, check_disk, in_turn
 from ..rollout.rows import Picture
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model
+from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
 from .source import Source
 
 Note = dict[str, Any]
@@ -34,13 +34,9 @@ Note = dict[str, Any]
 
 @dataclass(frozen=True)
 class VideoJob:
-    """A video of a batch, as a worker gets it.
+    """A video of a batch, as a worker gets it; its `source` only where the worker is this process.
 
-    Attributes:
-        args: see `read_jobs`.
-        embeds: the text embedding of each prompt.
-        source: what the arguments name, where the worker is this process; others look at their own machine.
-        patience: seconds to wait for another process that writes the same files.
+    `args` as of `read_jobs`, `patience` in seconds for another process that writes the same files.
     """
 
     args: argparse.Namespace
@@ -53,8 +49,7 @@ class VideoJob:
 class Planned:
     """A video that is not finished, checked before the first is begun.
 
-    Attributes:
-        starts: it begins with video frames, or holds pictures, which are read and encoded where it is made.
+    `starts`: it begins with video frames, or holds pictures, which are read and encoded where it is made.
     """
 
     source: Source
@@ -67,7 +62,7 @@ class Planned:
         """The text encoder and the text of each prompt."""
         files = self.source.files
         encoder = None if files is None else (files.text_encoder, files.embeddings)
-        return [(encoder, text) for text in self.source.texts]
+        return [(encoder, text) for text in self.source.timeline.texts]
 
 
 def batch(args: argparse.Namespace) -> Result:
@@ -99,16 +94,13 @@ def batch(args: argparse.Namespace) -> Result:
 def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
     begun, args = time.monotonic(), job.args
-    source, embeds = job.source or Source.of(args), [shared.get() for shared in job.embeds]
+    source = job.source or Source.of(args)
     with claimed(args.out, args.latents, patience=job.patience):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video = replace(source.job_with_found_roles(source.plan(), embeds), patience=job.patience)
-        parts = {"decodes": args.out is not None, "encodes": bool(video.plan.restart_frames)}
-        source.check_needs(video.plan, args.out, loaded=has_model(source, **parts))
-        result = kept_model(source, **parts).render(video, args.out, args.latents)
+        video, result = render_one(source, source.plan(), job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
@@ -132,8 +124,8 @@ def finished(args: argparse.Namespace) -> Note | None:
         if (note["identity"], note["files"]) != (args.identity, files):
             return None
         blocks = int(note["blocks"])
-        result = {"files": files, "problems": list(note["problems"]), "blocks": blocks, "reused_blocks": blocks}
-        return {**result, "seconds": 0.0, "kept": True}
+        found = {"files": files, "problems": list(note["problems"]), "blocks": blocks, "reused_blocks": blocks}
+        return {**found, "seconds": 0.0, "kept": True}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

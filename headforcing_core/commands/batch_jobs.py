@@ -26,8 +26,6 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,79}")
 
 
 class _LineParser(Parser):
-    """Raises instead of ending the process."""
-
     def error(self, message: str) -> NoReturn:
         raise HeadForcingError(message)
 
@@ -41,11 +39,10 @@ def _parser(command: str) -> Parser:
 
 
 def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
-    """The arguments of every video by its name, in the order of the lines; all paths are absolute.
+    """The arguments of every video by its name, with absolute paths; a line with `seeds` is a video for each of them.
 
-    A line with `seeds` is a video for each of them. Beside the arguments of the command each has `demo`, `reads`, the
-    files that it reads, and `identity`, a hash of everything that its files depend on. Raises HeadForcingError with the
-    line of a mistake.
+    Each has also `demo`, `reads`, the files that it reads, and `identity`, a hash of everything that its files depend
+    on. Raises HeadForcingError with the line of a mistake.
     """
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()

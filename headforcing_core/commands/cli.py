@@ -14,6 +14,7 @@ from typing import Any, TextIO, cast
 
 from ..errors import HeadForcingError
 from ..files import reason
+from ..methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
@@ -29,6 +30,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _answer(2, f"error: this is done in a checkout: python -m headforcing.research {MOVED[words[0]]}")
         try:
             args = _parser(words).parse_args(words)
+            if "method" in args and args.method not in method_names():
+                raise unknown_method(args.method)
         except HeadForcingError as error:
             return _answer(2, f"error: {error}")
         if "gpus" in args:
@@ -81,7 +84,7 @@ def _function(run: Any) -> Any:
     """The function of a command, which may be given by its name.
 
     Torch is imported without garbage collection, and its modules are left out of later ones: looking through their
-    objects took a tenth of the time of a short command. A program that has torch already keeps its collection.
+    objects took a tenth of the time of a short command.
     """
     if not isinstance(run, str):
         return run
@@ -125,8 +128,7 @@ class Losable:
 def usable_streams() -> Iterator[None]:
     """In the `with` block nothing fails because stdin, stdout or stderr is closed, or stderr full.
 
-    A closed stream is opened on the null device, because the next file that is opened would get its number, and what
-    libraries write to stderr would then be written into that file.
+    A closed stream is opened on the null device: else what libraries write to stderr goes to the next file opened.
     """
     for number in range(3):
         try:
@@ -147,10 +149,7 @@ def usable_streams() -> Iterator[None]:
 
 
 def _answer(code: int, text: str) -> int:
-    """Print a result, or what went wrong; returns the exit code, which is 1 where stdout does not take a result.
-
-    Whoever closes a pipe has read what they wanted.
-    """
+    """Print a result, or what went wrong; returns the exit code, which is 1 where stdout does not take a result."""
     if not text:
         return code
     if code not in (0, 1):
@@ -161,7 +160,7 @@ def _answer(code: int, text: str) -> int:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
         _lose(sys.stdout)
-        if not isinstance(error, BrokenPipeError):
+        if not isinstance(error, BrokenPipeError):  # whoever closes a pipe has read what they wanted
             sys.stderr.write(f"error: the result cannot be printed: {reason(error)}\n")
             return 1
     return code

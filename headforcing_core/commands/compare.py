@@ -1,7 +1,4 @@
-"""The command `compare`: one timeline rendered with several methods, side by side.
-
-Its videos are planned, rendered and measured in this process, or by the workers of a farm.
-"""
+"""The command `compare`: one timeline rendered with several methods, side by side."""
 
 from __future__ import annotations
 
@@ -34,21 +31,21 @@ from ..render.comparison import (
 )
 from ..render.plan import RenderPlan
 from ..render.resources import check_disk, in_turn
+from ..report.learned.base import Panel
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import PATIENCE_SECONDS, check_roles, farm_of, has_model, kept_model
-from .report import panel_of
+from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
 from .source import Source
 from .values import changed, portable
 
 
 def compare(args: argparse.Namespace) -> Result:
     """Render, measure, and write `grid.mp4`, `picture.png`, `comparison.md` and `.json` beside the videos."""
+    labels = assets.COMPARED if args.demo and args.methods is None else {}
+    names = ",".join(args.methods or labels or COMPARED_METHODS)
+    entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
+    source, farm = compared_source(args), farm_of(args)
     with claimed_folder(args.out):
-        labels = assets.COMPARED if args.demo and args.methods is None else {}
-        names = ",".join(args.methods or labels or COMPARED_METHODS)
-        entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
-        source, farm = compared_source(args), farm_of(args)
         videos, left_out = plan_videos(source, entries, args, farm, skip=names_all(names))
         rows = _render_all(source, videos, args, farm)
         about = _about(args, source, videos[0].plan)
@@ -131,7 +128,7 @@ class ComparedVideo:
     def job(
         self, args: argparse.Namespace, embeds: Sequence[Shared[Tensor]], farm: Farm, encodes: bool = False
     ) -> ComparedJob:
-        """The video as a job; `args` have its prompts and its length, `encodes` as in `ComparedJob`."""
+        """The video as a job; `args` have its prompts and its length."""
         given = changed(args, out=self.path.parent, runs=self.source.machine.runs)
         if farm.parallel:
             given = changed(portable(given), json=True)  # workers show no bars
@@ -141,12 +138,9 @@ class ComparedVideo:
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """A video of a comparison as a worker gets it.
+    """A video of a comparison as a worker gets it; `video` only where the worker is this process.
 
-    Attributes:
-        args: of this video: its prompts and length, its folder as `out`, that of its finished blocks as `runs`.
-        encodes: whether any video of the comparison needs the VAE's encoder.
-        video: where the worker is this process; others look at their own machine.
+    `args` have its prompts and length, and its folders; `encodes` as for `render_one`.
     """
 
     args: argparse.Namespace
@@ -160,10 +154,7 @@ class ComparedJob:
 def plan_videos(
     source: Source, entries: Sequence[Entry], args: argparse.Namespace, farm: Farm, skip: bool = False
 ) -> tuple[list[ComparedVideo], dict[str, str]]:
-    """The videos of all entries, each checked, and the disk space they need together, before anything is loaded.
-
-    With `skip` those that cannot be rendered are left out; also returns why.
-    """
+    """Plan and check the videos of all entries; returns them and, with `skip`, why others are left out."""
     videos, needs, left_out = [], [], {}
     for entry in entries:
         try:
@@ -203,9 +194,8 @@ def run_compared(
 ) -> Iterator[tuple[str, Compared]]:
     """Render jobs by name on a farm; `setups` are those of their run folders.
 
-    Run folders are those of a render without a farm. Only one process at a time can write to one, so all videos of a
-    setup are made by one worker, one after the other. Raises the error of the first video that fails, with its name,
-    after those that its worker had made before.
+    Only one process at a time can write to a run folder, so all videos of a setup are made by one worker. Raises the
+    error of the first video that fails, with its name, after those that its worker had made before.
     """
     turns: dict[str, dict[str, ComparedJob]] = {}
     for name, job in jobs.items():
@@ -238,16 +228,11 @@ def planned_video(job: ComparedJob) -> ComparedVideo:
     return job.video or ComparedVideo.of(compared_source(job.args), job.entry, job.seed, job.args.out)
 
 
-def render_compared(job: ComparedJob) -> Compared:
-    """Render and measure one video of a comparison; with `--runs` its finished blocks are reused."""
-    video, embeds, panel = planned_video(job), [shared.get() for shared in job.embeds], panel_of(job.args)
-    source, patience = video.source, 0.0
-    if job.video is None:
-        loaded = has_model(source, encodes=job.encodes)
-        source.check_needs(video.plan, video.path, loaded=loaded)
-        patience = PATIENCE_SECONDS
-    model = kept_model(source, encodes=job.encodes)
-    render = replace(source.job_with_found_roles(video.plan, embeds), patience=patience)
+def render_compared(job: ComparedJob, panel: Panel | None = None) -> Compared:
+    """Render and measure one video of a comparison, with `panel`, too; with `--runs` finished blocks are reused."""
+    video, patience = planned_video(job), 0.0 if job.video else PATIENCE_SECONDS
     with claimed(video.path, patience=patience):  # `generate --out` may name a file in a comparison's folder
-        result = model.render(render, video.path)
-    return measured(video.entry, job.seed, render.plan, source.machine.dtype, result, panel=panel)
+        render, result = render_one(
+            video.source, video.plan, job.embeds, video.path, encodes=job.encodes, patience=patience
+        )
+    return measured(video.entry, job.seed, render.plan, video.source.machine.dtype, result, panel=panel)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
 
-from ..distributed.farm import Farm
+from torch import Tensor
+
+from ..distributed.farm import Farm, Shared
 from ..distributed.ray_farm import farm_named
 from ..errors import HeadForcingError
 from ..render.job import RenderJob
-from .loaded import LoadedModel
+from ..render.plan import RenderPlan
+from ..render.result import RenderResult
 from .source import Source
 from .values import Kept
 
@@ -37,18 +40,26 @@ def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> N
             )
 
 
-def kept_model(source: Source, decodes: bool = True, encodes: bool = False) -> LoadedModel:
-    """The model of a source as `Source.load` loads it, or the one that is there from the last job."""
-    loaded = _models.get(_key(source, decodes, encodes), lambda: source.load(decodes, encodes))
-    return replace(loaded, machine=source.machine, scale=source.scale)
+def render_one(
+    source: Source,
+    plan: RenderPlan,
+    embeds: Sequence[Shared[Tensor]],
+    video: Path | None,
+    latents: Path | None = None,
+    *,
+    encodes: bool = False,
+    patience: float = 0.0,
+) -> tuple[RenderJob, RenderResult]:
+    """Render one of many videos with the model of the last one, if it is the same; another is let go first.
 
-
-def has_model(source: Source, decodes: bool = True, encodes: bool = False) -> bool:
-    """Whether `kept_model` has it already; another model is let go, so that its memory is free."""
-    return _models.has(_key(source, decodes, encodes))
-
-
-def _key(source: Source, decodes: bool, encodes: bool) -> Any:
-    machine = source.machine
+    Args:
+        encodes: whether a video of any of these jobs needs the VAE's encoder.
+        patience: seconds to wait for another process that writes to the run folder.
+    """
+    job = replace(source.job_with_found_roles(plan, [embed() for embed in embeds]), patience=patience)
+    decodes, encodes, machine = video is not None, encodes or bool(job.plan.restart_frames), source.machine
     devices = str(machine.device), str(machine.vae_device)
-    return source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes
+    key = source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes
+    source.check_needs(job.plan, video, loaded=_models.has(key))
+    loaded = replace(_models.get(key, lambda: source.load(decodes, encodes)), machine=machine, scale=source.scale)
+    return job, loaded.render(job, video, latents)

@@ -41,10 +41,7 @@ OUT_OF_MEMORY = (
 class Machine:
     """Devices, attention backend and run folder of a command.
 
-    Attributes:
-        vae_device: None for decoding in turn.
-        peers: the ranks that make one video together; None for one GPU.
-        shard_weights: whether they divide the weights, too.
+    `vae_device` is None for decoding in turn; `peers` are the ranks that make one video together, None for one GPU.
     """
 
     device: torch.device
@@ -63,10 +60,7 @@ class Machine:
 
     @classmethod
     def of(cls, args: argparse.Namespace, dtype: torch.dtype, head_dim: int, elsewhere: bool = False) -> Machine:
-        """Take the fields from the arguments of the same names.
-
-        `elsewhere`: another machine or process renders, and no device of this one is tried.
-        """
+        """Take the fields from the arguments; `elsewhere`: another process renders, and no device is tried here."""
         device = torch.device("cpu") if elsewhere else pick_device(args.device)
         choice = "auto" if elsewhere else args.attention
         vae_device = None
@@ -101,12 +95,9 @@ class Machine:
         return [f"{fp8.INEXACT} (--fp8-linears{'' if fp8.has_product(self.device) else emulated})"]
 
     def place(self, plan: RenderPlan) -> Place:
-        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache.
-
-        Not on several ranks, because each of them could choose another one.
-        """
+        """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache."""
         attention, shape = self.attention, plan.shape
-        if self.peers is not None:
+        if self.peers is not None:  # each of them could choose another backend
             from ..distributed.ranks import rank_place
 
             return rank_place(self.peers, self.device, attention, self.attention_choice)
@@ -181,10 +172,7 @@ class LoadedModel:
         return replace(result, latents_file=latents)
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
-        """Say what is stored of a render that ended early, and how to resume it; empty if it had not begun.
-
-        Of several ranks only the first says so.
-        """
+        """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says so."""
         if bar.render is None or (self.machine.peers is not None and not self.machine.peers.leads):
             return []
         run, keys = bar.render.run.folder, bar.render.job.keys

@@ -67,10 +67,10 @@ class Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Raises HeadForcingError for files that are both read and written, see `check_arguments`."""
+        """Raises HeadForcingError for files that would be written over a file that is read, see `check_kept`."""
         found, unknown = super().parse_known_args(args, namespace)
         if not unknown and self._subparsers is None:  # an unknown argument is an error; a command checks its own files
-            check_arguments(self, found)
+            check_kept(*named_files(self, found))
         return found, unknown
 
 
@@ -197,8 +197,3 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
                 reads += [(option, path) for path in action.type.reads(value, args)]
                 writes += [(option, path) for path in action.type.writes(value, args)]
     return reads, writes
-
-
-def check_arguments(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
-    """Refuse arguments by which a file that is read would be written over, see `check_kept`."""
-    check_kept(*named_files(parser, args))

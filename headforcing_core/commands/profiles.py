@@ -106,7 +106,6 @@ def measure(
 
     Args:
         made_for: the model family that the profile is for; `toy_world` for files of a model of that world.
-        rule: of `rules.RULES`, which makes the roles of shares.
         part: of the prompts, such as 2/4, for one machine of several.
         returns: whether return stories are measured, too, see `head_profiles.profiler`.
     """
@@ -135,8 +134,7 @@ def _measure_here(
     stories: Sequence[int],
     quiet: bool,
 ) -> None:
-    """Measure prompts, given with their text embeddings, into `shares`, which are saved after each; then return
-    stories, from the embeddings of all prompts."""
+    """Measure prompts by their embeddings into `shares`, which are saved after each; then stories from all `embeds`."""
     setup, config, model = measured.setup, measured.files.inspect().config, measured.load()
     where: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
     steps = len(todo) * setup.blocks * len(setup.sigmas)
@@ -179,7 +177,7 @@ def measure_prompt(job: tuple[Measured, int, Shared[Tensor]]) -> HeadShares:
     """Measure one prompt, given with its text embedding; to be called in any process."""
     measured, prompt, embed = job
     shares, model, config = HeadShares(measured.setup), measured.load(), measured.files.inspect().config
-    profile_heads(model, config, shares, {prompt: embed.get()}, dtype=model.dtype, device=model.device)
+    profile_heads(model, config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device)
     return shares
 
 

@@ -33,9 +33,8 @@ from .values import FollowedFile
 def demo(args: argparse.Namespace) -> Result:
     """Render a story with the embedded model, and a contact sheet of it."""
     video, sheet = args.out / "demo.mp4", args.out / "demo.png"
-    check_outputs(args)
+    source = Source.of(args)
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
-        source = Source.of(args)
         needs, result = _render(source, video, args.latents)
         found, timeline = _result(source, needs, result), result.plan.timeline
         if result.failure is None:
@@ -49,9 +48,9 @@ def demo(args: argparse.Namespace) -> Result:
 
 def generate(args: argparse.Namespace) -> Result:
     """Render a story with the model of `--weights`."""
+    source = Source.of(args)
     check_outputs(args)
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
-        source = Source.of(args)
         unasked = args.device == "auto" and source.machine.device.type == "cpu"
         note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n" if unasked else ""
         found = _result(source, *_render(source, args.out, args.latents, note))

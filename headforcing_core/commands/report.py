@@ -23,22 +23,17 @@ from .values import Kept, check_plot, pick_device, read_text, save_plot
 _panels = Kept()
 
 
-def panel_of(args: argparse.Namespace, device_name: str | None = None) -> Panel | None:
-    """The metrics that the arguments ask for, loaded once in a process; None if they ask for none.
-
-    `device_name` replaces that of the arguments.
-    """
-    given = vars(args)
-    folder: Path | None = given.get("metric_models")
+def panel_of(args: argparse.Namespace) -> Panel | None:
+    """The metrics that the arguments of `add_metric_arguments` ask for, loaded once in a process; None for none."""
+    folder: Path | None = args.metric_models
     if folder is None:
-        for name in ("metrics", "aesthetic_head"):
-            if given.get(name):
-                raise HeadForcingError(f"--{name.replace('_', '-')} needs --metric-models FOLDER")
+        for option, value in (("--metrics", args.metrics), ("--aesthetic-head", args.aesthetic_head)):
+            if value:
+                raise HeadForcingError(f"{option} needs --metric-models FOLDER")
         return None
     if not folder.is_dir():
         raise HeadForcingError(f"--metric-models must name a folder, got {str(folder)!r}")
-    device = pick_device(device_name or args.metric_device, "--metric-device")
-    chosen = folder, args.metrics, device, args.aesthetic_head
+    chosen = folder, args.metrics, pick_device(args.metric_device, "--metric-device"), args.aesthetic_head
     return _panels.get((folder.absolute(), *map(str, chosen)), lambda: load_panel(*chosen))
 
 

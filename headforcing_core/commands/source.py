@@ -57,11 +57,8 @@ class Source:
     Attributes:
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
-        start_latents: `[frames, 16, h, w]` of a video to go on from.
-        start: the same as video frames, before `with_start` has encoded them.
-        start_key: as for `RenderJob`.
-        references: pictures that prompts can hold, by name, as video frames.
-        pictures: the same as latents, once `with_start` has encoded them.
+        start, references: video frames to go on from, and pictures by name; `with_start` encodes them as
+            `start_latents [frames, 16, h, w]` and `pictures`.
         follow: the file of the story, where it is read again during the render.
         family: a line on the model family, for the report.
     """
@@ -82,10 +79,7 @@ class Source:
 
     @classmethod
     def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
-        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one.
-
-        Without prompts the embedded model tells its own story; `elsewhere` as for `Machine.of`.
-        """
+        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one."""
         given, family, family_line, files = vars(args), known_family(args.model_family), "", None
         if given.get("weights"):
             files = ModelFiles.of(args)
@@ -117,10 +111,6 @@ class Source:
             references=references,
         )
 
-    def with_prompts(self, text: str) -> Source:
-        """A copy with other prompts."""
-        return replace(self, timeline=self.options.parse(read_text(text)))
-
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
         timeline = self.options.parse(text, references=self.timeline.references)
@@ -133,11 +123,6 @@ class Source:
         """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts to encode."""
-        return self.timeline.texts
-
     def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
         """The checked plan; `profile`, if given, replaces that of the options."""
         start = 0 if self.start is None else self.start.frames
@@ -145,10 +130,8 @@ class Source:
         return self.options.plan(self.info.config, self.timeline, frames, profile)
 
     def encode(self, texts: list[str] | None = None) -> list[Tensor]:
-        """The embeddings of all texts. Call it before `load`, so that text encoder and weights are not in memory
-        together.
-        """
-        texts = texts or self.texts
+        """The embeddings of all texts; call it before `load`, as text encoder and weights may not fit together."""
+        texts = texts or self.timeline.texts
         if self.files is None:
             return [word_hash.encode(text) for text in texts]
         embeds, expected = self.files.encode(texts, self.machine.device), self.info.config.text_dim
@@ -167,10 +150,7 @@ class Source:
             raise HeadForcingError(f"{options} --vae, the {self.vae_name}, which encodes images")
 
     def with_start(self) -> Source:
-        """A copy with the latents of `start` and `references`.
-
-        Call it before prompts are encoded: the VAE is not kept in memory.
-        """
+        """A copy with the latents of `start` and `references`; the VAE is not kept in memory."""
         if self.start is None and not self.references:
             return self
         codec = self._codec(encodes=True)
@@ -188,7 +168,7 @@ class Source:
         named = self.machine.runs is not None or plan.auto is not None or self.machine.peers is not None
         return RenderJob(
             plan,
-            dict(zip(self.texts, embeds, strict=False)),
+            dict(zip(self.timeline.texts, embeds, strict=False)),
             self.info.fingerprint if named else "",
             self.machine.dtype,
             start_latents=self.start_latents,
@@ -218,9 +198,7 @@ class Source:
     ) -> Needs:
         """Estimate memory and disk use; refuses a render that is not possible or does not fit.
 
-        Args:
-            loaded: model and decoder are on the device already.
-            elsewhere: another machine renders, so that the memory of this one says nothing.
+        `loaded`: model and decoder are on the device already; `elsewhere`: another machine renders.
         """
         machine, device, files = self.machine, self.machine.device, self.files
         if machine.cuda_graph and device.type != "cuda":

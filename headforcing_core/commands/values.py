@@ -58,11 +58,7 @@ def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
 
 
 class FollowedFile:
-    """A text file that is read again when it has changed.
-
-    Attributes:
-        text: what it held when it was read first, or what was put here since.
-    """
+    """A text file that is read again when it has changed; `text` is the one in use, which its reader sets."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -70,10 +66,7 @@ class FollowedFile:
         self.text = read_text(f"@{path}")
 
     def changed(self) -> str | None:
-        """The new text, once for each change; None if it is the same or was written just now.
-
-        Raises HeadForcingError as `read_text`, for a pipe, a missing or a large file too, once for each change.
-        """
+        """The new text, None if it is the same or was written just now; raises as `read_text`, once for each change."""
         state = self._state()
         if state == self._seen or (state is not None and 0 <= time.time() - state[0] / 1e9 < RESTED_SECONDS):
             return None

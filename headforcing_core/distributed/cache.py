@@ -1,8 +1,7 @@
 """A head-wise KV cache whose heads lie on several ranks, and the forward pass of one rank's strip.
 
-`wan.forward_block` runs unchanged on a strip of every frame: norms, projections, cross-attention and FFN work token by
-token. `ParallelCache` carries the projections of its tokens to the ranks that hold their heads, and the results of
-attention back. A rank holds whole heads, so no cache is ever moved, and each head sees exactly what it would see alone.
+`wan.forward_block` runs unchanged on a strip of every frame. `ParallelCache` carries the projections of its tokens to
+the ranks that hold their heads, and the results of attention back. A rank holds whole heads, so no cache is ever moved.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ class PartPrompt(PromptKV):
 class SpreadMemoryHeads(MemoryHeads):
     """Memory heads that lie on several ranks: every rank decides from all of them, in the model's order of heads.
 
-    Means over heads are therefore computed from the same numbers in the same order as in one process. The similarities
-    are rank 0's, because GPUs of two kinds may round differently and must not decide differently.
+    The similarities are rank 0's, because GPUs of two kinds may round differently and must not decide differently.
     """
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):

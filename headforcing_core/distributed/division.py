@@ -45,8 +45,7 @@ class Strip:
 def ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
     """The speeds of all ranks as the smallest whole numbers in the same ratio; None stands for equal ones.
 
-    Speeds are taken as the decimals that they are written as: sums of binary fractions would depend on the way in which
-    equal speeds are written, and their rounding could leave a part of the frame to nobody.
+    They are taken as decimals: rounding of binary fractions could leave a part of the frame to nobody.
     """
     exact = [Fraction(str(speed)) for speed in speeds or [1] * ranks]
     scale = lcm(*(speed.denominator for speed in exact))
@@ -94,11 +93,7 @@ def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[
     """Give every head of every layer to a rank, so that all ranks finish a layer at about the same time.
 
     Layers wait for each other, so each is balanced by itself: its dearest head first, to the rank that is done
-    earliest; on a tie to the rank that holds least so far, which balances memory.
-
-    Args:
-        costs: per layer and head.
-        speeds: of the ranks, relative to each other; by default all are equal.
+    earliest; on a tie to the rank that holds least so far. `costs` are per layer and head, `speeds` relative.
     """
     parts, held = ratio(speeds, ranks), [0.0] * ranks
     heads: list[list[list[int]]] = [[[] for _ in costs] for _ in range(ranks)]
@@ -119,8 +114,7 @@ class Division:
     Attributes:
         heads: per rank and layer, the heads whose caches it holds and whose attention it computes.
         strips: per rank, the tokens of every frame that it computes outside self-attention.
-        costs: per layer and head, see `head_costs`.
-        speeds: of the ranks, see `assign_heads`; None if all are equal.
+        costs, speeds: see `head_costs`, `assign_heads`.
     """
 
     heads: Heads

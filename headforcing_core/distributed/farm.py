@@ -32,14 +32,8 @@ class Outcome(Generic[Value]):
         return self.value  # type: ignore[return-value]
 
 
-class Shared(Generic[Value]):
-    """A value that many jobs refer to and that is sent to each machine once."""
-
-    def __init__(self, value: Value):
-        self._value = value
-
-    def get(self) -> Value:
-        return self._value
+Shared = Callable[[], Value]
+"""Returns a value that many jobs refer to and that is sent to each machine once."""
 
 
 class Farm:
@@ -59,13 +53,13 @@ class Farm:
         pass
 
     def share(self, value: Value) -> Shared[Value]:
-        """A handle of a value for any number of jobs."""
-        return Shared(value)
+        """Share a value among any number of jobs."""
+        return lambda: value
 
     def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
         """Call a module's function with each job, jobs by name; yields outcomes as they come.
 
-        A job that fails does not end the others. Who stops before the last outcome cancels what has not finished.
+        A job that fails does not end the others; who stops before the last outcome cancels the rest.
         """
         for name, job in jobs.items():
             try:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -22,10 +21,8 @@ class PeersLost(Exception):
     """Another rank has ended, or has not answered in time."""
 
 
-class Peers(ABC):
-    """The ranks of one video, as one of them sees them. All of them make the same calls in the same order.
-
-    Subclasses carry the data: `DistributedPeers` with torch.distributed.
+class Peers:
+    """The ranks of one video in torch.distributed, as one of them sees them; all make the same calls in one order.
 
     Attributes:
         rank: of this process; rank 0 reads and writes files.
@@ -49,8 +46,6 @@ class Peers(ABC):
 
     def exchange(self, parts: Sequence[Tensor], sizes: Sequence[int], kind: str) -> list[Tensor]:
         """Send `parts[p]` to rank p and receive `sizes[p]` numbers of the same dtype from it, flat, for every p."""
-        if len(self._pending) > 1000:
-            self._settle()
         with self._timed(parts[0].device):
             got = self._exchange([part.reshape(-1) for part in parts], sizes)
         self.sent[kind] += sum(part.nbytes for rank, part in enumerate(parts) if rank != self.rank)
@@ -102,30 +97,9 @@ class Peers(ABC):
         yield
         ended_event.record()
         self._pending.append((begun_event, ended_event))
+        self._settle()
 
     # --- how the data is carried
-
-    @abstractmethod
-    def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]: ...
-
-    @abstractmethod
-    def share(self, value: T) -> list[T]:
-        """Every rank's value, any Python object."""
-
-    @abstractmethod
-    def from_first(self, value: T) -> T:
-        """Rank 0's value, any Python object; the other ranks' are ignored."""
-
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
-        return any(self.share(flag))
-
-
-class DistributedPeers(Peers):
-    """The ranks of the default process group of torch.distributed."""
-
-    def __init__(self) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size())
 
     def _exchange(self, parts: Sequence[Tensor], sizes: Sequence[int]) -> list[Tensor]:
         got = parts[0].new_empty(sum(sizes))
@@ -134,18 +108,21 @@ class DistributedPeers(Peers):
         return list(got.split(list(sizes)))
 
     def share(self, value: T) -> list[T]:
+        """Every rank's value, any Python object."""
         values: list[Any] = [None] * self.world
         with losing_peers():
             dist.all_gather_object(values, value)
         return values
 
     def from_first(self, value: T) -> T:
+        """Rank 0's value, any Python object; the other ranks' are ignored."""
         box: list[Any] = [value]
         with losing_peers():
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]
 
     def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
         found = torch.tensor(int(flag))  # on the host, where asking for it does not wait for the GPU
         with losing_peers():
             dist.all_reduce(found, dist.ReduceOp.MAX)

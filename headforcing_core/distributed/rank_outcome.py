@@ -1,5 +1,4 @@
-"""Knowledge that ranks and the process that started them have of each other: the outcome of the render, and that the
-starter runs, since they end when it does. Imports no torch."""
+"""The outcome of a render, from its ranks to the process that started them, and how they end with it; without torch."""
 
 from __future__ import annotations
 
@@ -7,15 +6,12 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 
-from ..files import lock, unlock
+from ..files import FOLDER_LOCK, lock
 
-FOLDER = "HEADFORCING_OUTCOMES"  # environment: where ranks that `start` has started put their outcomes
-_LOCK = "starter.lock"  # held while the starter runs: every operating system frees it when the process is killed
+FOLDER = "HEADFORCING_OUTCOMES"  # environment: where ranks put their outcomes, and what `start` claims while it runs
 
 Outcome = tuple[int, str]  # exit code and text
 
@@ -50,24 +46,13 @@ def said(folder: Path) -> Outcome | None:
     return None
 
 
-@contextmanager
-def running(folder: Path) -> Iterator[None]:
-    """Show ranks that read this folder that this process, their starter, runs."""
-    held = lock(folder / _LOCK)
-    try:
-        yield
-    finally:
-        if held is not None:
-            unlock(held)
-
-
 def end_with_starter() -> None:
     """End this rank within a second of the process that has started it, whatever the rank does then."""
     folder = Path(os.environ[FOLDER])
 
     def wait() -> None:
         try:
-            lock(folder / _LOCK, inf)
+            lock(folder / FOLDER_LOCK, inf)  # every operating system frees it when the starter is killed
         finally:
             os._exit(1)
 

@@ -1,5 +1,4 @@
-"""A video on several GPUs: what is checked before any rank is started, and in a rank before weights are loaded, the
-place of a rank, and the report of all ranks of a finished render."""
+"""A video on several GPUs: checks before weights are loaded, the place of a rank, and the report of all ranks."""
 
 from __future__ import annotations
 
@@ -61,7 +60,14 @@ def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: boo
     rank = peers.rank
 
     def part(speeds: Sequence[float] | None) -> Needs:
-        return _part(needs, plan, Division.of(plan.shape, peers.world, speeds), rank, sharded)
+        division = Division.of(plan.shape, peers.world, speeds)
+        layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
+        return replace(
+            needs,
+            weights=round(needs.weights * layers) if sharded else needs.weights,
+            cache=round(needs.cache * division.share_of_cache(rank)),
+            activations=round(needs.activations * division.share_of_tokens(rank)),
+        )
 
     own = part(peers.speeds)
     if room is not None and own.memory > room:
@@ -76,17 +82,6 @@ def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: boo
     return own
 
 
-def _part(needs: Needs, plan: RenderPlan, division: Division, rank: int, sharded: bool) -> Needs:
-    """The needs of one rank."""
-    layers = min(1.0, 1 / division.ranks + LAYERS_AT_ONCE / plan.config.num_layers)
-    return replace(
-        needs,
-        weights=round(needs.weights * layers) if sharded else needs.weights,
-        cache=round(needs.cache * division.share_of_cache(rank)),
-        activations=round(needs.activations * division.share_of_tokens(rank)),
-    )
-
-
 # ------------------------------------------------------------------------------------------- the report
 
 
@@ -95,13 +90,10 @@ class RanksReport:
     """All ranks of a finished render.
 
     Attributes:
-        ranks: per rank its `device`, the `heads` of each layer whose caches it holds, `weight_bytes` of the model
-            there, `cache_bytes` of its heads' keys and values, `sent_bytes` to the other ranks by kind (`tokens` to
-            their heads and back, the `flow` of every pass, and what episodic `memory` decides by), and
-            `waited_seconds` in exchanges: the transfer, and waiting for the slowest rank.
-        worst_over_mean: time of the slowest rank's attention over that of an ideal division, in the worst layer.
+        ranks: per rank its `device`, the `heads` of each layer whose caches it holds, bytes of weights, of caches and
+            of what it sent by kind, and `waited_seconds` in exchanges.
+        worst_over_mean: see `Division`.
         seconds: of the whole render.
-        speeds: of the ranks, as given; None for equal ones.
     """
 
     ranks: Sequence[dict[str, Any]]

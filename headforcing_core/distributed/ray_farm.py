@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, redirect_stdout
+from functools import partial
 from typing import Any, cast
 
 from ..errors import HeadForcingError, first_sentence
@@ -28,13 +29,6 @@ _LOCAL_SETTINGS = {
     "RAY_USAGE_STATS_ENABLED": "0",  # Ray would report its use to its makers
     "RAY_task_oom_retries": str(RETRIES),  # without a limit by default: a video too large for the machine never ends
 }
-
-
-class RayShared(Shared[Value]):
-    """A value in Ray's object store."""
-
-    def get(self) -> Value:
-        return cast(Value, _ray().get(self._value))
 
 
 class RayFarm(Farm):
@@ -93,7 +87,7 @@ class RayFarm(Farm):
             ) from error
 
     def share(self, value: Value) -> Shared[Value]:
-        return RayShared(_ray().put(value))
+        return partial(_ray().get, _ray().put(value))
 
     def run(self, function: Callable[[Job], Value], jobs: Mapping[str, Job]) -> Iterator[Outcome[Value]]:
         ray = _ray()
@@ -153,15 +147,11 @@ def _outcome(name: str, task: Any) -> Outcome[Any]:
 
 def _cancel(tasks: list[Any]) -> None:
     """Interrupt tasks as Ctrl-C would; end those that do not stop."""
-    if not tasks:
-        return
-    ray = _ray()
     for force in (False, True):
         for task in tasks:
-            ray.cancel(task, force=force)
-        tasks = ray.wait(tasks, num_returns=len(tasks), timeout=_STOP_SECONDS)[1]
-        if not tasks:
-            return
+            _ray().cancel(task, force=force)
+        if tasks:
+            tasks = _ray().wait(tasks, num_returns=len(tasks), timeout=_STOP_SECONDS)[1]
 
 
 def _ray() -> Any:

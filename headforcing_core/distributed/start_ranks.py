@@ -18,8 +18,9 @@ from types import FrameType
 import torch
 import torch.distributed as dist
 
-from .peers import DistributedPeers, losing_peers
-from .rank_outcome import FOLDER, Outcome, running, said
+from ..files import claimed_folder
+from .peers import Peers, losing_peers
+from .rank_outcome import FOLDER, Outcome, said
 
 RESTARTS = 3
 ANSWER_SECONDS = 600.0  # a rank that says nothing for so long is taken for dead; loading may differ by minutes
@@ -37,7 +38,7 @@ def start(ranks: int, module: str, arguments: Sequence[str]) -> Outcome:
     _interrupted_once()
     for name in [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed")]:
         logging.getLogger(name).setLevel(logging.CRITICAL)  # what a user needs to know is said here
-    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, running(Path(folder)):
+    with tempfile.TemporaryDirectory(prefix="headforcing-") as folder, claimed_folder(Path(folder)):
         os.environ[FOLDER] = folder
         config = LaunchConfig(
             min_nodes=1,
@@ -86,7 +87,7 @@ def restarts() -> int:
 
 
 @contextmanager
-def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[DistributedPeers]:
+def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iterator[Peers]:
     """The ranks of this render, joined by NCCL on CUDA devices and by gloo on CPUs; an interrupt stops all of them.
 
     A rank whose exchange is not answered for `answer_seconds`, or while it ends, raises PeersLost.
@@ -104,7 +105,7 @@ def joined(device: torch.device, answer_seconds: float = ANSWER_SECONDS) -> Iter
         store.wait([f"here {other}" for other in range(world)], begins)
         timeout = timedelta(seconds=answer_seconds)
         dist.init_process_group(backend, store=store, rank=rank, world_size=world, timeout=timeout)
-    peers = DistributedPeers()
+    peers = Peers(rank, world)
 
     def stop(number: int, frame: object) -> None:
         peers.stopping = True

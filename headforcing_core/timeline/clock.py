@@ -21,8 +21,7 @@ def video_frames_of(latent_frames: int) -> int:
 class BlockClock:
     """Converts between seconds, video frames at `fps` and blocks of `frames_per_block` latent frames.
 
-    n blocks decode to 4(n * frames_per_block - 1) + 1 video frames: with 3 latent frames per block, the first block
-    gives 9 and each later one 12. With `continues` the blocks follow given start frames, so the first gives 12 as well.
+    n blocks decode to 4(n * frames_per_block - 1) + 1 video frames; where they `continue` start frames, to 3 more.
     Raises HeadForcingError for values out of range.
     """
 

@@ -1,8 +1,4 @@
-"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text.
-
-What is written keeps what is not in a finished timeline: which prompts have a tag of their own, and which words all of
-them share.
-"""
+"""Answers to a visual editor of the timeline: a text as segments, and changed segments as a text."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ from typing import Any
 from ..errors import HeadForcingError
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
 from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts, read_shared
-from .switch import MAX_SEED, RESET, Switch, put_tag, read_tag, tag_of
+from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
 
 _TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
@@ -25,17 +21,16 @@ _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or fa
 def answer(request: object, clock: BlockClock | None = None, plain: Switch = RESET) -> dict[str, Any]:
     """Segments of a text, or the text of segments with what it is parsed to.
 
-    `request` holds `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` as *Prompt Timeline* does, and
-    either `text` or `segments`, each `{text, start_block, switch, seed, asked}` with a switch of null or
-    `{kind, blend_blocks, re_anchor, recall, new_scene}`. A seed is null or digits as text, since it can exceed the
-    whole numbers that JavaScript counts in; `asked` is the time in seconds that the text has for the prompt, or null.
-    With segments, `length` is the length in seconds that the text sets where `seconds` is 0, and `shared` the words
-    that the text has for every prompt. `clock` defines the blocks, `plain` is the switch where the node says `reset`:
-    those of the model.
+    Args:
+        request: `seconds`, `shared_prompt`, `switch`, `blend_blocks` and `re_anchor` of *Prompt Timeline*, and either
+            `text`, or `segments`, the `length` in seconds that the text sets, and the words `shared` by its prompts.
+            A segment has `text`, `start_block`, `switch` (null or its fields), `seed` (null or digits as text, as it
+            can exceed JavaScript's whole numbers) and `asked`, the time in seconds that the text has for it, or null.
+        clock: defines the blocks.
+        plain: the model's switch where the node says `reset`.
 
-    The answer holds `text`, `shared`, `segments`, `blocks`, `seconds` (the length), `block_seconds`,
-    `first_block_seconds` and `default` (the fields of the switch of prompts without a tag); or, for a text that is no
-    timeline, `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
+    The answer holds the keys below, with segments as `_describe` makes them; or, for a text that is no timeline,
+    `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
         raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
@@ -64,10 +59,7 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
-    """`seconds`, the shared prompt and the switch of prompts without a tag, from what *Prompt Timeline* calls them.
-
-    Raises HeadForcingError for a value of another type or out of range.
-    """
+    """`seconds`, shared prompt and default switch of *Prompt Timeline*; raises HeadForcingError for a wrong value."""
     return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
@@ -83,9 +75,9 @@ def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
             "switch": None if prompt.switch is None else _fields(prompt.switch),
             "seed": None if prompt.seed is None else str(prompt.seed),
             "tag": tag_of(prompt.switch, prompt.seed),
-            "asked": prompt.asked,
+            "asked": prompt.start,
         }
-        for prompt, segment in zip(place_prompts(text, timeline), timeline.segments, strict=True)
+        for prompt, segment in zip(read_prompts(text, clock), timeline.segments, strict=True)
     ]
 
 
@@ -140,11 +132,9 @@ def _number(fields: Mapping[str, Any], name: str) -> float:
 
 @dataclass(frozen=True)
 class PlacedPrompt:
-    """A prompt as it is written, and the 0-based block it begins at.
+    """A prompt as it is written, and the 0-based block it begins at; None for a switch, seed or time of no text.
 
-    Attributes:
-        switch, seed: None without a tag.
-        asked: the time that was written for it, in seconds; None for none.
+    `asked` is the time that was written for it, in seconds.
     """
 
     text: str
@@ -152,14 +142,6 @@ class PlacedPrompt:
     switch: Switch | None = None
     seed: int | None = None
     asked: float | None = field(default=None, compare=False)
-
-
-def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
-    """The prompts of a text with the blocks of the timeline that was parsed from it."""
-    read = read_prompts(text, timeline.clock)
-    segments = timeline.segments
-    pairs = zip(read, segments, strict=True)
-    return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed, p.start) for p, s in pairs]
 
 
 def write_timeline(
@@ -171,16 +153,9 @@ def write_timeline(
 ) -> str:
     """Prompts as text, one `m:ss.mmm [tag] prompt` per line; parsing it gives the same prompts at the same blocks.
 
-        [shared] Cinematic, 35 mm
-        0:00.000 A red fox trots through a forest
-        0:20.062 [recache] The fox stops at a lake
-        0:40 The fox sleeps
-
     Args:
-        prompts: in order; white space in their texts becomes single spaces.
-        clock: the blocks; a time is that of the block's first video frame, or the one asked for where that is the
-            time of the same block.
-        end: written after the last prompt's start, in seconds, for a text that sets the length of its video.
+        prompts: in order; a time is that of the block's first video frame, or the one asked for in the same block.
+        end: of the video in seconds, written after the last prompt's start.
         default: the switch of prompts without a tag. It is written as a tag where a text would be read as one.
         shared: words of every prompt, written once before the first.
 
@@ -224,7 +199,8 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
 def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
     for switch in (prompt.switch,) if prompt.switch else (None, default):
-        tagged = put_tag(switch, prompt.seed, text)
+        tag = tag_of(switch, prompt.seed)
+        tagged = text if tag is None else f"[{tag}] {text}"
         try:
             if read_tag(tagged) == (switch, prompt.seed, text):
                 return tagged

@@ -37,8 +37,7 @@ _BARE = re.compile(  # a time of day such as "6:00 pm" belongs to the prompt
     rf"(?P<start>{_OUTSIDE})(?:{_DASH}(?P<end>{_OUTSIDE}))?(?=[\s{SEPARATORS}]|$)(?!\s?[ap]\.?m\b)",
     re.ASCII | re.IGNORECASE,
 )
-_END = rf"(?:{_CLOCK}|{_NUMBER}s)"
-_INSIDE_PROMPT = re.compile(rf"\[\s{{0,8}}(?:{_INSIDE}{_DASH})?{_END}\s{{0,8}}\]", re.ASCII | re.IGNORECASE)
+_INSIDE_PROMPT = re.compile(rf"\[\s{{0,8}}(?:{_INSIDE}{_DASH})?{_OUTSIDE}\s{{0,8}}\]", re.ASCII | re.IGNORECASE)
 _AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
     rf"[,;]\s{{0,8}}(?:{_OUTSIDE}{_DASH}{_OUTSIDE}|{_CLOCK})[{SEPARATORS}]?\s(?!\s?[ap]\.?m\b)",
     re.ASCII | re.IGNORECASE,

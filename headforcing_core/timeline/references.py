@@ -1,7 +1,6 @@
 """Names of pictures in prompts: `@hero` in a text holds the picture of that name while the prompt's scene lasts.
 
-The text encoder reads the name without its sign: "@hero opens the door" is encoded as "hero opens the door". In a story
-without pictures `@` is a character like any other, and an address such as me@example.com is never a name.
+In a story without pictures `@` is a character like any other, and an address such as me@example.com is never a name.
 """
 
 from __future__ import annotations

@@ -57,8 +57,7 @@ def with_returns(timeline: Timeline, most: int) -> Timeline:
 
 
 def scene_of(switch: Switch, scenes: Sequence[int]) -> int:
-    """The scene of the next prompt, by the number of the first prompt that made it; `scenes` are those of the prompts
-    before."""
+    """The scene of the next prompt, as the number of its first prompt; `scenes` are those of the prompts before."""
     if switch.continues:
         return scenes[-1]
     return scenes[switch.recall - 1] if switch.recall else len(scenes) + 1

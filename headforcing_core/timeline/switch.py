@@ -1,13 +1,8 @@
 """Prompt switches: what the KV caches keep when the prompt changes, and how text embeddings are interpolated.
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
-`[blend 3] text`. The cache executes it: `RoleSwitching.apply_switch` for head-wise caches.
-
-`[cut]` is another word for `[re-anchor]`. `[recall 2]` brings the scene of the second prompt back, `[recall]` the most
-alike one, where the method can do that; `[new scene]` begins another scene where the prompt would be taken for an
-earlier one's.
-
-The same tag can set the seed of the noise from its prompt on: `[seed 7] text`, `[recache, seed 7] text`.
+`[blend 3] text`. `[cut]` is another word for `[re-anchor]`. The same tag can set the seed of the noise from its prompt
+on: `[seed 7] text`, `[recache, seed 7] text`. The cache executes a switch: `RoleSwitching.apply_switch`.
 """
 
 from __future__ import annotations
@@ -51,12 +46,11 @@ class Switch:
         kind: `reset` replaces the cross-attention keys and values and keeps the KV cache; `recache` also recomputes
             the cached keys and values of the last blocks with the new prompt (KV recache of LongLive); `flush` instead
             drops all latent frames but the first ones and the last two from the cache (KV flush of Infinity-RoPE).
-        blend_blocks: number of blocks over which the text embedding is interpolated; 0 changes it at once.
+        blend_blocks: number of blocks over which the text embedding is interpolated.
         re_anchor: a scene cut: the first latent frames of the new scene replace the attention sink.
-        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the one that is most alike, None for
-            no recall.
+        recall: number of an earlier prompt, from 1, whose scene comes back; 0 for the most alike one.
         new_scene: the prompt begins a new scene, whatever its words are.
-        continues: the prompt is one more of the scene before it, see `Timeline.with_scenes`; no tag says so.
+        continues: the prompt is one more of the scene before it, see `returns.with_returns`; no tag says so.
 
     Raises HeadForcingError for an unknown kind and for `blend_blocks` out of range.
     """
@@ -93,11 +87,10 @@ RESET = Switch()
 
 
 def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
-    """The switch and the seed of the tag in front of a one-line text, None for what it does not name, and the text
-    after the tag.
+    """The switch and the seed of the tag in front of a one-line text, None for what it does not name, and the rest.
 
-    A bracket with other words belongs to the prompt. A switch replaces the default one. A tag of a seed alone may stand
-    beside one of a switch. Raises HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
+    A bracket with other words belongs to the prompt. A tag of a seed alone may stand beside one of a switch. Raises
+    HeadForcingError for two kinds, blends or seeds, and for a misspelt tag.
     """
     tag = _TAG.match(text)
     if tag is None:
@@ -141,12 +134,6 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     cut = "re-anchor" in words or "cut" in words
     switch = Switch(kind, blend, cut, recall, "new scene" in words)
     return switch, seeds[0] if seeds else None
-
-
-def put_tag(switch: Switch | None, seed: int | None, text: str) -> str:
-    """The text with a tag of this switch and seed; without one where both are None."""
-    tag = tag_of(switch, seed)
-    return text if tag is None else f"[{tag}] {text}"
 
 
 def tag_of(switch: Switch | None, seed: int | None) -> str | None:

@@ -68,10 +68,9 @@ class Timeline:
 
     Attributes:
         segments: at least one.
-        clock: converts between blocks and seconds.
         seconds: requested length; the blocks last at least as long.
         requested: (start, end) of each segment in seconds as requested, before they are moved to block starts.
-        shot_prefix: what stands before a prompt in the first block after a scene cut, see `rollout.schedule.Schedule`.
+        shot_prefix: text before a prompt in the first block after a scene cut, see `rollout.schedule.Schedule`.
         references: names of the pictures that prompts can hold, see `references.py`.
     """
 
@@ -102,8 +101,7 @@ class Timeline:
 
     @property
     def texts(self) -> list[str]:
-        """The texts to encode: the prompts and, if one recalls a scene, then each without common words; then those that
-        begin a shot."""
+        """The texts to encode: the prompts, each without common words if one recalls a scene, those of new shots."""
         prompts = list(map(self.spoken, self.segments))
         telling = telling_texts(prompts) if self.recalls else []
         return [*prompts, *telling, *(self.first_text(segment) for segment in self.segments if self._cuts(segment))]
@@ -130,10 +128,7 @@ class Timeline:
         return replace(self, segments=segments, clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
-        """Plain-text table of the requested and the actual start of each prompt.
-
-        `video_frames_before` is the length of the video that is continued; it is added to frame numbers only.
-        """
+        """Table of the requested and the actual start of each prompt; frames count from the video that is continued."""
         rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
         for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
             block = segment.start_block
@@ -170,10 +165,9 @@ def parse_timeline(
     """Parse a prompt timeline (grammars: see the module) and assign its prompts to blocks.
 
     Args:
-        seconds: length of the video. The last prompt lasts until then; prompts without times get equal shares.
+        seconds: length of the video; prompts without times get equal shares of it.
         clock: defines the blocks; by default 3 latent frames per block at 16 fps.
-        shared_prompt: prepended to every prompt, before the text's own `[shared]` words, with a space after punctuation
-            and ", " otherwise.
+        shared_prompt: prepended to every prompt, before the text's own `[shared]` words.
         switch: for prompts without a tag, except the first, which follows none.
         references: names of pictures; another name after `@` is refused where there are any.
 

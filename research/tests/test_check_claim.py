@@ -78,11 +78,11 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
 
     made, real = [], claim_videos.render_compared
 
-    def stopped(job):
+    def stopped(job, panel):
         made.append(job.seed)
         if len(made) == 4:
             raise KeyboardInterrupt
-        return real(job)
+        return real(job, panel)
 
     monkeypatch.setattr(claim_videos, "render_compared", stopped)
     assert run(options) == 130
@@ -173,7 +173,7 @@ def refusing(monkeypatch, *labels):
     monkeypatch.setattr(Source, "check_needs", check_needs)
 
 
-def failing(job):
+def failing(*job):
     raise HeadForcingError("out of memory")
 
 

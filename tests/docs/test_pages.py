@@ -10,9 +10,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from counts import COUNTED
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.research.__main__ import main as research
-from promises import COUNTED
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")

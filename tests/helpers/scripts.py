@@ -1,4 +1,4 @@
-"""Scripts of numbered prompts, for tests whose prompts have no text, and of lettered ones."""
+"""Scripts of numbered prompts, for tests whose prompts have no text, and timelines of lettered and placed ones."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +6,10 @@ from dataclasses import replace
 
 from headforcing.headforcing_core.rollout.rows import Picture, Script, lay_out_rows
 from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.timeline.editor import PlacedPrompt
+from headforcing.headforcing_core.timeline.grammar import read_prompts
 from headforcing.headforcing_core.timeline.switch import Switch
+from headforcing.headforcing_core.timeline.timeline import Timeline
 from torch import Tensor
 
 
@@ -36,3 +39,9 @@ def script_of(
 def switches(*frames: object) -> str:
     """LongLive's file of prompts a, b and so on, which begin with these latent frames."""
     return json.dumps({"prompts": list("abcd")[: len(frames) + 1], "switch_frame_indices": frames})
+
+
+def place_prompts(text: str, timeline: Timeline) -> list[PlacedPrompt]:
+    """The prompts of a text with the blocks of the timeline that was parsed from it."""
+    pairs = zip(read_prompts(text, timeline.clock), timeline.segments, strict=True)
+    return [PlacedPrompt(p.text, s.start_block, p.switch, p.seed, p.start) for p, s in pairs]

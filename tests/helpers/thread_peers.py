@@ -40,6 +40,9 @@ class ThreadPeers(Peers):
     def from_first(self, value):
         return self._meeting.all_of(self.rank, value)[0]
 
+    def any(self, flag):
+        return any(self.share(flag))
+
 
 def together(world: int, work: Callable[[ThreadPeers], Any]) -> list[Any]:
     """What `work` returns on every rank; the first error of any."""

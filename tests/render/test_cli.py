@@ -91,21 +91,6 @@ def test_a_video_that_cannot_be_written_costs_no_latents(at, tmp_path, capsys, m
     assert not (tmp_path / "demo.mp4").exists() and not (tmp_path / "demo.png").exists()
 
 
-def test_generate_writes_whole_blocks_that_depend_on_the_seed_and_on_later_prompts_only_later(generate, capsys):
-    latents = generate("--seconds", "2")
-    result = json.loads(capsys.readouterr().out)
-    assert latents.shape == (9, 16, 8, 12) and latents.dtype == torch.float32, "33 pictures for 32"
-    assert result["video"] is None and result["cache_bytes"] > 0 and latents.isfinite().all()
-    again, other, later = (
-        generate("--seconds", "2"),
-        generate("--seconds", "2", "--seed", "1"),
-        CHANGE.replace("a red", "an"),
-    )
-    later = generate("--seconds", "2", prompts=later)
-    assert torch.equal(latents, again) and not torch.equal(latents[:3], other[:3])
-    assert torch.equal(latents[:3], later[:3]) and not torch.equal(latents[-3:], later[-3:])
-
-
 @pytest.mark.parametrize("device", ["cpu", "auto"])
 def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monkeypatch, device):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
@@ -123,8 +108,8 @@ def test_every_option_of_a_prompt_switch_the_memory_and_the_method_changes_the_v
         assert all(not torch.equal(one[-3:], other[-3:]) for other in made[:i])
     flushed = CHANGE.replace("a red", "[flush] a red")
     assert torch.equal(generate("--seconds", "4", "--sigmas", "1, 0.5", prompts=flushed), made[2])
-    asked = ("", "--method self_forcing", "--novelty-threshold 2 --update-interval 1", "--roles local_to_memory",
-             "--sigmas 1,0.5")  # fmt: skip
+    asked = ("", "--seed 1", "--method self_forcing", "--novelty-threshold 2 --update-interval 1", "--sigmas 1,0.5",
+             "--roles local_to_memory")  # fmt: skip
     made = [generate("--seconds", "6", "--sigmas", "1, 0.8", *words.split()) for words in asked]
     assert all(not torch.equal(a, b) for i, a in enumerate(made) for b in made[:i])
 
@@ -135,8 +120,11 @@ def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
     assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
 
 
-def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
+def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path, capsys):
     whole = generate("--seconds", "4.3", prompts="an apple")
+    assert whole.shape == (18, 16, 8, 12) and whole.dtype == torch.float32 and whole.isfinite().all()
+    result = json.loads(capsys.readouterr().out)
+    assert result["video"] is None and result["cache_bytes"] > 0
     generate("--seconds", "2", prompts="an apple")
     part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
     extended = generate("--seconds", "2.25", "--start-latents", str(part), prompts="an apple")
@@ -207,18 +195,18 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
 # sentences.txt has the others
 WRONG = {
     "generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x": "none.s",
-    "demo|--profile|{tmp}/none.json|--out|{tmp}": "none.json",
-    "demo|--rule|auto|--out|{tmp}": "name it with --profile",
-    "demo|--start-part|first|--out|{tmp}": "choose a section of --start-video FILE",
-    "demo|--prompts|@{tmp}/none.txt|--out|{tmp}": "none.txt",
-    "demo|--method|magic|--out|{tmp}": "method must be one of head_forcing, ",
+    "demo|--profile|{tmp}/none.json|--out|{tmp}/new": "none.json",
+    "demo|--rule|auto|--out|{tmp}/new": "name it with --profile",
+    "demo|--start-part|first|--out|{tmp}/new": "choose a section of --start-video FILE",
+    "demo|--prompts|@{tmp}/none.txt|--out|{tmp}/new": "none.txt",
+    "demo|--method|magic|--out|{tmp}/new": "method must be one of head_forcing, ",
+    "compare|--demo|--methods|magic|--out|{tmp}/new": "methods must be one of head_forcing, ",
     "inspect|{tmp}/none.pt": "none.pt", "inspect|{tmp}": "folder", "inspect|{weights}|--num-heads|3": "num_heads",
     "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x": "line 2: 0:05 does not come",
     "generate|--prompts| |--latents|{tmp}/x": "empty",
     "generate|--prompts|a|--latents|{tmp}/x|--size|big": "--size must look like 832x480",
     "generate|--prompts|a": "--latents", "generate|--prompts|a|--out|{tmp}/x.mp4": "--vae",
     "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4": "--embeddings",
-    "demo|--sigmas|0.5, 1|--out|{tmp}": "sigmas must be decreasing",
     "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
     "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
     "report|{tmp}/none.mp4": "none.mp4", "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",
@@ -235,6 +223,13 @@ def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, t
     (line,) = captured.err.splitlines()
     assert captured.out == "" and line.startswith("error: ") and WRONG[command] in line
     assert list(tmp_path.rglob("*")) == [], "something was written"
+
+
+def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
+    program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
+    program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 2 and "method must be one of" in done.stderr and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(("command", "said"), [

@@ -13,7 +13,7 @@ from flat_colour import decoded
 from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.distributed.farm import Farm, Shared
+from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
@@ -282,7 +282,7 @@ def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path, monkeypatch):
         for farm in (Farm(), Parallel()):
             begun = time.monotonic()
             with pytest.raises(HeadForcingError, match="another render is writing to"):
-                compare_command.render_compared(video.job(args, list(map(Shared, embeds)), farm))
+                compare_command.render_compared(video.job(args, list(map(farm.share, embeds)), farm))
             seconds.append(time.monotonic() - begun)
     assert seconds[1] >= 0.6
 

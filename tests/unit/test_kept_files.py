@@ -12,7 +12,7 @@ import pytest
 import torch
 from headforcing.headforcing_core import files
 from headforcing.headforcing_core.commands import cli
-from headforcing.headforcing_core.commands.parser import check_arguments
+from headforcing.headforcing_core.commands.parser import named_files
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import check_kept
@@ -53,11 +53,11 @@ def test_no_command_takes_for_output_what_it_reads(
         written.parent.mkdir(parents=True, exist_ok=True)
         written.unlink(missing_ok=True)
         written.write_text("of an earlier time")
-        check_arguments(COMMANDS[name], args)
+        check_kept(*named_files(COMMANDS[name], args))
         written.unlink()
         link(written, read)
         with pytest.raises(HeadForcingError, match="would write over"):
-            check_arguments(COMMANDS[name], args)
+            check_kept(*named_files(COMMANDS[name], args))
             pytest.fail(pair)
         written.unlink()
 

@@ -115,16 +115,12 @@ CONTENTS = (
 )  # fmt: skip
 
 
-def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once(tmp_path: Path) -> None:
+def test_a_prompt_file_of_1_mb_is_read_or_refused_at_once_and_a_longer_one_refused(tmp_path: Path) -> None:
     path = tmp_path / "prompts.txt"
     for content in CONTENTS:
         path.write_text(content)
         with bounded(), contextlib.suppress(HeadForcingError):
             parse_timeline(values.read_text(f"@{path}"))
-
-
-def test_a_prompt_file_over_1_mb_or_of_other_bytes_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "prompts.txt"
     for data, said in ((b"a" * (MAX_TEXT_BYTES + 1), "1 MB"), (b"\xff\xfe\x00", "UTF-8")):
         path.write_bytes(data)
         assert said in refusal(lambda: values.read_text(f"@{path}"))

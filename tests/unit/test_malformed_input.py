@@ -256,11 +256,3 @@ def test_a_lora_of_the_largest_useful_rank_is_merged(tmp_path: Path) -> None:
     lora = save(tmp_path / "lora.safetensors", factors(torch.eye(128), torch.eye(128)))
     merged, _ = load_state_dict(model, lora=lora)
     assert torch.equal(merged[f"{TARGET}.weight"], WEIGHTS[f"{TARGET}.weight"] + torch.eye(128))
-
-
-def test_embeddings_and_latents_of_every_written_type_are_read(tmp_path: Path) -> None:
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        save_embeddings(tmp_path / "e.safetensors", {"a": ROWS.to(dtype)})
-        assert torch.equal(load_embeddings(tmp_path / "e.safetensors")["a"], ROWS.to(dtype))
-        latents = torch.rand(3, 16, 2, 2).to(dtype)
-        assert torch.equal(load_latents(save(tmp_path / "l.safetensors", {"latents": latents}), (16, 16)), latents)

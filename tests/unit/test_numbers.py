@@ -1,8 +1,6 @@
 """Numbers that no option can have: every option of every command answers with one short sentence, at once."""
 
 import argparse
-import contextlib
-import io
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
 from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from headforcing.research.__main__ import COMMANDS as RESEARCH
+from malformed import run
 from path_arguments import commands
 from safetensors.torch import save_file
 
@@ -61,13 +60,8 @@ def options(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def refused(argv: list[str]) -> str:
     """The last line on stderr of a command that ends with exit code 2."""
-    err = io.StringIO()
-    with contextlib.redirect_stderr(err), contextlib.redirect_stdout(io.StringIO()):
-        try:
-            code = cli.main(argv)
-        except SystemExit as end:  # argparse
-            code = end.code
-    last = err.getvalue().splitlines()[-1] if err.getvalue() else ""
+    code, err = run(*argv)
+    last = err.splitlines()[-1] if err else ""
     assert code == 2 and "error: " in last and len(last) < MAX_MESSAGE + 100, (argv[-1][:40], code, last[:300])
     return last
 

@@ -166,6 +166,7 @@ def test_the_middle_of_a_picture_of_any_size_is_kept():
         assert found.shape == (2, 32, 48, 3) and found.isfinite().all()
     columns = torch.arange(80.0).view(1, 1, 80, 1).repeat(1, 20, 1, 3)
     torch.testing.assert_close(fit(columns, 20, 20), columns[:, :, 30:50])
+    torch.testing.assert_close(fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50])
 
 
 @pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (1, 0)), ((-1, 0, 0, -1), (1, 1))])

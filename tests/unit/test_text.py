@@ -170,20 +170,19 @@ def test_scaled_fp8_weights_mean_what_their_scales_say(tmp_path, wan_weights, to
     for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
         torch.testing.assert_close(rows, reference(meant, encoder.tokens(prompt)), atol=1e-4, rtol=1e-4)
     plain = encoder.encode(PROMPTS)[0]
-    in_bf16 = load_text_encoder(tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors").encode(PROMPTS)[0]
+    encoder = load_text_encoder(tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors")
+    in_bf16 = encoder.encode(PROMPTS)[0]
     assert in_bf16.dtype == torch.bfloat16 and (in_bf16.float() - plain).norm() < 0.05 * plain.norm()
-
-
-def test_the_estimate_of_an_encoder_counts_its_weights_as_they_are_held(tmp_path, wan_weights, tokenizer_bytes):
-    scaled, _ = scaled_fp8(wan_weights, tokenizer_bytes)
-    save_file(scaled, tmp_path / "scaled.safetensors")
-    wide = save_comfy(tmp_path / "wide.safetensors", wan_weights, tokenizer_bytes)
-    taken = {path: umt5.encoder_bytes(tmp_path / path) for path in ("scaled.safetensors", "wide.safetensors")}
-    matrices = LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
-    assert taken[wide.name] - taken["scaled.safetensors"] == matrices
+    held = {id(tensor): tensor for tensor in encoder.model.state_dict().values()}.values()
+    matrices = sum(tensor.numel() for tensor in held if tensor.dtype == torch.float8_e4m3fn)
+    assert matrices == LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM, "as the file has them"
+    assert encoder.model.shared.weight.dtype == torch.float16
+    others = [tensor for tensor in held if tensor.dtype.itemsize > 1 and tensor.shape != (VOCABULARY, DIM)]
+    assert {tensor.dtype for tensor in others} == {torch.bfloat16}
+    wide = umt5.encoder_bytes(save_comfy(tmp_path / "wide.safetensors", wan_weights, tokenizer_bytes))
+    assert wide - umt5.encoder_bytes(tmp_path / "umt5_xxl_fp8_e4m3fn_scaled.safetensors") == matrices
     activations = DIM * FFN * 2 + HEADS * 512**2 * 16
-    weights = sum(tensor.numel() for tensor in wan_weights.values())
-    assert taken[wide.name] == 2 * weights + activations
+    assert wide == 2 * sum(tensor.numel() for tensor in wan_weights.values()) + activations
 
 
 Q = "encoder.block.0.layer.0.SelfAttention.q"
@@ -232,18 +231,6 @@ def test_embeddings_come_back_by_exact_prompt(tmp_path):
     for name in ("other", "missing"):
         with pytest.raises(HeadForcingError, match="not a prompt embeddings file"):
             load_embeddings(tmp_path / f"{name}.safetensors")
-
-
-def test_matrices_stay_in_memory_as_the_file_has_them(tmp_path, wan_weights, tokenizer_bytes):
-    tensors, _ = scaled_fp8(wan_weights, tokenizer_bytes)
-    save_file(tensors, tmp_path / "scaled.safetensors")
-    model = load_text_encoder(tmp_path / "scaled.safetensors").model
-    held = {id(tensor): tensor for tensor in model.state_dict().values()}
-    matrices = sum(tensor.numel() for tensor in held.values() if tensor.dtype == torch.float8_e4m3fn)
-    assert matrices == LAYERS * (4 * HEADS * HEAD_DIM + 3 * FFN) * DIM
-    assert model.shared.weight.dtype == torch.float16
-    others = [tensor for tensor in held.values() if tensor.dtype.itemsize > 1 and tensor.shape != (VOCABULARY, DIM)]
-    assert {tensor.dtype for tensor in others} == {torch.bfloat16}
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells own memory from mapped files")

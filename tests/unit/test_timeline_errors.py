@@ -13,23 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripts import switches
 
-MISSPELT = {
-    "[flsh]": "[flush]", "[Recahce]": "[recache]", "[ reanchor, flush ]": "[re-anchor, flush]",
-    "[re_anchor]": "[re-anchor]", "[blnd 5]": "[blend 5]", "[blend5]": "[blend 5]",
-    "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]", "[blende]": "[blend 3]",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("tag", MISSPELT)
-def test_a_misspelt_tag_is_refused_with_the_one_that_was_meant(tag):
-    with pytest.raises(TimelineError) as error:
-        parse_timeline(f"0:00 a\n0:10 {tag} b", 20)
-    assert str(error.value) == f"line 2: {tag} is not a tag; did you mean {MISSPELT[tag]}?"
-    kept = parse_timeline(f"a | [reset] {tag} b")
-    assert kept.segments[1].text == f"{tag} b"
-
-
-NO_SEEDS = {
+TAGS = {  # tags that are none, and what is said of them
+    **{tag: f"{tag} is not a tag; did you mean {meant}?" for tag, meant in {
+        "[flsh]": "[flush]", "[Recahce]": "[recache]", "[ reanchor, flush ]": "[re-anchor, flush]",
+        "[re_anchor]": "[re-anchor]", "[blnd 5]": "[blend 5]", "[blend5]": "[blend 5]",
+        "[flus re-anchor blend 2]": "[flush, re-anchor, blend 2]", "[blende]": "[blend 3]",
+    }.items()},
     "[sed 7]": "did you mean [seed 7]?", "[seed7]": "did you mean [seed 7]?",
     "[recahce, seeds 7]": "did you mean [recache, seed 7]?", "[seed]": "did you mean [seed 1]?",
     "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
@@ -37,6 +26,7 @@ NO_SEEDS = {
     "[seed 7.5]": "did you mean [seed 1]?",
     "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
     "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
+    "[recall 1, new scene]": "[recall 1, new scene] is contradictory",
 }  # fmt: skip
 ERRORS = {
     "empty": ("", None, None, "timeline is empty"),
@@ -64,7 +54,6 @@ ERRORS = {
     "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON prompts as text": ('{"prompts": "a"}', None, None, "a JSON timeline is"),
-    "JSON without any": ('{"prompts": []}', None, None, "timeline is empty"),
     "JSON empty prompt": ('["a", " "]', None, None, "prompt 2 is empty"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
     "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
@@ -72,7 +61,6 @@ ERRORS = {
     "switch as fraction": (switches(4.5), None, None, "latent frames in 0-"),
     "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
-    "switches in one block": (switches(4, 5), None, None, "does not come after"),
     "switch after the end": (switches(240), 30, None, "after the end"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
     "too many seconds": ("a", 36_000.1, None, "at most 36000 seconds"),
@@ -80,19 +68,21 @@ ERRORS = {
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
     "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
-    "only a byte order mark": ("\ufeff", None, None, "timeline is empty"),
     "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
     "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
     "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
-    "empty pipe": ("a |\n| c", 30, 1, "line 1: prompt 2 is empty"),
     "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
-    "JSON numbers": ("[1, 2]", None, None, "a JSON timeline is"),
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
-    "negative switch": (switches(-4), None, None, "latent frames in 0-"),
     "no seconds": ("a", 0, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
     "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
-    **{tag: (f"0:00 a\n0:10 {tag} b", 20, 2, re.escape(told)) for tag, told in NO_SEEDS.items()},
+    **{text: (text, None, line, re.escape(f"{shown} stands inside a prompt")) for text, line, shown in (
+        ("0:00 a cat walks, 0:05 it jumps", 1, "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", 1, "'5s-10s:'"),
+        ("a cat walks [5s] it jumps", None, "[5s]"), ("a cat walks [10s] | it jumps [10s]", 1, "[10s]"),
+        ("a cat walks, [5-10s] it jumps", None, "[5-10s]"), ("Scene 1: a cat walks [0:05] it jumps", 1, "[0:05]"),
+        ('["a cat walks [5s]", "it jumps"]', None, "[5s]"),
+    )},
+    **{tag: (f"0:00 a\n0:10 {tag} b", 20, 2, re.escape(told)) for tag, told in TAGS.items()},
 }  # fmt: skip
 
 
@@ -106,11 +96,11 @@ def test_a_mistake_gives_one_sentence_with_its_line(case):
     assert len(str(error.value)) < 250 and "\n" not in str(error.value)
 
 
-def test_a_huge_shared_prompt_is_refused_because_it_is_repeated():
-    with pytest.raises(TimelineError, match="at most 4000 characters"):
-        parse_timeline("a", shared_prompt="b" * 4001)
+def test_a_shared_prompt_with_a_seed_is_refused_and_a_misspelt_tag_after_a_whole_one_is_text():
     with pytest.raises(TimelineError, match="in front of one prompt"):
         parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
+    for tag in TAGS:
+        assert parse_timeline(f"a | [reset] {tag} b").segments[1].text == f"{tag} b"
 
 
 def test_an_error_survives_a_process_border():
@@ -161,15 +151,3 @@ def test_the_time_for_awkward_text_goes_with_its_length():
             survives("0:00 a\n" + text, 30, BlockClock())
             seconds.append(time.process_time() - start)
         assert seconds[1] < 32 * max(seconds[0], 0.01), piece
-
-
-@pytest.mark.parametrize(("text", "shown"), [
-    ("0:00 a cat walks, 0:05 it jumps", "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", "'5s-10s:'"),
-    ("a cat walks [5s] it jumps", "[5s]"), ("a cat walks [10s] | it jumps [10s]", "[10s]"),
-    ("a cat walks, [5-10s] it jumps", "[5-10s]"), ("Scene 1: a cat walks [0:05] it jumps", "[0:05]"),
-    ('["a cat walks [5s]", "it jumps"]', "[5s]"),
-])  # fmt: skip
-def test_a_time_that_cannot_be_one_is_one_error(text, shown):
-    with pytest.raises(TimelineError) as error:
-        parse_timeline(text)
-    assert f"{shown} stands inside a prompt" in str(error.value)

@@ -9,12 +9,13 @@ import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.clock import BlockClock
-from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, place_prompts, write_timeline
+from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
 from headforcing.headforcing_core.timeline.grammar import TimelineError, fold, read_shared
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from hypothesis import given
 from hypothesis import strategies as st
+from scripts import place_prompts
 
 STORIES = Path(__file__).parent / "stories" / "memflow_stories.jsonl.xz"
 CLOCK = BlockClock()
@@ -71,7 +72,7 @@ HOSTILE = (
 def test_no_text_is_read_as_anything_but_the_prompt(text, default):
     for switch, seed in ((None, None), (None, 7), (RESET, None), (Switch(blend_blocks=3), 2**64 - 1)):
         if text.startswith("[seed 7]") and seed is None and (switch or default) != RESET:
-            continue  # the next test
+            continue  # it can only be read as a seed, and is refused
         prompts = [PlacedPrompt(text, 0, seed=seed), PlacedPrompt(text, 5, switch, seed), PlacedPrompt("the end", 9)]
         found = restored(prompts, default)
         assert [prompt.text for prompt in found] == [fold(text), fold(text), "the end"]
@@ -81,15 +82,6 @@ def test_no_text_is_read_as_anything_but_the_prompt(text, default):
         end = write_timeline(prompts[:2], CLOCK, end=20.0, default=default)
         assert [segment.text for segment in parse_timeline(end).segments] == [fold(text)] * 2
         assert parse_timeline(end).seconds == 20.0
-
-
-def test_words_that_can_only_be_read_as_a_seed_are_refused():
-    """`[flush] [seed 7] b` is a switch and a seed, and nothing else can be written for these words."""
-    sentence = "line 2: prompt 2 begins with a tag; remove it and set the seed instead"
-    for switch, default in ((CUT, RESET), (None, CUT)):
-        with pytest.raises(TimelineError) as error:
-            write_timeline([PlacedPrompt("a", 0), PlacedPrompt("[seed 7] b", 5, switch)], CLOCK, default=default)
-        assert str(error.value) == sentence
 
 
 switches = st.builds(Switch, st.sampled_from(["reset", "recache", "flush"]), st.integers(0, 16), st.booleans())
@@ -126,6 +118,7 @@ def test_any_prompts_are_restored_or_refused(parts, default, shared):
 
 
 def test_impossible_prompts_are_refused_with_their_number():
+    seed = "line 2: prompt 2 begins with a tag; remove it and set the seed instead"
     for prompts, words in (
         ([], "the timeline is empty"),
         ([PlacedPrompt(" \n", 0)], "line 1: prompt 1 is empty"),
@@ -134,9 +127,11 @@ def test_impossible_prompts_are_refused_with_their_number():
         ([PlacedPrompt("[0:10-0:20] b", 0)], r"line 1: \[0:10-0:20\] stands inside a prompt"),
         ([PlacedPrompt("a", 0), PlacedPrompt("b", 0)], "line 2: prompt 2 cannot begin at block 0"),
         ([PlacedPrompt("a", 0), PlacedPrompt("b", 10**4000)], "line 2: prompt 2 cannot begin at block 1000"),
+        ([PlacedPrompt("a", 0), PlacedPrompt("[seed 7] b", 5)], seed),
+        ([PlacedPrompt("a", 0), PlacedPrompt("[seed 7] b", 5, Switch("recache"))], seed),
     ):
         with pytest.raises(TimelineError, match=words) as error:
-            write_timeline(prompts, CLOCK)
+            write_timeline(prompts, CLOCK, default=CUT)
         assert len(str(error.value)) < 150
 
 
@@ -182,7 +177,7 @@ def test_segments_are_answered_with_their_text_and_read_back_from_it():
     assert answer(NODE | {"segments": read["segments"]})["text"] == text
 
 
-def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
+def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved_and_so_does_the_length_of_a_text():
     read = answer(NODE | {"text": "0:00 a\n0:10 b\n[0:20.25] c"})
     first, second, third = read["segments"]
     assert (first["asked"], second["asked"], third["asked"]) == (0.0, 10.0, 20.25)
@@ -192,6 +187,11 @@ def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved():
     assert got["text"] == "0:00 a\n0:11.062 b\n0:20.25 c"
     moved_to_the_beginning = [second | {"start_block": 0}, third]
     assert answer(NODE | {"segments": moved_to_the_beginning})["text"] == "0:00.000 b\n0:20.25 c"
+    node = NODE | {"seconds": 0}
+    read = answer(node | {"text": "0:00 a\n[0:10-0:23.4] b"})
+    read["segments"][1]["start_block"] = 4
+    got = answer(node | {"segments": read["segments"], "length": read["seconds"]})
+    assert (got["seconds"], got["text"]) == (23.4, "0:00 a\n0:02.812-0:23.400 b")
 
 
 def test_words_of_all_prompts_are_written_once_before_the_first_time():
@@ -217,15 +217,6 @@ def test_words_of_all_prompts_are_written_once_before_the_first_time():
     ):
         with pytest.raises(TimelineError, match=words):
             parse_timeline(wrong)
-
-
-def test_a_text_that_sets_the_length_keeps_it():
-    node = NODE | {"seconds": 0}
-    read = answer(node | {"text": "0:00 a\n[0:10-0:23.4] b"})
-    assert read["seconds"] == 23.4
-    read["segments"][1]["start_block"] = 4
-    got = answer(node | {"segments": read["segments"], "length": read["seconds"]})
-    assert (got["seconds"], got["text"]) == (23.4, "0:00 a\n0:02.812-0:23.400 b")
 
 
 def test_a_text_or_segments_that_are_no_timeline_are_answered_with_the_sentence_and_line():
