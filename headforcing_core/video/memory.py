@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,3 @@ class DecoderMemory:
     weights: int = 0
     held: int = 0
     peak: int = 0
-
-    def and_another(self) -> DecoderMemory:
-        """The same with a second decoder of these weights for a moment, as videos of several rollouts have."""
-        return replace(self, peak=self.peak + self.held)

@@ -184,14 +184,44 @@ class Attention(nn.Module):
         return Activations(pointwise(self.proj, attended), residual=total)
 
 
+class DoublingConv(nn.Conv2d):
+    """A 3x3 convolution of images that are enlarged to twice their size. Its bias is left to what follows."""
+
+    spread: Tensor
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True):
+        super().__init__(inputs, outputs, 3, bias=bias)
+        self.register_buffer("spread", None, persistent=False)
+
+    def prepare(self) -> None:
+        """Make the weight `[in, out, 4, 4]` of the transposed convolution, stride 2, that does both."""
+        weight = self.weight.data
+        if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
+            self.spread = weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
+            return
+        of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
+        spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
+        self.spread = spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[n, C, H, W]` -> `[n, outputs, 2H, 2W]`."""
+        if has_cudnn(images):
+            # called directly: PyTorch would allow algorithms whose sums differ from run to run
+            cudnn = torch.backends.cudnn
+            sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
+            return torch.cudnn_convolution_transpose(
+                images, self.spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32
+            )
+        return F.conv_transpose2d(images, self.spread, None, stride=2, padding=1)
+
+
 class Upsample(nn.Module):
     """Doubles height and width, and from the second latent frame on the number of frames."""
 
     def __init__(self, dim: int, doubles_frames: bool, outputs: int):
         super().__init__()
-        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, outputs, 3)})
+        self.resample: Any = nn.ModuleDict({"1": DoublingConv(dim, outputs)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
-        self.spread: Tensor | None = None  # the weights of the transposed convolution, see `WanDecoder.prepare`
 
     def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
         """Twice as many frames, or as many."""
@@ -201,9 +231,9 @@ class Upsample(nn.Module):
         return pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        assert self.spread is not None
-        enlarged = doubled(self.in_time(x.total(), features, first).permute(0, 3, 1, 2), self.spread)
-        return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), self.resample["1"].bias)
+        conv = self.resample["1"]
+        enlarged = conv(self.in_time(x.total(), features, first).permute(0, 3, 1, 2))
+        return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), conv.bias)
 
 
 class WanDecoder(nn.Module):
@@ -213,7 +243,7 @@ class WanDecoder(nn.Module):
 
     def __init__(self, base: int | None = None):
         super().__init__()
-        base = base or self.base
+        self.base = base = base or self.base
         widths, channels = [base * multiple for multiple in LEVELS], self.latents.channels
         self.conv2 = nn.Conv3d(channels, channels, 1)
         parts: dict[str, nn.Module] = {"conv1": CausalConv(channels, widths[0]), "middle": middle(widths[0])}
@@ -236,11 +266,16 @@ class WanDecoder(nn.Module):
         `rearrange` also puts the weights into the order in memory in which the device reads them.
         """
         for layer in self.modules():
-            if isinstance(layer, Upsample):
-                layer.spread = spread_weight(layer.resample["1"].weight)
+            if isinstance(layer, DoublingConv):
+                layer.prepare()
             if rearrange and isinstance(layer, CausalConv):
                 layer.rearrange()
         return self.requires_grad_(False).eval()
+
+    def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
+        """`held_bytes` and `peak_bytes` of this network."""
+        of = latent_size, dtype, self.base, self.latents
+        return held_bytes(*of), peak_bytes(*of)
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
         """Decode the next latent frame `[h, w, 16]` to `[1 or 4, 8h, 8w, 3]` in about -1..1.
@@ -278,25 +313,6 @@ def pointwise(conv: nn.Conv2d | nn.Conv3d, x: Tensor) -> Tensor:
 def has_cudnn(x: Tensor) -> bool:
     """Whether cuDNN can compute convolutions of this tensor."""
     return x.is_cuda and torch.version.hip is None and torch.backends.cudnn.enabled
-
-
-def doubled(images: Tensor, spread: Tensor) -> Tensor:
-    """`[n, C, H, W]` enlarged and convolved, `[n, out, 2H, 2W]`, by a weight of `spread_weight`."""
-    if has_cudnn(images):
-        # called directly: PyTorch would allow algorithms whose sums differ from run to run
-        cudnn = torch.backends.cudnn
-        sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
-        return torch.cudnn_convolution_transpose(images, spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32)
-    return F.conv_transpose2d(images, spread, None, stride=2, padding=1)
-
-
-def spread_weight(weight: Tensor) -> Tensor:
-    """The transposed convolution `[in, out, 4, 4]`, stride 2, that doubles an image and convolves it with `weight`."""
-    if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
-        return weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
-    of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
-    spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
-    return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
 
 
 def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:

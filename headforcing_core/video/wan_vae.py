@@ -91,15 +91,6 @@ class WanVideoDecoder:
         return torch.cat(video_frames)
 
 
-def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -> None:
-    """Refuse a VAE for other latents than a model's, if those are known."""
-    if expected is not None and found is not expected:
-        raise HeadForcingError(
-            f"{path.name} is a VAE for {found.channels} latent channels, the model has {expected.channels}: use "
-            f"{WANTED[expected]}."
-        )
-
-
 def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, channels, h, w]`, float32."""
     latents = encoder(video_frames).float()
