@@ -29,6 +29,8 @@ def name_of(source: VideoSource) -> str:
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
     """Open a video file for a `with` block. Raises HeadForcingError, which names it `name`, if it is not a video."""
     name = name or str(source)
+    if isinstance(source, io.BytesIO):
+        source.seek(0)  # it may have been read before
     try:
         # tags of a damaged file are any bytes
         container = av.open(source if isinstance(source, io.BytesIO) else str(source), "r", metadata_errors="replace")

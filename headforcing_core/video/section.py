@@ -5,7 +5,6 @@ Video frames are taken by their timestamps, so the file may have any frame rate,
 
 from __future__ import annotations
 
-import io
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -41,7 +40,7 @@ class Clock:
     @classmethod
     def of(cls, source: VideoSource) -> Clock:
         """Read it from the packets of a file, without decoding them."""
-        with _open(source) as container:
+        with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             shown: list[tuple[int | None, int | None]] = []
@@ -204,7 +203,7 @@ def _decoded(
     """
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
-    with _open(source) as container:
+    with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
@@ -228,12 +227,6 @@ def _decoded(
             raise _damage_error(source, error) from error
         if shown is not None:
             yield shown, aspect, len(times) - found
-
-
-def _open(source: VideoSource) -> av.container.InputContainer:
-    if isinstance(source, io.BytesIO):
-        source.seek(0)
-    return open_video(source, name_of(source))
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,8 @@ import torch
 from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import writer as video_writer
+from headforcing.headforcing_core.video.section import Footage
+from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.stream import Chunks, VideoStream, write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
@@ -201,6 +204,18 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
         for _ in container.decode(video=0):  # the last picture is cut off
             shown += 1
     assert shown > 16
+
+
+def test_a_video_in_memory_is_read_again_and_again_and_keeps_its_sound(tmp_path):
+    tone = sound_of_samples(torch.linspace(0, 400, 48_000).sin()[None], 48_000)
+    with VideoWriter(tmp_path / "v.mp4", 48, 32, sound=tone) as writer:
+        writer.write(torch.rand(16, 32, 48, 3))
+    footage = Footage.of_file(io.BytesIO((tmp_path / "v.mp4").read_bytes()))
+    assert sum(map(len, footage.chunks(0, 5))) == 16 + 2  # a chunk begins with the last frame of the one before
+    with VideoWriter(tmp_path / "w.mp4", 48, 32, sound=footage.sound) as writer:
+        writer.write(torch.rand(16, 32, 48, 3))
+    with av.open(str(tmp_path / "w.mp4")) as container:
+        assert sum(frame.samples for frame in container.decode(audio=0)) >= 48_000
 
 
 def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
