@@ -30,11 +30,10 @@ def load_codec(
     decoder: str = "auto",
     park: bool = False,
 ) -> FrameCodec:
-    """Load the decoder of a VAE file, and its encoder if `encodes`, which tiny decoders do not have.
+    """Load the decoder of a VAE file of ComfyUI or Wan, and its encoder if `encodes`, which tiny decoders do not have.
 
-    Files of the VAE are ComfyUI's or Wan's own; dimensions are inferred from the tensors. `decoder` is one of
-    `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of file, before weights
-    are read.
+    `decoder` is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of
+    file, before weights are read.
     """
     tensors = read_tensors(path)
     name, network, encoder = _networks(path, tensors, decoder, encodes)
@@ -60,9 +59,8 @@ def decoder_memory(
 ) -> DecoderMemory:
     """Estimate the memory of a VAE file's decoder during a render of frames of `(height, width)` pixels.
 
-    Without a file, or where it is not there yet, it counts as the VAE released for these latents, by default Wan 2.1's.
-    `encodes` counts the encoder, too. Raises HeadForcingError if the file cannot do what is asked, or is for other
-    latents than those given.
+    A file that is not there (yet) counts as the VAE released for these latents, by default Wan 2.1's. Raises
+    HeadForcingError if the file cannot do what is asked, or is for other latents than those given.
     """
     if path is not None and path.is_file():
         _, network, encoder = _networks(path, read_tensors(path), decoder, encodes)
@@ -72,8 +70,7 @@ def decoder_memory(
                 f"{latents.channels}: use {wan_vae.WANTED[latents]}."
             )
     else:
-        found = latents or WAN21
-        network, encoder = _wan_networks(found, wan_vae.BASES[found], encodes)
+        network, encoder = _wan_networks(latents or WAN21, {}, encodes)
     network.to(dtype).prepare()
     held = chain(network.parameters(), network.buffers(), encoder.to(dtype).parameters() if encoder else ())
     stride = network.latents.stride
@@ -93,8 +90,7 @@ def _networks(
     if sizes is None:
         if decoder in NORMALISED:
             raise HeadForcingError(f"{path.name} is no tiny decoder: give {decoder}'s file, or leave out --decoder.")
-        latents = wan_vae.latents_of(path, tensors)
-        return "wan", *_wan_networks(latents, wan_vae.base_widths(tensors, latents), encodes)
+        return "wan", *_wan_networks(wan_vae.latents_of(path, tensors), tensors, encodes)
     if decoder == "wan":
         raise HeadForcingError(f"{path.name} is a tiny decoder, not the Wan 2.1 VAE: leave out --decoder wan.")
     if encodes:
@@ -111,7 +107,12 @@ def _networks(
     return decoder, tiny, None
 
 
-def _wan_networks(latents: LatentFormat, bases: tuple[int, int], encodes: bool) -> tuple[WanDecoder, WanEncoder | None]:
+def _wan_networks(
+    latents: LatentFormat, tensors: Mapping[str, Tensor], encodes: bool
+) -> tuple[WanDecoder, WanEncoder | None]:
+    """Decoder and encoder in the base widths of the tensors; in those of the released model where one is missing."""
+    outputs = tensors.get("decoder.head.0.gamma"), tensors.get("encoder.conv1.weight")
+    base, encoder_base = (None if t is None or not (t.ndim and t.numel()) else len(t) for t in outputs)
     decoder, encoder = (WanDecoder, WanEncoder) if latents is WAN21 else (Wan22Decoder, Wan22Encoder)
     with torch.device("meta"):
-        return decoder(bases[0]), encoder(bases[1]) if encodes else None
+        return decoder(base), encoder(encoder_base) if encodes else None

@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DecoderMemory:
-    """Bytes that a decoder takes on its device, by estimate.
+    """Bytes that a decoder takes on its device, by estimate."""
 
-    Attributes:
-        weights: of the decoder, and of the encoder where it is loaded, too.
-        held: what is kept of the video between two blocks.
-        peak: most while a chunk is decoded, what is held included, weights left out.
-    """
-
-    weights: int = 0
-    held: int = 0
-    peak: int = 0
+    weights: int = 0  # of the decoder, and of the encoder where it is loaded, too
+    held: int = 0  # what is kept of the video between two blocks
+    peak: int = 0  # most while a chunk is decoded, what is held included, weights left out

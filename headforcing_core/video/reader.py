@@ -52,8 +52,8 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
 def read_image(path: Path) -> Tensor:
     """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image reads it.
 
-    It is turned upright as its EXIF data says; grey becomes RGB, transparency is ignored, and of several images in a
-    file the first is taken. Raises HeadForcingError for a file that is no image, damaged or too large.
+    Upright by its EXIF data, grey as RGB, without transparency, the first of several in a file. Raises HeadForcingError
+    for a file that is no image, damaged or too large.
     """
     try:
         with warnings.catch_warnings():

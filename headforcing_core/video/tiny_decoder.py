@@ -1,8 +1,7 @@
 """Tiny decoders for Wan's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
 
-The layers and their names are those of the published files taew2_1 and lighttaew2_1, which differ in the latents that
-they take. A layer with memory reads its own input of the frame before, so a video is decoded latent frame by latent
-frame, exactly.
+Layers have the names of the published files. A layer with memory reads its own input of the frame before, so a video is
+decoded latent frame by latent frame, exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..model.latents import WAN21, LatentFormat, latent_format
-from .wan_decoder import CHUNK_FRAMES, LONG_CHUNK_FRAMES, DoublingConv
+from .wan_decoder import DoublingConv, made_bytes
 from .wan_vae import WanVideoDecoder
 
 # whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of 2x2 pixels
@@ -96,9 +95,7 @@ class TinyDecoder(nn.Module):
         held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
         # the peak is in the last level: the frames made, and enlarged, or their input with the frame before
         last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
-        frames = CHUNK_FRAMES if self.latents is WAN21 else LONG_CHUNK_FRAMES
-        made = pixels * 4 * frames * 3 * self.latents.stride**2 * torch.float32.itemsize
-        return held, held + last + made
+        return held, held + last + pixels * made_bytes(self.latents)
 
 
 class TinyVideoDecoder(WanVideoDecoder):

@@ -1,11 +1,8 @@
-"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame.
+"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame. Modules have the names of Wan's own file.
 
-Modules have the names of Wan's own file. Activations are `[frames, height, width, channels]`, contiguous, so that
-convolutions read the channels of a pixel side by side. A causal convolution reads a frame and the two before it, which
-are zeros at the beginning of a video and are kept as features from one latent frame to the next.
-
-The first latent frame gives 1 video frame, every other one 4: the layers that double the frames leave the first latent
-frame as it is, and never read it later.
+Activations are `[frames, height, width, channels]`, contiguous, so that convolutions read the channels of a pixel side
+by side. A causal convolution reads a frame and the two before it, zeros at the beginning of a video, else kept
+features. Layers that double the frames leave the first latent frame as it is, so it gives 1 video frame, others 4.
 """
 
 from __future__ import annotations
@@ -34,19 +31,14 @@ class Features:
     """State of a video between latent frames: the last two input frames of every causal convolution."""
 
     def __init__(self) -> None:
-        self._past: dict[nn.Module, Tensor] = {}
+        self.kept: dict[nn.Module, Tensor] = {}
         self._parked: dict[nn.Module, Tensor] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that they take where the decoder runs."""
-        return sum(frames.nbytes for frames in self._past.values())
 
     def past(self, conv: CausalConv, x: Tensor) -> Tensor:
         """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in place by callers."""
-        if conv not in self._past:
-            self._past[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
-        return self._past[conv]
+        if conv not in self.kept:
+            self.kept[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
+        return self.kept[conv]
 
     def before(self, conv: CausalConv, x: Tensor) -> Tensor:
         """`x` `[t, H, W, C]` with the two frames before it, `[2 + t, H, W, C]`; its last two are kept."""
@@ -57,18 +49,16 @@ class Features:
 
     def park(self) -> None:
         """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream: nothing waits."""
-        for conv, frames in self._past.items():
+        for conv, frames in self.kept.items():
             if conv not in self._parked:
                 self._parked[conv] = torch.empty_like(frames, device="cpu", pin_memory=frames.is_cuda)
             self._parked[conv].copy_(frames, non_blocking=True)
-        self._past.clear()
+        self.kept.clear()
 
     def fetch(self, device: torch.device) -> None:
         """Bring back what is parked; the memory of the host is kept for the next time."""
-        if not self._past:
-            self._past = {
-                conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()
-            }
+        if not self.kept:
+            self.kept = {conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()}
 
 
 class Activations:
@@ -220,8 +210,8 @@ class Upsample(nn.Module):
 
     def __init__(self, dim: int, doubles_frames: bool, outputs: int):
         super().__init__()
-        self.resample: Any = nn.ModuleDict({"1": DoublingConv(dim, outputs)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
+        self.resample: Any = nn.ModuleDict({"1": DoublingConv(dim, outputs)})
 
     def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
         """Twice as many frames, or as many."""
@@ -261,10 +251,7 @@ class WanDecoder(nn.Module):
         return layers
 
     def prepare(self, rearrange: bool = True) -> WanDecoder:
-        """Make what is computed from the weights. Call it when they are in place, on their device.
-
-        `rearrange` also puts the weights into the order in memory in which the device reads them.
-        """
+        """Make what is computed from the weights, which are in place; `rearrange` them as their device reads them."""
         for layer in self.modules():
             if isinstance(layer, DoublingConv):
                 layer.prepare()
@@ -273,15 +260,24 @@ class WanDecoder(nn.Module):
         return self.requires_grad_(False).eval()
 
     def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
-        """`held_bytes` and `peak_bytes` of this network."""
-        of = latent_size, dtype, self.base, self.latents
-        return held_bytes(*of), peak_bytes(*of)
+        """Bytes of a video's features, and the most while a chunk of latents of `(h, w)` is decoded, these included.
+
+        The peak is in the last level, at the 4 video frames of a latent frame: input, output and residual, and the
+        input of a convolution with the two frames before. What libraries take for themselves is not counted.
+        """
+        features, inputs, scale = 0, 0, 1  # channels per pixel of the latents, and at the last level; pixels for one
+        for layer in self.modules():
+            if isinstance(layer, CausalConv):
+                features += layer.in_channels * scale
+            elif isinstance(layer, DoublingConv):
+                inputs, scale = layer.out_channels, 4 * scale
+        pixels = latent_size[0] * latent_size[1]
+        held = PAST_FRAMES * features * pixels * dtype.itemsize
+        activations = scale * (4 * self.base + (4 + 4 + PAST_FRAMES) * inputs) * dtype.itemsize
+        return held, held + pixels * (activations + made_bytes(self.latents))
 
     def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
-        """Decode the next latent frame `[h, w, 16]` to `[1 or 4, 8h, 8w, 3]` in about -1..1.
-
-        `first` is whether it is the first one of the video; `features`, empty at first, belong to the video.
-        """
+        """Decode the next latent frame `[h, w, 16]` of a video to `[1 if it is the first, else 4, 8h, 8w, 3]`."""
         return run_parts(self.decoder, pointwise(self.conv2, z)[None], features, first)
 
 
@@ -315,30 +311,7 @@ def has_cudnn(x: Tensor) -> bool:
     return x.is_cuda and torch.version.hip is None and torch.backends.cudnn.enabled
 
 
-def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
-    """Memory in bytes of a video's features, for latents of `(h, w)`."""
-    widths = [base * multiple for multiple in LEVELS]
-    narrows = 2 if latents is WAN21 else 1  # enlarging halves the channels, or keeps them
-    channels = latents.channels + 4 * widths[0]  # of all inputs, per pixel of the latents
-    for level, width in enumerate(widths):
-        inputs = widths[level - 1] // narrows if level else widths[0]
-        doubles = level < len(DOUBLES_FRAMES) and DOUBLES_FRAMES[level]
-        channels += 4**level * (inputs + (2 * BLOCKS - 1) * width + doubles * width)
-    channels += 4 ** (len(widths) - 1) * base
-    return PAST_FRAMES * channels * latent_size[0] * latent_size[1] * dtype.itemsize
-
-
-def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
-    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, features included, weights left out.
-
-    It is reached in the last level, at the 4 video frames of the chunk's last latent frame: input, output and residual,
-    and the input of a convolution with the two frames before; with Wan 2.2 in its first block, whose input is twice as
-    wide. What a library's convolution takes for itself is not counted.
-    """
-    if latents is WAN21:
-        activations, frames = (4 + 4 + (4 + PAST_FRAMES)) * base, CHUNK_FRAMES
-    else:
-        activations, frames = (4 + 2 * (4 + (4 + PAST_FRAMES))) * base, LONG_CHUNK_FRAMES
-    pixels = latent_size[0] * latent_size[1]
-    made = 4 * frames * 3 * torch.float32.itemsize * latents.stride**2
-    return held_bytes(latent_size, dtype, base, latents) + pixels * (64 * activations * dtype.itemsize + made)
+def made_bytes(latents: LatentFormat) -> int:
+    """Bytes per pixel of the latents of the video frames that are made of a chunk."""
+    frames = CHUNK_FRAMES if latents is WAN21 else LONG_CHUNK_FRAMES
+    return 4 * frames * 3 * torch.float32.itemsize * latents.stride**2
