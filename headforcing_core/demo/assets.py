@@ -12,19 +12,9 @@ from ..names import DEMO_AUTOENCODER, DEMO_MODEL
 from ..weights.checkpoint import CheckpointInfo, inspect_checkpoint
 from .rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 
-TOY_CONFIG = WanConfig(
-    dim=192,
-    ffn_dim=768,
-    num_layers=8,
-    num_heads=6,
-    freq_dim=192,
-    text_dim=64,
-    text_len=12,
-)
-
+TOY_CONFIG = WanConfig(dim=192, ffn_dim=768, num_layers=8, num_heads=6, freq_dim=192, text_dim=64, text_len=12)
 SIZE = (64, 64)  # width and height in pixels: all that the model was trained on
 BLOCK_FRAMES = 3
-
 DEMO_SECONDS = 60.0
 DEMO_STORY = """\
 0:00 a red ball bouncing in the navy checkerboard room
@@ -56,11 +46,6 @@ def inspect_toy(path: str | Path) -> CheckpointInfo:
     return replace(info, config=replace(info.config, num_heads=heads, text_len=TOY_CONFIG.text_len))
 
 
-def autoencoder_path() -> Path:
-    """Path of the toy autoencoder."""
-    return DEMO_AUTOENCODER
-
-
 def load_autoencoder(device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32) -> RoomsAutoencoder:
     """The toy autoencoder with its trained weights, ready for inference."""
-    return load_rooms_autoencoder(autoencoder_path()).to(device, dtype)
+    return load_rooms_autoencoder(DEMO_AUTOENCODER).to(device, dtype)

@@ -1,7 +1,6 @@
 """The autoencoder of the world of rooms: 16 channels, spatial factor 8, 1 + 4k video frames, as in Wan.
 
-The decoder looks at the latent frame before, so that outlines do not jump every four video frames, and its last layers
-work on whole video frames, so that no seams show between patches.
+The decoder looks at the latent frame before, against jumps, and its last layers at whole video frames, against seams.
 """
 
 from __future__ import annotations
@@ -93,52 +92,30 @@ class RoomsAutoencoder(nn.Module):
         later = self.enc(self.in_vid(F.pixel_unshuffle(clips * 2 - 1, _PATCH)))
         return torch.cat((first, later.unflatten(0, (batch, -1))), 1)
 
-    def decode_raw(self, latents: Tensor) -> Tensor:
-        """The inverse of `encode_raw` for whole videos, with gradients and without limits to 0..1."""
-        batch, frames = latents.shape[:2]
-        hidden = self.dec(latents.flatten(0, 1)).unflatten(0, (batch, frames))
-        before = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)
-        mixed = self._mix(hidden.flatten(0, 1), before.flatten(0, 1)).unflatten(0, (batch, frames))
-        first = self._full(mixed[:, 0], self.out_img, self.full_img)
-        if frames == 1:
-            return first
-        later = self._full(mixed[:, 1:].flatten(0, 1), self.out_vid, self.full_vid)
-        return torch.cat((first, later.unflatten(0, (batch, frames - 1)).flatten(1, 2)), 1)
-
     @torch.no_grad()
     def encode(self, video_frames: Tensor) -> Tensor:
         """Encode a whole video: `4(n-1)+1` video frames to `n` latent frames (up to 3 further frames are ignored)."""
         whole = 1 + (len(video_frames) - 1) // TEMPORAL_STRIDE * TEMPORAL_STRIDE
-        return self.normalised(self.encode_raw(video_frames[:whole].to(self.mean).movedim(-1, 1)[None])[0])
+        latents = self.encode_raw(video_frames[:whole].to(self.mean).movedim(-1, 1)[None])[0]
+        return (latents - self.mean) / self.std
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
         """Decode a whole video: `n` latent frames to `4(n-1)+1` video frames."""
         return RoomsStreamingDecoder(self).decode(latents)
 
-    def normalised(self, latents: Tensor) -> Tensor:
-        return (latents - self.mean) / self.std
-
     def raw(self, latents: Tensor) -> Tensor:
         return latents * self.std + self.mean
 
-    def _mix(self, hidden: Tensor, before: Tensor) -> Tensor:
+    def mix(self, hidden: Tensor, before: Tensor) -> Tensor:
+        """Features of latent frames, at twice their size, with those of the frames before."""
         return self.space(hidden + self.time(F.silu(torch.cat((before, hidden), 1))))
 
-    def _full(self, hidden: Tensor, out: nn.Module, full: nn.Module) -> Tensor:
+    def draw(self, hidden: Tensor, first: bool) -> Tensor:
         """Video frames `[n, 1 or 4, 3, 8h, 8w]` from hidden features `[n, fine, 2h, 2w]`."""
+        out, full = (self.out_img, self.full_img) if first else (self.out_vid, self.full_vid)
         patches = F.pixel_shuffle(out(hidden), _PATCH)
         return ((patches + full(patches)) * 0.5 + 0.5).unflatten(1, (-1, 3))
-
-    def decode_next(self, latent: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Decode one latent frame `[1, 16, h, w]`; returns its video frames and the features the next one needs.
-
-        `before` are the features of the one before; None for the first of a video.
-        """
-        hidden = self.dec(self.raw(latent.to(self.mean)))
-        mixed = self._mix(hidden, hidden if before is None else before)
-        out, full = (self.out_img, self.full_img) if before is None else (self.out_vid, self.full_vid)
-        return self._full(mixed, out, full)[0].movedim(1, -1).clamp(0, 1), hidden
 
 
 def load_rooms_autoencoder(path: str | Path) -> RoomsAutoencoder:
@@ -159,8 +136,7 @@ def _full_resolution(channels: int) -> nn.Sequential:
 class RoomsStreamingDecoder:
     """A `stream.StreamingDecoder`; its state is the features of the last latent frame.
 
-    Latent frames are decoded one at a time, because the rounding of a convolution depends on the batch size, and the
-    result must not depend on the division into chunks.
+    Latent frames are decoded one at a time: the rounding of a convolution depends on the size of a batch.
     """
 
     def __init__(self, autoencoder: RoomsAutoencoder):
@@ -172,8 +148,11 @@ class RoomsStreamingDecoder:
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        parts = []
-        for latent in latents.split(1):
-            part, self._before = self.autoencoder.decode_next(latent, self._before)
-            parts.append(part)
+        """Decode the next `[frames, 16, h, w]` to `[video frames, 8h, 8w, 3]` in 0..1."""
+        network, parts = self.autoencoder, []
+        for latent in latents.to(network.mean).split(1):
+            before, hidden = self._before, network.dec(network.raw(latent))
+            mixed = network.mix(hidden, hidden if before is None else before)
+            parts.append(network.draw(mixed, before is None)[0].movedim(1, -1).clamp(0, 1))
+            self._before = hidden
         return torch.cat(parts)

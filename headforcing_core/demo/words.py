@@ -20,14 +20,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 TEMPLATE = "a {colour} {shape} {motion} in the {background} {pattern} room {camera}"
 
-HELP = (
-    "The toy world understands prompts of the form '"
-    + TEMPLATE
-    + "', with "
-    + "; ".join(
-        f"{kind}: {', '.join(words) if all(words) else 'nothing or ' + ', '.join(filter(None, words))}"
-        for kind, words in CHOICES.items()
-    )
+HELP = f"The toy world understands prompts of the form '{TEMPLATE}', with " + "; ".join(
+    f"{kind}: {'' if all(words) else 'nothing or '}{', '.join(filter(None, words))}" for kind, words in CHOICES.items()
 )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from ..errors import HeadForcingError
 from ..model.latents import WAN22
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES, known_family
-from ..weights.checkpoint import latent_channels, stated_family
+from ..weights.checkpoint import stated_family
 from .options import RenderOptions
 
 _FRAMEWISE = "causal_forcing_framewise"
@@ -37,12 +37,12 @@ _NAMES = (
 def family_of_file(path: Path) -> tuple[str, str] | None:
     """The model family of a weights file and what says so; None if nothing does."""
     with suppress(HeadForcingError):  # told when it is loaded
-        family, frames_per_block = stated_family(path)
+        family, frames_per_block, channels = stated_family(path)
         if family in SCHEDULES:
             return family, "stated in the file"
         if frames_per_block == 1:
             return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
-        if latent_channels(path) == WAN22.channels:
+        if channels == WAN22.channels:
             return "longlive2", f"by its {WAN22.channels} latent channels"
     stem, folder = (re.sub(r"[\W_]+", "-", name.lower()) for name in (path.stem, path.parent.name))
     words = f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem  # framewise/causal_forcing.pt

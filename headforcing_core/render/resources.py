@@ -153,7 +153,6 @@ def needs_of(
         scale: enlargement of the video.
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
-    decoder = decoder.and_another() if plan.restart_frames else decoder
     block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # float32; includes the unfinished blocks after it
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     one_pass, stores_state = activation_bytes(plan, dtype), kept and state and "state" in plan.policy.resumes_from
@@ -165,7 +164,7 @@ def needs_of(
         prompt=2 * plan.config.num_layers * plan.config.text_len * plan.config.dim * dtype.itemsize,
         vae=decoder.weights,
         held=decoder.held,
-        decode=decoder.peak,
+        decode=decoder.peak + (decoder.held if plan.restart_frames else 0),
         graph=one_pass if cuda_graph else 0,
         text_encoder=text_encoder,
         run_folder=block * (plan.new_blocks * videos - finished_blocks) if kept else 0,

@@ -22,10 +22,7 @@ STRIP = 28  # pixels above a tile for its name
 
 
 def grid_layout(count: int, width: int, height: int) -> tuple[int, int, int, int]:
-    """Columns, rows, and width and height of a tile for `count` videos of one size; pixels, even as H.264 requires.
-
-    One row of up to four, otherwise rows of similar length.
-    """
+    """Columns, rows of similar length, width and height of a tile in even pixels, for `count` videos of one size."""
     rows = math.ceil(count / MAX_COLUMNS)
     columns = math.ceil(count / rows)
     scale = max(1.0, math.ceil(MIN_TILE / width))
@@ -41,10 +38,9 @@ def write_grid(
     metadata: Mapping[str, str] | None = None,
     on_progress: Callable[[int], None] = lambda video_frames: None,
 ) -> VideoInfo:
-    """Write `tiles` (name, video file; at least one) side by side; the result is as long as the shortest video.
+    """Write `tiles` (name, video file of `fps`; at least one) side by side, as long as the shortest video.
 
-    All videos must have `fps` frames per second. `on_progress` gets the number of frames so far and may raise to stop.
-    Raises HeadForcingError for unreadable videos.
+    `on_progress` gets the number of frames so far and may raise to stop. HeadForcingError for unreadable videos.
     """
     with ExitStack() as stack:
         videos = [stack.enter_context(open_video(video)) for _, video in tiles]

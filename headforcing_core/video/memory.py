@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class DecoderMemory:
-    """Bytes that a decoder takes on its device, by estimate.
+    """Bytes that a decoder takes on its device, by estimate."""
 
-    Attributes:
-        weights: of the decoder, and of the encoder where it is loaded, too.
-        held: what is kept of the video between two blocks.
-        peak: most while a chunk is decoded, what is held included, weights left out.
-    """
-
-    weights: int = 0
-    held: int = 0
-    peak: int = 0
-
-    def and_another(self) -> DecoderMemory:
-        """The same with a second decoder of these weights for a moment, as videos of several rollouts have."""
-        return replace(self, peak=self.peak + self.held)
+    weights: int = 0  # of the decoder, and of the encoder where it is loaded, too
+    held: int = 0  # what is kept of the video between two blocks
+    peak: int = 0  # most while a chunk is decoded, what is held included, weights left out

@@ -63,7 +63,6 @@ class QueueThread(Generic[Item]):
 
     def put(self, item: Item) -> None:
         """Queue an item."""
-        self.check()
         self._put(item)
         self.check()
 

@@ -29,6 +29,8 @@ def name_of(source: VideoSource) -> str:
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
     """Open a video file for a `with` block. Raises HeadForcingError, which names it `name`, if it is not a video."""
     name = name or str(source)
+    if isinstance(source, io.BytesIO):
+        source.seek(0)  # it may have been read before
     try:
         # tags of a damaged file are any bytes
         container = av.open(source if isinstance(source, io.BytesIO) else str(source), "r", metadata_errors="replace")
@@ -50,8 +52,8 @@ def open_video(source: VideoSource, name: str | None = None) -> av.container.Inp
 def read_image(path: Path) -> Tensor:
     """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image reads it.
 
-    It is turned upright as its EXIF data says; grey becomes RGB, transparency is ignored, and of several images in a
-    file the first is taken. Raises HeadForcingError for a file that is no image, damaged or too large.
+    Upright by its EXIF data, grey as RGB, without transparency, the first of several in a file. Raises HeadForcingError
+    for a file that is no image, damaged or too large.
     """
     try:
         with warnings.catch_warnings():

@@ -24,8 +24,7 @@ class FrameCodec:
 
     Attributes:
         new_decoder: creates a streaming decoder in its initial state.
-        encode: see `encode_video`; None if only the decoder was loaded, which is sufficient for a video of one rollout
-            that begins with noise.
+        encode: see `encode_video`; None if only the decoder was loaded.
         dtype: of the weights in the fingerprint, where some are cast only when they are used; None for their own.
     """
 
@@ -64,10 +63,9 @@ class FrameCodec:
 class RestartingDecoder:
     """A `stream.StreamingDecoder` for a video of several rollouts.
 
-    Each latent frame in `restart_frames` (indices in the video) is decoded as the last one of a rollout. Its last video
-    frame is then encoded, and the encoding is decoded as the first latent frame of the next rollout. Chunks must be cut
-    by `Chunks`, and none may have exactly one latent frame after a restart; this holds for blocks of 1 or 3 latent
-    frames with rollouts that overlap by 3 or 6.
+    Each latent frame in `restart_frames` (indices in the video) is decoded as the last one of a rollout; its last video
+    frame is encoded as the first latent frame of the next. No chunk of `Chunks` may have exactly one latent frame after
+    a restart, which holds for blocks of 1 or 3 with rollouts that overlap by 3 or 6.
     """
 
     def __init__(self, decoder: StreamingDecoder, encode: Callable[[Tensor], Tensor], restart_frames: Sequence[int]):

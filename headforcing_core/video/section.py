@@ -1,11 +1,7 @@
-"""Video frames of any video file: a section of it at a render's size and frame rate, or all of it, a few at a time.
-
-Video frames are taken by their timestamps, so the file may have any frame rate, a variable one included.
-"""
+"""Video frames of any file, by their timestamps: a section at a render's size and frame rate, or all, one by one."""
 
 from __future__ import annotations
 
-import io
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
@@ -41,7 +37,7 @@ class Clock:
     @classmethod
     def of(cls, source: VideoSource) -> Clock:
         """Read it from the packets of a file, without decoding them."""
-        with _open(source) as container:
+        with open_video(source, name_of(source)) as container:
             stream = container.streams.video[0]
             rate = float(stream.average_rate or stream.guessed_rate or VIDEO_FPS)
             shown: list[tuple[int | None, int | None]] = []
@@ -66,10 +62,7 @@ class Clock:
         return cls(times, end, count / span if span and abs(rate * span - count) > 0.01 * count else rate)
 
     def within(self, start: float, duration: float) -> Clock:
-        """The part of it from `start` on, counted from its beginning, and so long; 0: all the rest.
-
-        The first video frame is the one that is shown at the start.
-        """
+        """The part from `start` on, counted from the beginning, with the frame shown then, and so long; 0: the rest."""
         begin = min(self.times[0] + start, self.times[-1])
         end = min(self.end, begin + duration) if duration else self.end
         times = [begin, *(time for time in self.times if begin < time < end)]
@@ -97,8 +90,7 @@ def read_section(
 ) -> tuple[Tensor, str]:
     """The `first` or `last` seconds of a video file, `[4(n-1)+1, height, width, 3]` in 0..1, and what was taken.
 
-    At most `seconds`, in whole blocks of `frames_per_block` latent frames. Pictures are turned upright as the file
-    says and fitted to `size` (width, height) as in `fit`; sound is not read. `window` as in `Clock.within`.
+    Blocks of `frames_per_block` latent frames, upright, fitted to `size` (width, height); `window` as in `within`.
     Raises HeadForcingError for a file that cannot be read, is damaged in this section, or is shorter than one block.
     """
     if not 0 < seconds <= MAX_START_SECONDS:
@@ -198,13 +190,10 @@ def read_frames(
 def _decoded(
     source: VideoSource, clock: Clock, times: list[float], seeks: bool
 ) -> Iterator[tuple[av.VideoFrame, float, int]]:
-    """The frames that are shown at some of these times, the aspect of their pixels, and at how many times.
-
-    None if the decoder began too late or gave nothing.
-    """
+    """The frames shown at some of these times, with their pixels' aspect and how many; none if it began too late."""
     found = 0  # times at which a frame is known
     shown: av.VideoFrame | None = None
-    with _open(source) as container:
+    with open_video(source, name_of(source)) as container:
         stream = container.streams.video[0]
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
@@ -228,12 +217,6 @@ def _decoded(
             raise _damage_error(source, error) from error
         if shown is not None:
             yield shown, aspect, len(times) - found
-
-
-def _open(source: VideoSource) -> av.container.InputContainer:
-    if isinstance(source, io.BytesIO):
-        source.seek(0)
-    return open_video(source, name_of(source))
 
 
 def _damage_error(source: VideoSource, error: Exception) -> HeadForcingError:

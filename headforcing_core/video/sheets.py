@@ -17,6 +17,7 @@ from ..files import replacing
 from ..timeline.clock import VIDEO_FPS, format_time
 from .reader import open_video
 
+COLUMNS, ROWS = 12, 5  # of a contact sheet, at most
 MAX_PROMPTS = 12  # of a story that has a column each
 AFTER_SECONDS = 3.0  # of a prompt, at most, before the frame that stands for it
 BACKGROUND, BRIGHT = (24, 26, 31), (240, 240, 244)
@@ -54,17 +55,10 @@ class Sheet:
         return Path(path)
 
 
-def contact_sheet(
-    video_path: str | Path,
-    out_png: str | Path,
-    columns: int = 12,
-    rows: int = 5,
-    labels: Sequence[Label] | None = None,
-) -> Path:
-    """Write evenly spaced video frames with their times as a PNG; `labels` are (start in seconds, prompt).
+def contact_sheet(video_path: str | Path, out_png: str | Path, labels: Sequence[Label] = ()) -> Path:
+    """Write evenly spaced video frames with their times as a PNG, with the text and a bar in a colour for each prompt.
 
-    A coloured bar marks the frames of each prompt. The prompt's text is at its first frame and, dimmed, at the start of
-    each further row. Raises HeadForcingError for an unreadable video.
+    `labels` are (start in seconds, prompt). Raises HeadForcingError for an unreadable video.
     """
     with open_video(video_path) as container:
         stream = container.streams.video[0]
@@ -72,11 +66,11 @@ def contact_sheet(
         # estimated from the duration where the container does not store it
         frames = max(stream.frames or int((stream.duration or 0) * (stream.time_base or 0) * rate), 1)
         size = f"{stream.width} x {stream.height} pixels"
-    count = min(columns * rows, frames)
+    count = min(COLUMNS * ROWS, frames)
     times = [round(i * (frames - 1) / max(count - 1, 1)) / rate for i in range(count)]
     tiles = list(zip(times, _frames_at(Path(video_path), times, 128), strict=True))
-    lines = [tiles[i : i + columns] for i in range(0, len(tiles), columns)]
-    prompts, strip, gap, head = sorted(labels or []), _STRIP if labels else 0, 4, _MARGIN + 34
+    lines = [tiles[i : i + COLUMNS] for i in range(0, len(tiles), COLUMNS)]
+    prompts, strip, gap, head = sorted(labels), _STRIP if labels else 0, 4, _MARGIN + 34
     step, line_height = tiles[0][1].width + gap, strip + tiles[0][1].height + gap
     width = 2 * _MARGIN + len(lines[0]) * step - gap
     sheet = Sheet(width, head + len(lines) * line_height - gap + _MARGIN)
@@ -105,9 +99,7 @@ def contact_sheet(
 
 
 def side_by_side(out_png: Path, videos: Sequence[tuple[str, Path]], prompts: Sequence[Label], seconds: float) -> Path:
-    """Write a frame of every prompt and video as a PNG, with names, times and prompts.
-
-    Prompts with the same text have the same colour, and one that comes back says so.
+    """Write a frame of every prompt and video as a PNG, with names, times and prompts; equal ones have one colour.
 
     `videos` are name and file, of the same story and length in `seconds`; `prompts` (start in seconds, text) in order,
     of which the first twelve are drawn. Raises HeadForcingError for an unreadable video.

@@ -58,15 +58,16 @@ def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("i
 def sound_of_samples(samples: Tensor, rate: int) -> Sound:
     """Samples `[channels, n]` in -1..1, of one channel or two, as AAC."""
 
+    layout = "mono" if len(samples) == 1 else "stereo"
+
     def frames() -> Iterator[av.AudioFrame]:
-        layout = "mono" if len(samples) == 1 else "stereo"
-        for place in range(0, samples.shape[1], _PIECE):
-            piece = samples[:2, place : place + _PIECE].float().cpu().numpy()
-            frame = av.AudioFrame.from_ndarray(np.ascontiguousarray(piece), format="fltp", layout=layout)
+        for piece in samples[:2].split(_PIECE, dim=1):
+            values = np.ascontiguousarray(piece.float().cpu().numpy())
+            frame = av.AudioFrame.from_ndarray(values, format="fltp", layout=layout)
             frame.sample_rate = rate
             yield frame
 
-    return lambda target: _encoded(target, frames(), rate, "mono" if len(samples) == 1 else "stereo")
+    return lambda target: _encoded(target, frames(), rate, layout)
 
 
 def _stream(container: av.container.InputContainer) -> av.AudioStream | None:

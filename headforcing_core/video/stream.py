@@ -1,7 +1,4 @@
-"""Streaming decoding of latent blocks to an MP4, in memory that is independent of the video's length.
-
-`n` latent frames decode to `4(n-1)+1` video frames at 16 fps.
-"""
+"""Streaming decoding of latent blocks to an MP4, in memory that is independent of the video's length."""
 
 from __future__ import annotations
 
@@ -26,21 +23,16 @@ WAITING_BLOCKS = 4  # that a background stream has not decoded yet
 
 
 class StreamingDecoder(Protocol):
-    """Decodes the latents of one video chunk by chunk, with the same result as decoding them at once.
-
-    Chunks are cut by `Chunks`; the decoder stores what it needs of earlier chunks.
-    """
+    """Decodes the latents of one video in chunks cut by `Chunks`, with the same result as decoding them at once."""
 
     def decode(self, latents: Tensor) -> Tensor:
         """Decode the next `[frames, 16, h, w]` to `[video frames, H, W, 3]`, float in 0..1, on any device.
 
         A latent frame gives 4 video frames, the first of a video 1. Callers do not change the result.
         """
-        ...
 
     def reset(self) -> None:
         """Clear the state: the next chunk starts a new video."""
-        ...
 
 
 class Chunks:
@@ -83,9 +75,9 @@ class VideoStream:
         scale: integer factor by which frames are enlarged, for the toy model.
         crf, metadata, partial: as in `VideoWriter`.
         on_progress: gets the number of video frames so far.
-        background: decode in a thread of its own, too, so that `add` waits neither for it nor for a GPU: the device of
-            the decoder, which gets a CUDA stream of its own there. None decodes in `add`.
-        while_waiting: called every 0.1 s while a call waits for that thread; may raise, for example to cancel.
+        background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a CUDA stream of its
+            own, so that `add` waits for neither. None decodes in `add`.
+        while_waiting: as in `QueueThread`, for that thread.
 
     Attributes:
         path, metadata: may be changed until the end of the `with` block; a file that is still growing has the tags that

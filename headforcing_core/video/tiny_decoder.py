@@ -1,8 +1,7 @@
 """Tiny decoders for Wan's latents (TAEHV): many times faster than the VAE, with less detail, for previews.
 
-The layers and their names are those of the published files taew2_1 and lighttaew2_1, which differ in the latents that
-they take. A layer with memory reads its own input of the frame before, so a video is decoded latent frame by latent
-frame, exactly.
+Layers have the names of the published files. A layer with memory reads its own input of the frame before, so a video is
+decoded latent frame by latent frame, exactly.
 """
 
 from __future__ import annotations
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..model.latents import WAN21, LatentFormat, latent_format
-from .memory import DecoderMemory
-from .wan_decoder import CHUNK_FRAMES, LONG_CHUNK_FRAMES, doubled, spread_weight
+from .wan_decoder import DoublingConv, made_bytes
 from .wan_vae import WanVideoDecoder
 
 # whether it takes latents as the transformer sees them; taew2_2 is for Wan 2.2 and makes cells of 2x2 pixels
@@ -61,36 +59,43 @@ class TinyDecoder(nn.Module):
 
     def __init__(self, widths: tuple[int, ...] = WIDTHS, latents: LatentFormat = WAN21):
         super().__init__()
-        self.latents, self.cell = latents, latents.stride // WAN21.stride
+        self.widths, self.latents, self.cell = widths, latents, latents.stride // WAN21.stride
         layers: dict[str, nn.Module] = {"1": nn.Conv2d(latents.channels, widths[0], 3, padding=1)}
         for start, frames, width, after in zip(_LAYERS, _FRAMES, widths, widths[1:], strict=False):
             layers |= {str(start + i): MemoryBlock(width) for i in range(3)}
             layers |= {str(start + 4): Grow(width, frames)}
-            layers |= {str(start + 5): nn.Conv2d(width, after, 3, padding=1, bias=False)}
+            layers |= {str(start + 5): DoublingConv(width, after, bias=False)}
         layers["22"] = nn.Conv2d(widths[-1], 3 * self.cell**2, 3, padding=1)
         self.decoder = nn.ModuleDict(layers)
-        self._spread: list[Tensor] = []
 
     def prepare(self) -> TinyDecoder:
         """Make what is computed from the weights. Call it when they are in place, on their device."""
         for layer in self.modules():
             if isinstance(layer, nn.Conv2d):
                 layer.weight.data = layer.weight.data.contiguous(memory_format=torch.channels_last)
-        layers: Any = self.decoder
-        self._spread = [spread_weight(layers[str(start + 5)].weight) for start in _LAYERS]
+            if isinstance(layer, DoublingConv):
+                layer.prepare()
         return self.requires_grad_(False).eval()
 
     def forward(self, z: Tensor, past: dict[nn.Module, Tensor]) -> Tensor:
         """Decode a latent frame `[1, channels, h, w]` to `[4, 3, H, W]` in about 0..1; `past` belongs to the video."""
         layers: Any = self.decoder
         x = F.relu_(layers["1"](torch.tanh(z / _LIMIT) * _LIMIT))
-        for start, spread in zip(_LAYERS, self._spread, strict=True):
+        for start in _LAYERS:
             for i in range(3):
                 x = layers[str(start + i)](x, past)
             # frames are made before the image is enlarged, which gives the same and is a quarter of the work
-            x = doubled(layers[str(start + 4)](x), spread)
+            x = layers[str(start + 5)](layers[str(start + 4)](x))
         x = layers["22"](F.relu_(x))
         return x if self.cell == 1 else F.pixel_shuffle(x, self.cell)
+
+    def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
+        """Bytes held between chunks, and the most while one of latents of `(h, w)` is decoded, these included."""
+        pixels, widths = latent_size[0] * latent_size[1], self.widths
+        held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
+        # the peak is in the last level: the frames made, and enlarged, or their input with the frame before
+        last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
+        return held, held + last + pixels * made_bytes(self.latents)
 
 
 class TinyVideoDecoder(WanVideoDecoder):
@@ -112,31 +117,11 @@ class TinyVideoDecoder(WanVideoDecoder):
         return torch.cat(video_frames)
 
 
-def tiny_widths(weights: Mapping[str, Tensor]) -> tuple[int, ...] | None:
-    """The widths of a tiny decoder with these tensors; None if they are of something else."""
+def tiny_sizes(weights: Mapping[str, Tensor]) -> tuple[tuple[int, ...], LatentFormat] | None:
+    """The widths and the latents of a tiny decoder with these tensors; None if they are of something else."""
     names = [f"decoder.{place}.weight" for place in (1, 8, 14, 20)]
     convs = [weights[name] for name in names if name in weights and weights[name].ndim == 4]
-    if len(convs) < len(names) or convs[0].shape[1] != tiny_latents(weights).channels:
+    if len(convs) < len(names) or not all(map(len, convs)):
         return None
-    return tuple(map(len, convs)) if all(map(len, convs)) else None
-
-
-def tiny_latents(weights: Mapping[str, Tensor]) -> LatentFormat:
-    """The latents that a tiny decoder with these tensors takes."""
-    return latent_format(weights["decoder.1.weight"].shape[1])
-
-
-def decoder_memory(
-    size: tuple[int, int], dtype: torch.dtype, widths: tuple[int, ...] | None = None, latents: LatentFormat = WAN21
-) -> DecoderMemory:
-    """Estimate a tiny decoder's memory during a render of frames of `(height, width)` pixels."""
-    widths = widths or WIDTHS
-    with torch.device("meta"):
-        weights = sum(weight.numel() for weight in TinyDecoder(widths, latents).parameters()) * dtype.itemsize
-    pixels = (size[0] // latents.stride) * (size[1] // latents.stride)  # of the latents
-    held = pixels * sum(3 * width * 4**level for level, width in enumerate(widths[:3])) * dtype.itemsize
-    # the peak is in the last level: the frames made, and enlarged, or their input with the frame before
-    last = pixels * 4 * (16 * widths[2] + 64 * widths[3]) * dtype.itemsize
-    frames = CHUNK_FRAMES if latents is WAN21 else LONG_CHUNK_FRAMES
-    made = pixels * 4 * frames * 3 * latents.stride**2 * torch.float32.itemsize
-    return DecoderMemory(weights, held, held + last + made)
+    latents = latent_format(convs[0].shape[1])
+    return (tuple(map(len, convs)), latents) if convs[0].shape[1] == latents.channels else None

@@ -77,11 +77,8 @@ def _add_repeated(made: Tensor, x: Tensor, frames: int) -> None:
 
 
 def _averaged(x: Tensor, frames: int, side: int, outputs: int) -> Tensor:
-    """Means of `x [t, H, W, C]` over cells of `frames x side x side` and neighbouring channels.
-
-    A frame of zeros goes before an odd one, so that the first of a video counts by half.
-    """
-    if len(x) % frames:
+    """Means of `x [t, H, W, C]` over cells of `frames x side x side` and neighbouring channels."""
+    if len(x) % frames:  # a frame of zeros goes before an odd one, so that the first of a video counts by half
         x = nn.functional.pad(x, (0, 0, 0, 0, 0, 0, 1, 0))
     t, height, width, channels = x.shape
     cells = x.view(t // frames, frames, height // side, side, width // side, side, channels)

@@ -1,11 +1,8 @@
-"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame.
+"""The decoder network of the Wan 2.1 VAE, latent frame by latent frame. Modules have the names of Wan's own file.
 
-Modules have the names of Wan's own file. Activations are `[frames, height, width, channels]`, contiguous, so that
-convolutions read the channels of a pixel side by side. A causal convolution reads a frame and the two before it, which
-are zeros at the beginning of a video and are kept as features from one latent frame to the next.
-
-The first latent frame gives 1 video frame, every other one 4: the layers that double the frames leave the first latent
-frame as it is, and never read it later.
+Activations are `[frames, height, width, channels]`, contiguous, so that convolutions read the channels of a pixel side
+by side. A causal convolution reads a frame and the two before it, zeros at the beginning of a video, else kept
+features. Layers that double the frames leave the first latent frame as it is, so it gives 1 video frame, others 4.
 """
 
 from __future__ import annotations
@@ -34,19 +31,14 @@ class Features:
     """State of a video between latent frames: the last two input frames of every causal convolution."""
 
     def __init__(self) -> None:
-        self._past: dict[nn.Module, Tensor] = {}
+        self.kept: dict[nn.Module, Tensor] = {}
         self._parked: dict[nn.Module, Tensor] = {}
-
-    @property
-    def held_bytes(self) -> int:
-        """Memory that they take where the decoder runs."""
-        return sum(frames.nbytes for frames in self._past.values())
 
     def past(self, conv: CausalConv, x: Tensor) -> Tensor:
         """The frames `[2, H, W, C]` before `x`, the input of `conv`; zeros at first. Changed in place by callers."""
-        if conv not in self._past:
-            self._past[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
-        return self._past[conv]
+        if conv not in self.kept:
+            self.kept[conv] = x.new_zeros(PAST_FRAMES, *x.shape[1:])
+        return self.kept[conv]
 
     def before(self, conv: CausalConv, x: Tensor) -> Tensor:
         """`x` `[t, H, W, C]` with the two frames before it, `[2 + t, H, W, C]`; its last two are kept."""
@@ -57,18 +49,16 @@ class Features:
 
     def park(self) -> None:
         """Move them to memory of the host, pinned for a GPU, in the order of the CUDA stream: nothing waits."""
-        for conv, frames in self._past.items():
+        for conv, frames in self.kept.items():
             if conv not in self._parked:
                 self._parked[conv] = torch.empty_like(frames, device="cpu", pin_memory=frames.is_cuda)
             self._parked[conv].copy_(frames, non_blocking=True)
-        self._past.clear()
+        self.kept.clear()
 
     def fetch(self, device: torch.device) -> None:
         """Bring back what is parked; the memory of the host is kept for the next time."""
-        if not self._past:
-            self._past = {
-                conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()
-            }
+        if not self.kept:
+            self.kept = {conv: frames.to(device, non_blocking=True, copy=True) for conv, frames in self._parked.items()}
 
 
 class Activations:
@@ -184,14 +174,44 @@ class Attention(nn.Module):
         return Activations(pointwise(self.proj, attended), residual=total)
 
 
+class DoublingConv(nn.Conv2d):
+    """A 3x3 convolution of images that are enlarged to twice their size. Its bias is left to what follows."""
+
+    spread: Tensor
+
+    def __init__(self, inputs: int, outputs: int, bias: bool = True):
+        super().__init__(inputs, outputs, 3, bias=bias)
+        self.register_buffer("spread", None, persistent=False)
+
+    def prepare(self) -> None:
+        """Make the weight `[in, out, 4, 4]` of the transposed convolution, stride 2, that does both."""
+        weight = self.weight.data
+        if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
+            self.spread = weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
+            return
+        of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
+        spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
+        self.spread = spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """`[n, C, H, W]` -> `[n, outputs, 2H, 2W]`."""
+        if has_cudnn(images):
+            # called directly: PyTorch would allow algorithms whose sums differ from run to run
+            cudnn = torch.backends.cudnn
+            sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
+            return torch.cudnn_convolution_transpose(
+                images, self.spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32
+            )
+        return F.conv_transpose2d(images, self.spread, None, stride=2, padding=1)
+
+
 class Upsample(nn.Module):
     """Doubles height and width, and from the second latent frame on the number of frames."""
 
     def __init__(self, dim: int, doubles_frames: bool, outputs: int):
         super().__init__()
-        self.resample: Any = nn.ModuleDict({"1": nn.Conv2d(dim, outputs, 3)})
         self.time_conv = CausalConv(dim, 2 * dim, side=1) if doubles_frames else None
-        self.spread: Tensor | None = None  # the weights of the transposed convolution, see `WanDecoder.prepare`
+        self.resample: Any = nn.ModuleDict({"1": DoublingConv(dim, outputs)})
 
     def in_time(self, frames: Tensor, features: Features, first: bool) -> Tensor:
         """Twice as many frames, or as many."""
@@ -201,9 +221,9 @@ class Upsample(nn.Module):
         return pairs.unflatten(-1, (2, -1)).movedim(-2, 1).flatten(0, 1)
 
     def forward(self, x: Activations, features: Features, first: bool) -> Activations:
-        assert self.spread is not None
-        enlarged = doubled(self.in_time(x.total(), features, first).permute(0, 3, 1, 2), self.spread)
-        return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), self.resample["1"].bias)
+        conv = self.resample["1"]
+        enlarged = conv(self.in_time(x.total(), features, first).permute(0, 3, 1, 2))
+        return Activations(enlarged.permute(0, 2, 3, 1).contiguous(), conv.bias)
 
 
 class WanDecoder(nn.Module):
@@ -213,7 +233,7 @@ class WanDecoder(nn.Module):
 
     def __init__(self, base: int | None = None):
         super().__init__()
-        base = base or self.base
+        self.base = base = base or self.base
         widths, channels = [base * multiple for multiple in LEVELS], self.latents.channels
         self.conv2 = nn.Conv3d(channels, channels, 1)
         parts: dict[str, nn.Module] = {"conv1": CausalConv(channels, widths[0]), "middle": middle(widths[0])}
@@ -231,22 +251,33 @@ class WanDecoder(nn.Module):
         return layers
 
     def prepare(self, rearrange: bool = True) -> WanDecoder:
-        """Make what is computed from the weights. Call it when they are in place, on their device.
-
-        `rearrange` also puts the weights into the order in memory in which the device reads them.
-        """
+        """Make what is computed from the weights, which are in place; `rearrange` them as their device reads them."""
         for layer in self.modules():
-            if isinstance(layer, Upsample):
-                layer.spread = spread_weight(layer.resample["1"].weight)
+            if isinstance(layer, DoublingConv):
+                layer.prepare()
             if rearrange and isinstance(layer, CausalConv):
                 layer.rearrange()
         return self.requires_grad_(False).eval()
 
-    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
-        """Decode the next latent frame `[h, w, 16]` to `[1 or 4, 8h, 8w, 3]` in about -1..1.
+    def memory(self, latent_size: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
+        """Bytes of a video's features, and the most while a chunk of latents of `(h, w)` is decoded, these included.
 
-        `first` is whether it is the first one of the video; `features`, empty at first, belong to the video.
+        The peak is in the last level, at the 4 video frames of a latent frame: input, output and residual, and the
+        input of a convolution with the two frames before. What libraries take for themselves is not counted.
         """
+        features, inputs, scale = 0, 0, 1  # channels per pixel of the latents, and at the last level; pixels for one
+        for layer in self.modules():
+            if isinstance(layer, CausalConv):
+                features += layer.in_channels * scale
+            elif isinstance(layer, DoublingConv):
+                inputs, scale = layer.out_channels, 4 * scale
+        pixels = latent_size[0] * latent_size[1]
+        held = PAST_FRAMES * features * pixels * dtype.itemsize
+        activations = scale * (4 * self.base + (4 + 4 + PAST_FRAMES) * inputs) * dtype.itemsize
+        return held, held + pixels * (activations + made_bytes(self.latents))
+
+    def forward(self, z: Tensor, features: Features, first: bool) -> Tensor:
+        """Decode the next latent frame `[h, w, 16]` of a video to `[1 if it is the first, else 4, 8h, 8w, 3]`."""
         return run_parts(self.decoder, pointwise(self.conv2, z)[None], features, first)
 
 
@@ -280,49 +311,7 @@ def has_cudnn(x: Tensor) -> bool:
     return x.is_cuda and torch.version.hip is None and torch.backends.cudnn.enabled
 
 
-def doubled(images: Tensor, spread: Tensor) -> Tensor:
-    """`[n, C, H, W]` enlarged and convolved, `[n, out, 2H, 2W]`, by a weight of `spread_weight`."""
-    if has_cudnn(images):
-        # called directly: PyTorch would allow algorithms whose sums differ from run to run
-        cudnn = torch.backends.cudnn
-        sizes = (1, 1), (0, 0), (2, 2), (1, 1), 1
-        return torch.cudnn_convolution_transpose(images, spread, *sizes, cudnn.benchmark, True, cudnn.allow_tf32)
-    return F.conv_transpose2d(images, spread, None, stride=2, padding=1)
-
-
-def spread_weight(weight: Tensor) -> Tensor:
-    """The transposed convolution `[in, out, 4, 4]`, stride 2, that doubles an image and convolves it with `weight`."""
-    if weight.is_meta:  # of which only the size is asked; einsum there imports sympy first, 0.7 s
-        return weight.new_empty(weight.shape[1], weight.shape[0], 4, 4)
-    of = torch.tensor(_SPREAD, dtype=torch.float32, device=weight.device)
-    spread = torch.einsum("oikl,ak,bl->ioab", weight.float(), of, of)
-    return spread.to(weight.dtype).contiguous(memory_format=torch.channels_last)
-
-
-def held_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
-    """Memory in bytes of a video's features, for latents of `(h, w)`."""
-    widths = [base * multiple for multiple in LEVELS]
-    narrows = 2 if latents is WAN21 else 1  # enlarging halves the channels, or keeps them
-    channels = latents.channels + 4 * widths[0]  # of all inputs, per pixel of the latents
-    for level, width in enumerate(widths):
-        inputs = widths[level - 1] // narrows if level else widths[0]
-        doubles = level < len(DOUBLES_FRAMES) and DOUBLES_FRAMES[level]
-        channels += 4**level * (inputs + (2 * BLOCKS - 1) * width + doubles * width)
-    channels += 4 ** (len(widths) - 1) * base
-    return PAST_FRAMES * channels * latent_size[0] * latent_size[1] * dtype.itemsize
-
-
-def peak_bytes(latent_size: tuple[int, int], dtype: torch.dtype, base: int = 96, latents: LatentFormat = WAN21) -> int:
-    """Most memory in bytes while a chunk of latents of `(h, w)` is decoded, features included, weights left out.
-
-    It is reached in the last level, at the 4 video frames of the chunk's last latent frame: input, output and residual,
-    and the input of a convolution with the two frames before; with Wan 2.2 in its first block, whose input is twice as
-    wide. What a library's convolution takes for itself is not counted.
-    """
-    if latents is WAN21:
-        activations, frames = (4 + 4 + (4 + PAST_FRAMES)) * base, CHUNK_FRAMES
-    else:
-        activations, frames = (4 + 2 * (4 + (4 + PAST_FRAMES))) * base, LONG_CHUNK_FRAMES
-    pixels = latent_size[0] * latent_size[1]
-    made = 4 * frames * 3 * torch.float32.itemsize * latents.stride**2
-    return held_bytes(latent_size, dtype, base, latents) + pixels * (64 * activations * dtype.itemsize + made)
+def made_bytes(latents: LatentFormat) -> int:
+    """Bytes per pixel of the latents of the video frames that are made of a chunk."""
+    frames = CHUNK_FRAMES if latents is WAN21 else LONG_CHUNK_FRAMES
+    return 4 * frames * 3 * torch.float32.itemsize * latents.stride**2

@@ -1,7 +1,4 @@
-"""The VAEs of Wan 2.1 and of Wan 2.2 TI2V-5B: file, latents, and the decoding of a video latent frame by latent frame.
-
-The encoder's weights are read only where video frames are encoded: start frames, and videos of several rollouts.
-"""
+"""The VAEs of Wan 2.1 and of Wan 2.2 TI2V-5B: file, latents, and decoding of a video, one latent frame at a time."""
 
 from __future__ import annotations
 
@@ -39,17 +36,15 @@ WANTED = {
     WAN21: "wan_2.1_vae.safetensors (ComfyUI) or Wan2.1_VAE.pth (original)",
     WAN22: "wan2.2_vae.safetensors (ComfyUI) or Wan2.2_VAE.pth (original)",
 }
-# base widths of the decoder and the encoder of the released models
-BASES = {WAN21: (96, 96), WAN22: (256, 160)}
 
 
 class WanVideoDecoder:
     """Decodes one video latent frame by latent frame, so that every division into chunks gives the same bits.
 
     Args:
-        network: the weights of a `WanDecoder`, which other videos may share.
-        normalised: whether the latents are as the transformer sees them. False: as the VAE does.
-        park: whether features are kept in the host's memory from one chunk to the next if the VAE is on a GPU.
+        network: a `WanDecoder`, which other videos may share.
+        normalised: whether the latents are as the transformer sees them, not as the VAE does.
+        park: keep features in the host's memory between chunks if the VAE is on a GPU.
     """
 
     def __init__(self, network: Any, normalised: bool = True, park: bool = False):
@@ -91,15 +86,6 @@ class WanVideoDecoder:
         return torch.cat(video_frames)
 
 
-def check_fits(path: Path, found: LatentFormat, expected: LatentFormat | None) -> None:
-    """Refuse a VAE for other latents than a model's, if those are known."""
-    if expected is not None and found is not expected:
-        raise HeadForcingError(
-            f"{path.name} is a VAE for {found.channels} latent channels, the model has {expected.channels}: use "
-            f"{WANTED[expected]}."
-        )
-
-
 def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     """Encode a video `[4(n-1)+1, H, W, 3]` in 0..1: normalised latents `[n, channels, h, w]`, float32."""
     latents = encoder(video_frames).float()
@@ -108,24 +94,12 @@ def encode(encoder: WanEncoder, video_frames: Tensor) -> Tensor:
     return ((latents - mean) / std).permute(0, 3, 1, 2)
 
 
-def base_widths(weights: Mapping[str, Tensor], latents: LatentFormat) -> tuple[int, int]:
-    """The base widths of decoder and encoder; those of the released model where a tensor is missing."""
-    decoder, encoder = BASES[latents]
-    norm, conv = weights.get("decoder.head.0.gamma"), weights.get("encoder.conv1.weight")
-    if norm is not None and norm.numel() and norm.ndim:
-        decoder = len(norm)
-    if latents is WAN21:
-        return decoder, decoder
-    return decoder, len(conv) if conv is not None and conv.ndim == 5 and len(conv) else encoder
-
-
 def latents_of(path: Path, weights: Mapping[str, Tensor]) -> LatentFormat:
     """The latents of a VAE of Wan with these tensors; raises HeadForcingError if this is none."""
     first = weights.get("decoder.conv1.weight")
     channels = 0 if first is None or first.ndim != 5 else first.shape[1]
-    for latents in (WAN21, WAN22):
-        if channels == latents.channels:
-            return latents
+    if channels in (WAN21.channels, WAN22.channels):
+        return latent_format(channels)
     names = ", ".join(sorted(weights)[:3]) or "no tensors"
     what = f"it is a video VAE with {channels} latent channels" if channels else f"it holds {names}"
     raise HeadForcingError(f"{path.name} is not a VAE of Wan ({what}): use {WANTED[WAN21]}.")
@@ -140,10 +114,7 @@ def fill(
     what: str,
     wanted: str,
 ) -> nn.Module:
-    """Load the tensors of a file one by one into a module on the meta device.
-
-    Raises HeadForcingError for one that is missing, of another shape or no finite numbers.
-    """
+    """Load tensors of a file into a module on the meta device; refuse missing, other and not finite ones."""
     ready = {}
     for name, empty in module.state_dict().items():
         tensor = weights.get(name)

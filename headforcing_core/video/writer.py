@@ -58,10 +58,10 @@ class VideoWriter:
     Args:
         crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
         metadata: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
-        partial: path of the unfinished video, which can be played at any time. An existing file there is replaced, and
-            it is kept if the `with` block fails. None uses a hidden file, which is always removed.
-        goes_on: go on from what is at `partial`, which an earlier attempt has written with the same arguments: its
-            last seconds are written again, and `video_frames` says which frame is the next.
+        partial: path of the unfinished video, which plays at any time, replaces a file there, and is kept if the
+            `with` block fails. None uses a hidden file, which is always removed.
+        goes_on: go on from what an earlier attempt with the same arguments has written at `partial`: its last seconds
+            are written again, and `video_frames` says which frame is the next.
         sound: joins the video at the end.
 
     Attributes:
@@ -225,10 +225,7 @@ class VideoWriter:
 
 
 def _groups(path: Path) -> Iterator[list[av.Packet]]:
-    """The packets, as an encoder gives them, from each key frame to before the next one.
-
-    The last ones of a file, which may be cut off, are left out.
-    """
+    """The packets, as an encoder gives them, from each key frame to the next, without the last, maybe cut off ones."""
     group: list[av.Packet] = []
     with suppress(OSError, av.error.FFmpegError), av.open(str(path)) as source:
         stream = source.streams.video[0]

@@ -1,12 +1,10 @@
-"""Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names, conversion.
-
-Formats are detected from the content, never from the file name, and weights are memory-mapped.
-"""
+"""Wan checkpoints (.safetensors or .pt): inspection, loading under Wan's original names, conversion."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -19,12 +17,13 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, one_line
+from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
 from .containers import WRITABLE, first_not_finite, read_weights, write_safetensors
 from .identity import file_identity, identity
-from .lora import LoraPatch, check_strength, comfyui_names, read_patches
+from .lora import LoraPatch, comfyui_names, read_patches
 
 log = logging.getLogger(__name__)
 
@@ -56,10 +55,7 @@ class CheckpointInfo:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The identity of every weight under its Wan name: the same for every container, layout and naming.
-
-        Reads the whole file the first time, see `identity.file_identity`.
-        """
+        """The identity of all weights under Wan's names, the same for every layout; at first reads the whole file."""
         return self.identify()
 
     def summary(self) -> str:
@@ -81,11 +77,10 @@ class CheckpointInfo:
 
 
 def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
-    """Describe a checkpoint from its header and a few rows of its weights.
+    """Describe a checkpoint from its header; raises HeadForcingError if it cannot be used.
 
     `weights` is the top-level key to read ("generator_ema", "generator", "bare", ...); "auto" prefers the EMA weights.
-    `num_heads` is needed only if heads are not 128 wide and the file does not state it. Raises HeadForcingError if the
-    checkpoint cannot be used.
+    `num_heads` is needed only if heads are not 128 wide and the file does not state it.
     """
     return _open(Path(path), weights, num_heads)[1]
 
@@ -121,7 +116,7 @@ def convert(
     num_heads: int | None = None,
     frames_per_block: int | None = None,
     model_family: str | None = None,
-    on_progress: Callable[[int, int], None] | None = None,
+    on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> CheckpointInfo:
     """Write the weights as a safetensors file with bare Wan names and the metadata by which ComfyUI detects AR models.
 
@@ -137,7 +132,7 @@ def convert(
         )
     tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
 
-    def value(name: str) -> Tensor:
+    def converted(name: str) -> Tensor:
         return _value(tensors[name], patches.get(name), lora_strength, dtype)
 
     history = {
@@ -148,7 +143,7 @@ def convert(
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": identity((name, value(name)) for name in sorted(tensors)),
+        "fingerprint": identity((name, converted(name)) for name in sorted(tensors)),
     }
     # ComfyUI takes every model with this key for one of Wan 2.1
     transformer: dict[str, object] = {"num_heads": info.config.num_heads}
@@ -156,7 +151,8 @@ def convert(
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
     metadata = {"config": json.dumps({"transformer": transformer})}
-    _write(out, tensors, dtype, {k: v for k, v in history.items() if v is not None}, metadata, value, on_progress)
+    metadata["head_forcing"] = json.dumps({key: value for key, value in history.items() if value is not None})
+    write_safetensors(out, tensors, dtype, metadata, converted, on_progress)
     return inspect_checkpoint(out)
 
 
@@ -166,22 +162,9 @@ def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.b
     _check_output(out, [path])
     renamed = comfyui_names(_adapters(path), path.name)
     history = {"converter_version": _CONVERTER_VERSION, "source": path.name}
-    _write(out, renamed, dtype, history, {}, lambda name: renamed[name].to(dtype), None)
+    metadata = {"head_forcing": json.dumps(history)}
+    write_safetensors(out, renamed, dtype, metadata, lambda name: renamed[name].to(dtype))
     return len(renamed)
-
-
-def _write(
-    out: Path,
-    tensors: Mapping[str, Tensor],
-    dtype: torch.dtype,
-    history: Mapping[str, object],
-    metadata: Mapping[str, str],
-    value: Callable[[str], Tensor],
-    on_progress: Callable[[int, int], None] | None,
-) -> None:
-    shapes = {name: tuple(tensors[name].shape) for name in sorted(tensors)}
-    about = {"format": "pt", **metadata, "head_forcing": json.dumps(history)}
-    write_safetensors(out, shapes, dtype, about, value, on_progress)
 
 
 def holds_lora(path: str | Path) -> bool:
@@ -207,12 +190,9 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
     transformer, history = _read_json(metadata, "config").get("transformer"), _read_json(metadata, "head_forcing")
     transformer = transformer if isinstance(transformer, dict) else {}
-    plain_heads = metadata.get("num_heads", "")  # of the recorded cases
-    stated_heads = _integer(transformer.get("num_heads")) or (
-        int(plain_heads) if re.fullmatch("[0-9]{1,4}", plain_heads) else None
-    )
-    heads, text_len = stated_heads if num_heads is None else num_heads, _integer(transformer.get("text_len"))
-    config = layouts.infer_config(tensors, heads, text_len, path.name)
+    stated_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))  # a tag in the recorded cases
+    heads = stated_heads if num_heads is None else num_heads
+    config = layouts.infer_config(tensors, heads, _integer(transformer.get("text_len")), path.name)
     layouts.reject_experts(path, config)
     extra = set(layouts.check_complete(tensors, config, path.name))
     if extra:
@@ -243,8 +223,8 @@ def _open_patched(
     path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
 ) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
     """`_open`, and the patches of a LoRA after checking that they fit the model."""
-    if lora is not None:
-        check_strength(strength)
+    if lora is not None and not math.isfinite(strength):
+        raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
     tensors, info = _open(Path(path), weights, num_heads)
     if lora is None:
         return tensors, info, {}
@@ -268,18 +248,15 @@ def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
     return identity(sorted(tensors.items()))
 
 
-def stated_family(path: str | Path) -> tuple[str | None, int | None]:
-    """The model family and the latent frames of a block that a file written by `convert` states, None where not."""
-    history = _read_json(read_weights(Path(path))[1], "head_forcing")
+def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]:
+    """The model family and latent frames of a block that `convert` wrote, and the input channels; None if absent."""
+    tree, metadata = read_weights(Path(path))
+    history = _read_json(metadata, "head_forcing")
     family = history.get("model_family")
-    return family if isinstance(family, str) else None, _integer(history.get("frames_per_block"))
-
-
-def latent_channels(path: str | Path) -> int | None:
-    """Input channels of the model of a file; None where it holds no Wan model."""
-    by_layout = layouts.find_layouts(read_weights(Path(path))[0])
-    named = ((layouts.wan_name(name), tensor) for tensors in by_layout.values() for name, tensor in tensors.items())
-    return next((t.shape[1] for name, t in named if name == "patch_embedding.weight" and t.ndim == 5), None)
+    tensors = (named for by_name in layouts.find_layouts(tree).values() for named in by_name.items())
+    patches = (t for name, t in tensors if layouts.wan_name(name) == "patch_embedding.weight" and t.ndim == 5)
+    channels = next((patch.shape[1] for patch in patches), None)
+    return family if isinstance(family, str) else None, _integer(history.get("frames_per_block")), channels
 
 
 def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
@@ -292,13 +269,13 @@ def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
 
 
 def _integer(value: object) -> int | None:
-    """A stated size; what no model has counts as not stated."""
+    """A stated size, a number or its digits; what no model has counts as not stated."""
+    if isinstance(value, str) and re.fullmatch("[0-9]{1,4}", value):
+        value = int(value)
     return value if type(value) is int and 0 < value < 10_000 else None
 
 
 def _check_output(out: Path, inputs: Iterable[Path]) -> None:
     if out.suffix != ".safetensors" or out.is_dir():
         raise HeadForcingError(f"The output is {out.name}, but must be a file name that ends in .safetensors")
-    for path in inputs:
-        if out.resolve() == path.resolve() or (out.exists() and path.exists() and out.samefile(path)):
-            raise HeadForcingError(f"The output {out.name} is the input itself: choose another name")
+    check_kept([("the input", path) for path in inputs], [("the output", out)])

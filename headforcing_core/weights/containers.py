@@ -1,13 +1,11 @@
-"""Model files: memory-mapped reading of .safetensors and .pt, streamed writing of .safetensors.
+"""Model files: memory-mapped reading of .safetensors and .pt, by content, streamed writing of .safetensors.
 
-Files are untrusted input: pickles go through torch's `weights_only` loader, and numbers and lengths of names are
-limited. The format is detected from the content.
+Files are untrusted: pickles go through torch's `weights_only` loader, numbers and lengths of names are limited.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import mmap
 import os
 import pickle
@@ -97,7 +95,6 @@ def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, st
         raise HeadForcingError(f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB")
     header = json.loads(data[8:start])
     header.pop("__metadata__", None)
-    _check_count(path, header)
     return {name: _mapped(data, start, **entry) for name, entry in header.items()}, metadata
 
 
@@ -129,25 +126,19 @@ def _read_pt(path: Path) -> Mapping[object, object]:
     return tree
 
 
-def _check_count(path: Path, names: Iterable[object]) -> None:
-    count, longest = 0, 0
-    for name in names:
-        count, longest = count + 1, max(longest, len(name) if isinstance(name, str) else 0)
-    if count > _MAX_TENSORS or longest > _MAX_NAME:
-        raise HeadForcingError(
-            f"{path.name} is no model file: it has {count:,} tensors and names of up to {longest:,} characters, where "
-            f"at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
-        )
-
-
 def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
-    """Refuse tensors that are larger than what the file stores: later steps copy them.
+    """Refuse too many tensors and those that are larger than what the file stores: later steps copy them.
 
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
     """
     items = [item for level in (tree, *tree.values()) if isinstance(level, Mapping) for item in level.items()]
-    _check_count(path, (name for name, _ in items))
-    total = 0
+    longest = max((len(name) for name, _ in items if isinstance(name, str)), default=0)
+    if len(items) > _MAX_TENSORS or longest > _MAX_NAME:
+        raise HeadForcingError(
+            f"{path.name} is no model file: it has {len(items):,} tensors and names of up to {longest:,} characters, "
+            f"where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
+        )
+    total, most = 0, _MAX_SHARING * path.stat().st_size
     for name, tensor in items:
         if not isinstance(tensor, Tensor):
             continue
@@ -155,7 +146,7 @@ def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
             kind = f"{tensor.device.type} tensor, layout {tensor.layout}"
             raise HeadForcingError(f"{path.name} holds {name} as a {kind}, not as plain numbers: choose another file")
         total += tensor.numel() * tensor.dtype.itemsize
-        if total > _MAX_SHARING * path.stat().st_size:
+        if total > most:
             raise HeadForcingError(
                 f"{path.name} is damaged: {name} has the shape {list(tensor.shape)} but fewer numbers are stored; "
                 "download it again"
@@ -164,21 +155,21 @@ def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
 
 def write_safetensors(
     out: Path,
-    shapes: Mapping[str, tuple[int, ...]],
+    tensors: Mapping[str, Tensor],
     dtype: torch.dtype,
     metadata: dict[str, str],
     value: Callable[[str], Tensor],
-    on_progress: Callable[[int, int], None] | None,
+    on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> None:
     """Write tensors one at a time (the safetensors library would need a second copy of all of them in memory).
 
     `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too little free space.
     """
-    header: dict[str, object] = {"__metadata__": metadata}
+    header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
     total = 0
-    for name, shape in shapes.items():
-        end = total + math.prod(shape) * dtype.itemsize
-        header[name] = {"dtype": WRITABLE[dtype], "shape": shape, "data_offsets": (total, end)}
+    for name, tensor in sorted(tensors.items()):
+        end = total + tensor.numel() * dtype.itemsize
+        header[name] = {"dtype": WRITABLE[dtype], "shape": list(tensor.shape), "data_offsets": (total, end)}
         total = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # readers map the data in place, which needs 8-byte alignment
@@ -188,10 +179,9 @@ def write_safetensors(
     with replacing(out) as temporary, open(temporary, "wb") as file:
         file.write(struct.pack("<Q", len(encoded)) + encoded)
         written = 0
-        for name in shapes:
+        for name in sorted(tensors):
             written += file.write(value(name).contiguous().view(-1).view(torch.uint8).numpy().data)
-            if on_progress:
-                on_progress(written, total)
+            on_progress(written, total)
 
 
 def is_finite(values: Tensor) -> bool:

@@ -1,8 +1,6 @@
-"""Identity of a model: a hash in which every bit of every weight counts.
+"""Identity of a model, under which blocks and head profiles are kept: a hash in which every bit of every weight counts.
 
-Stored blocks and found head profiles are kept under it, so a merge, a fine-tune or a LoRA that changes one number
-anywhere must get another identity. Each MiB of a tensor is reduced to its CRC-32, which is faster than a cryptographic
-hash; the CRCs, names, types and shapes are then hashed.
+Each MiB of a tensor is reduced to its CRC-32, which is fast; the CRCs, names, types and shapes are then hashed.
 """
 
 from __future__ import annotations
@@ -32,10 +30,7 @@ _SETTLED_SECONDS = 2.0  # a file written later than this ago may change again wi
 
 
 def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
-    """16 hexadecimal digits that name all tensors, in this order; settings used with them belong into their names.
-
-    Where the tensors lie (CPU, GPU, mapped file) makes no difference.
-    """
+    """16 hexadecimal digits for all tensors in this order, wherever they lie; settings for them belong into names."""
     found, rest = hashlib.blake2b(digest_size=8), iter(tensors)
     with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
         # few tensors at a time: they may be mapped from a file larger than memory
@@ -47,10 +42,7 @@ def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
-    """The identity of a part of a file, computed once: kept by the file's path, size, inode and times of change.
-
-    It is computed anew where the user's cache folder cannot be read or written.
-    """
+    """The identity of a part of a file, kept in the user's cache folder by path, size, inode and times of change."""
     stat, folder = path.stat(), cache_folder()
     if folder is None or time.time() - stat.st_mtime < _SETTLED_SECONDS:
         return compute()

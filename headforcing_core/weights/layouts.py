@@ -1,7 +1,4 @@
-"""Names and shapes of Wan weights: wrapper keys, prefixes, diffusers names, dimensions, and look-alikes.
-
-Everything here uses names and shapes only; no file is opened and no weight is read.
-"""
+"""Names and shapes of Wan weights: wrapper keys, prefixes, diffusers names, dimensions, and look-alikes."""
 
 from __future__ import annotations
 
@@ -47,24 +44,28 @@ _DIFFUSERS = (  # no left-hand side occurs in original Wan names, so the table c
     (".scale_shift_table", ".modulation"),
 )
 _BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a malicious name must not claim a billion layers
-_QUANTISED = (
-    "scale_weight",
-    "weight_scale",
-    "weight_scale_2",
-    "scale_input",
-    "input_scale",
-    "comfy_quant",
-    "scaled_fp8",
-)
+_QUANTISED = "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8".split()
 _LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
 
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
 _IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
 _EXPERTS = ("high_noise", "low_noise", "transformer_2")
-_OTHER_MODELS = (  # prefixes of names, and the kind of model that has them
-    (("vace_blocks.", "vace_patch_embedding."), "a VACE model, which is not supported"),
-    (("decoder.conv1.", "encoder.conv1.", "decoder.conv_in.", "encoder.conv_in.", "decoder.middle."), "a VAE"),
-    (("shared.weight", "token_embedding.weight", "encoder.block.", "text_model."), "a text encoder"),
+_OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
+    (r"vace_(blocks|patch_embedding)\.", f"is a VACE model, which is not supported, not a Wan video model: {_NEED}"),
+    (r"(en|de)coder\.conv(1|_in)\.|decoder\.middle\.", f"is a VAE, not a Wan video model: {_NEED}"),
+    (
+        r"(shared|token_embedding)\.weight|encoder\.block\.|text_model\.",
+        f"is a text encoder, not a Wan video model: {_NEED}",
+    ),
+    (
+        ".*memory_",
+        "holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not built here: use the "
+        "weights of Self Gradient Forcing",
+    ),
+    (
+        r".*\.quantized_weight_values$",
+        "holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes that smaller",
+    ),
 )
 
 
@@ -145,14 +146,9 @@ def _reject_other_models(tensors: Weights, file: str) -> None:
             f"{file} is a LoRA, not a model: load its base model, and connect the LoRA with a LoRA loader node "
             "(command line: --lora)"
         )
-    for beginnings, what in _OTHER_MODELS:
-        if any(name.startswith(beginnings) for name in tensors):
-            raise HeadForcingError(f"{file} is {what}, not a Wan video model: {_NEED}")
-    if any("memory_" in name for name in tensors):
-        raise HeadForcingError(
-            f"{file} holds Self Gradient Forcing+, whose clean passes have weights of their own, which is not built "
-            "here: use the weights of Self Gradient Forcing"
-        )
+    for pattern, what in _OTHER_MODELS:
+        if any(re.match(pattern, name) for name in tensors):
+            raise HeadForcingError(f"{file} {what}")
     if "patch_embedding.weight" not in tensors:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}")
@@ -163,11 +159,6 @@ def _reject_other_models(tensors: Weights, file: str) -> None:
     wan22 = channels == WAN22.channels and (made is None or len(made) == 4 * WAN22.channels)
     if images or not (channels == WAN21.channels or wan22):
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
-    if any(name.endswith(".quantized_weight_values") for name in tensors):
-        raise HeadForcingError(
-            f"{file} holds LongLive 2.0 in NVFP4, which is not built here: use its model_bf16.pt; --fp8-linears makes "
-            "that smaller"
-        )
     # unscaled fp8 weights only need a cast
     if any(
         name.rsplit(".", 1)[-1] in _QUANTISED
@@ -193,10 +184,7 @@ def other_wan(channels: int, images: bool) -> str:
 
 
 def reject_experts(path: str | Path, config: WanConfig) -> None:
-    """Raise HeadForcingError for one expert of Wan 2.2 A14B, by the names of the file and its folder.
-
-    Its tensors have the names and shapes of Wan 2.1 14B.
-    """
+    """Refuse an expert of Wan 2.2 A14B by the names of file and folder: its tensors are as those of Wan 2.1 14B."""
     path = Path(path)
     names = (path.resolve().parent.name.lower(), path.name.lower())
     if config.dim == 5120 and any(part in name for name in names for part in _EXPERTS):

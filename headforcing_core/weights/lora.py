@@ -66,12 +66,9 @@ class LoraPatch:
 
 
 def read_patches(
-    state_dict: Mapping[str, Tensor], lora_state_dict: Mapping[str, Tensor], lora_name: str = "the LoRA"
+    state_dict: Mapping[str, Tensor], lora_state_dict: Mapping[str, Tensor], lora_name: str
 ) -> dict[str, LoraPatch]:
-    """Group a LoRA's tensors by the parameter of `state_dict` (Wan names) that they change.
-
-    Raises HeadForcingError if a tensor matches no parameter or has a wrong shape.
-    """
+    """Group a LoRA's tensors by the parameter of `state_dict` (Wan names) that they change; refuse what fits none."""
     patches: dict[str, LoraPatch] = {}
     for (target, field), tensor in _match(lora_state_dict, state_dict, lora_name).items():
         setattr(patches.setdefault(target, LoraPatch()), field, tensor)
@@ -82,11 +79,10 @@ def read_patches(
     return patches
 
 
-def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the LoRA") -> dict[str, Tensor]:
-    """The same LoRA under the names by which ComfyUI's LoRA loaders find the layers of a Wan model.
+def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str) -> dict[str, Tensor]:
+    """The same LoRA under the names that ComfyUI's loaders read; they leave out PEFT's and diffusers' names.
 
-    They read neither PEFT's `base_model.model.` nor diffusers' names: such a LoRA changes nothing there. Raises
-    HeadForcingError for tensors of no Wan model.
+    Raises HeadForcingError for tensors of no Wan model.
     """
     layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
     names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
@@ -96,11 +92,6 @@ def comfyui_names(lora_state_dict: Mapping[str, Tensor], lora_name: str = "the L
         suffix = "diff_b" if target.endswith(".bias") else _COMFYUI[field]
         renamed[f"diffusion_model.{module}.{suffix}"] = tensor
     return renamed
-
-
-def check_strength(strength: float) -> None:
-    if not math.isfinite(strength):
-        raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
 
 
 def _match(lora: Mapping[str, Tensor], names: Collection[str], lora_name: str) -> dict[tuple[str, str], Tensor]:

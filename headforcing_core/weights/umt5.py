@@ -1,7 +1,7 @@
 """umT5-xxl prompt embeddings for the command line, computed or read from a file (ComfyUI has its own encoder).
 
-The encoder needs optional packages (`pip install -e ".[text]"`), imported only when used. Its matrices stay as the file
-stores them, fp8 with scales included, and so does a table of words in two bytes. They are widened while they are used.
+Its matrices and a table of words in two bytes stay as the file stores them, fp8 with scales included, and are widened
+while they are used.
 """
 
 from __future__ import annotations
@@ -142,13 +142,9 @@ class StoredLinear(nn.Module):
 
 def encoder_bytes(path: str | Path) -> int:
     """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by the shapes in it."""
-    path = Path(path)
-    return weights_bytes(_read_umt5(path)[0], torch.bfloat16, path)
-
-
-def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path = Path("umt5-xxl")) -> int:
-    """`encoder_bytes` of weights with transformers' names, on any device."""
-    sizes, total = sizes_of(weights, path), 0
+    path, dtype = Path(path), torch.bfloat16
+    weights, total = _read_umt5(path)[0], 0
+    sizes = sizes_of(weights, path)
     for name, tensor in weights.items():
         kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor, dtype)
         total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
@@ -160,8 +156,7 @@ def weights_bytes(weights: Mapping[str, Tensor], dtype: torch.dtype, path: Path 
 def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
     """Whether a layer's matrix is kept as it is stored; position biases are small, and transformers reads them.
 
-    A table of words in fp8 is not: PyTorch cannot read rows of it everywhere, and transformers takes the dtype of the
-    encoder's first weight, which is the table, for that of the attention mask.
+    A table of words in fp8 is not: PyTorch cannot read its rows everywhere, and transformers' mask takes its dtype.
     """
     if stored.ndim != 2 or layer.endswith("attention_bias") or (layer == "shared" and stored.dtype.itemsize == 1):
         return False
@@ -169,8 +164,7 @@ def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
 
 
 def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor | None]:
-    """The mapped weights of a umT5 encoder under transformers' names, the scales of those in fp8 by the name of their
-    layer, and the sentencepiece model in the file, as bytes.
+    """The mapped weights of a umT5 encoder under transformers' names, scales of fp8 by layer, sentencepiece model.
 
     Raises HeadForcingError for other files.
     """
@@ -248,10 +242,7 @@ class PromptEmbeddings(dict[str, Tensor]):
 
 
 def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
-    """Write embeddings `{prompt: [tokens, text_dim]}` to a safetensors file.
-
-    The tensors are named `prompt_0`, `prompt_1`, ...; the prompts are JSON in the metadata.
-    """
+    """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in the metadata."""
     tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat, latent_format
+from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat
 from ...headforcing_core.names import DEFAULT_START_SECONDS
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.start import Start, image_frames
@@ -29,7 +29,7 @@ from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.section import read_section
 from ...headforcing_core.video.stream import StreamingDecoder
 from ...headforcing_core.video.wan22 import Wan22Decoder
-from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder, held_bytes, peak_bytes
+from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
 from . import folders, helpers
 from .conditioning import node_of
@@ -120,8 +120,7 @@ def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     """Bytes that a render's decoder takes, for latents of `(h, w)`."""
     size, weights, kind = (latent_size[0], latent_size[1]), int(vae.patcher.model_size()), decoder_kind(vae)
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        of = vae.vae_dtype, len(vae.first_stage_model.decoder.head[0].gamma), latent_format(vae.latent_channels)
-        return DecoderMemory(weights, held_bytes(size, *of), peak_bytes(size, *of))
+        return DecoderMemory(weights, *_empty_network(vae).memory(size, vae.vae_dtype))
     frames = CHUNK_FRAMES + (OverlapDecoder.OVERLAP_FRAMES if kind is OverlapDecoder else 0)
     shape = (1, vae.latent_channels, frames, *size)
     return DecoderMemory(weights, peak=int(vae.memory_used_decode(shape, vae.vae_dtype)))
@@ -157,9 +156,7 @@ def own_network(vae: Any) -> WanDecoder | None:
         return None
     weights = {f"decoder.{name}": weight for name, weight in net.decoder.named_parameters()}
     weights |= {f"conv2.{name}": weight for name, weight in net.conv2.named_parameters()}
-    with torch.device("meta"):
-        network = WanDecoder if vae.latent_channels == WAN21.channels else Wan22Decoder
-        own = network(len(net.decoder.head[0].gamma)).requires_grad_(False)
+    own = _empty_network(vae)
     expected = {name: weight.shape for name, weight in own.state_dict().items()}
     if {name: weight.shape for name, weight in weights.items()} != expected:
         return None
@@ -170,6 +167,13 @@ def own_network(vae: Any) -> WanDecoder | None:
         return None
     own.load_state_dict({name: weight.detach() for name, weight in weights.items()}, assign=True)
     return own.prepare(rearrange=copied)  # ComfyUI's own weights stay as they are
+
+
+def _empty_network(vae: Any) -> WanDecoder:
+    """Our decoder in the size of a VAE of Wan, without weights."""
+    network = WanDecoder if vae.latent_channels == WAN21.channels else Wan22Decoder
+    with torch.device("meta"):
+        return network(len(vae.first_stage_model.decoder.head[0].gamma)).requires_grad_(False)
 
 
 def is_dynamic(patcher: Any) -> bool:

@@ -18,6 +18,7 @@ from ...headforcing_core.files import claimed, replacing
 from ...headforcing_core.hashing import digest, file_hash
 from ...headforcing_core.head_profiles import rules
 from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ...headforcing_core.names import DEMO_AUTOENCODER
 from ...headforcing_core.timeline import returns as told_returns
 from .. import ablations, role_rules
 from ..statistics import Numbers
@@ -40,12 +41,12 @@ def embedded_profile() -> HeadProfile:
 
 def embedded_judge(profile: HeadProfile | None = None) -> judge.RoomsJudge:
     """The judge of the embedded model, with the given head profile or the bundled one."""
-    return judge.RoomsJudge(assets.model_path(), assets.autoencoder_path(), profile or embedded_profile())
+    return judge.RoomsJudge(assets.model_path(), DEMO_AUTOENCODER, profile or embedded_profile())
 
 
 def measured_files() -> dict[str, str]:
     """The hashes of the files that measurements are of."""
-    files = {"model": file_hash(assets.model_path()), "autoencoder": file_hash(assets.autoencoder_path())}
+    files = {"model": file_hash(assets.model_path()), "autoencoder": file_hash(DEMO_AUTOENCODER)}
     return {**files, "profile": digest(embedded_profile().to_json())}
 
 

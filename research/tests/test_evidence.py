@@ -13,6 +13,7 @@ import torch
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.hashing import file_hash
 from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.names import DEMO_AUTOENCODER
 from headforcing.research.rooms import accuracy, references, returning
 from headforcing.research.rooms.answers import Answer
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
@@ -111,7 +112,7 @@ def test_rooms_shown_as_a_picture_are_those_of_the_page(shown):
 
 
 def test_the_gate_was_measured_on_the_files_that_ship(effects: dict[str, dict[str, Any]]):
-    shipped = {"weights": file_hash(assets.model_path()), "autoencoder": file_hash(assets.autoencoder_path())}
+    shipped = {"weights": file_hash(assets.model_path()), "autoencoder": file_hash(DEMO_AUTOENCODER)}
     assert {key: effects["student"][key] for key in shipped} == shipped
     assert effects["base"]["autoencoder"] == shipped["autoencoder"]
     for found in effects.values():
@@ -132,7 +133,7 @@ def test_the_page_names_every_table_and_the_repository_stays_light():
     page = text(EVIDENCE / "README.md")
     assert all(f"`{name}.md`" in page for name in ROOMS_TABLES)
     assert f"{len({job.key for job in jobs(ROOMS_TABLES, 64)}):,} videos" in page
-    weights = (assets.model_path(), assets.autoencoder_path())
+    weights = (assets.model_path(), DEMO_AUTOENCODER)
     assert sum(path.stat().st_size for path in weights) < 16_000_000
     evidence = (path for path in EVIDENCE.rglob("*") if path.is_file() and path.suffix != ".jsonl")
     assert sum(path.stat().st_size for path in evidence) < 3_000_000

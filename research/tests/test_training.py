@@ -25,7 +25,7 @@ from headforcing.research.training import stages as rooms_stages
 from headforcing.research.training import train as rooms
 from headforcing.research.training.data import ClipPool, Crops, asked_for, draw_stories, latent_cells, text_of
 from headforcing.research.training.parallel_forward import forward, teacher_forced_flow
-from headforcing.research.training.stages import Recipe, Run, flow_loss, picture_loss, rate_factor
+from headforcing.research.training.stages import Recipe, Run, decode_clips, flow_loss, picture_loss, rate_factor
 from headforcing.research.training.training import (
     Average,
     Checkpoint,
@@ -179,7 +179,7 @@ def autoencoder():
 
 def test_training_decodes_what_inference_decodes(autoencoder):
     latents = torch.randn(2, 3, 16, 2, 2)
-    both = autoencoder.decode_raw(autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
+    both = decode_clips(autoencoder, autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
     for clip, decoded in zip(latents, both, strict=True):
         torch.testing.assert_close(autoencoder.decode(clip), decoded, atol=1e-5, rtol=1e-5)
 

@@ -129,6 +129,19 @@ def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tenso
     return pixels + 0.3 * (across.mean() + down.mean()) + cells + 0.2 * seams + 0.3 * error.diff(dim=1).abs().mean()
 
 
+def decode_clips(model: RoomsAutoencoder, latents: Tensor) -> Tensor:
+    """The inverse of `encode_raw` for whole clips `[batch, frames, 16, h, w]`, with gradients, without limits."""
+    batch, frames = latents.shape[:2]
+    hidden = model.dec(latents.flatten(0, 1)).unflatten(0, (batch, frames))
+    before = torch.cat((hidden[:, :1], hidden[:, :-1]), 1)
+    mixed = model.mix(hidden.flatten(0, 1), before.flatten(0, 1)).unflatten(0, (batch, frames))
+    first = model.draw(mixed[:, 0], first=True)
+    if frames == 1:
+        return first
+    later = model.draw(mixed[:, 1:].flatten(0, 1), first=False)
+    return torch.cat((first, later.unflatten(0, (batch, frames - 1)).flatten(1, 2)), 1)
+
+
 def train_autoencoder(run: Run) -> None:
     """Train the autoencoder on crops, measure the statistics of its latents, write it."""
     recipe, workers = run.recipe, run.workers
@@ -144,7 +157,7 @@ def train_autoencoder(run: Run) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             latents = model.encode_raw(video_frames)
             noise = LATENT_NOISE * latents.detach().std() * torch.randn_like(latents)
-            decoded = model.decode_raw(latents + noise)
+            decoded = decode_clips(model, latents + noise)
         loss = picture_loss(decoded, video_frames, weight) + 1e-4 * latents.float().square().mean()
         optimizer.zero_grad()
         loss.backward()
@@ -282,7 +295,7 @@ def _student_loss(
     loss = 0.5 * ((made - goal).square() * weight).sum() / (weight.sum() * made[0, 0].numel())
     if part < 1 - PIXEL_PART:
         return loss
-    shown, wanted = (autoencoder.decode_raw(autoencoder.raw(x[:PIXEL_CLIPS])).float() for x in (made, goal))
+    shown, wanted = (decode_clips(autoencoder, autoencoder.raw(x[:PIXEL_CLIPS])).float() for x in (made, goal))
     strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION  # the actor's cover
     weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(0, shown.shape[:2])
     return loss + 5 * ((shown - wanted.detach()).square() * weight).mean()

@@ -47,7 +47,7 @@ def _random(case: Case, network: Any, *widths: int) -> Any:
 
 @contextmanager
 def enlarged_images() -> Iterator[None]:
-    """Have decoders enlarge images and convolve them, nine products a pixel, instead of four by `doubled`."""
+    """Have decoders enlarge images and convolve them, nine products a pixel, instead of four by `DoublingConv`."""
     from headforcing.headforcing_core.video.wan_decoder import Activations, Upsample
 
     def forward(self: Any, x: Any, features: Any, first: bool) -> Any:

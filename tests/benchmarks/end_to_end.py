@@ -21,8 +21,7 @@ from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
-from headforcing.headforcing_core.video.wan_decoder import held_bytes
-from headforcing.headforcing_core.video.wan_decoder import peak_bytes as peak_bytes_of
+from headforcing.headforcing_core.video.wan_decoder import WanDecoder
 from torch import nn
 
 from .case import HEAD_DIM, PROMPT, SCHEDULE, Case, fp8_model, random_model
@@ -148,8 +147,9 @@ def _mp4(path: Path, plan: RenderPlan, decoder: Any) -> Any:
 
 def _decoder_memory(case: Case) -> DecoderMemory:
     """Of the decoder of `random_decoder`, without its weights."""
-    sizes = (case.height // 8, case.width // 8), case.dtype, case.vae_dim
-    return DecoderMemory(held=held_bytes(*sizes), peak=peak_bytes_of(*sizes)) if case.vae_dim else DecoderMemory()
+    if not case.vae_dim:
+        return DecoderMemory()
+    return DecoderMemory(0, *WanDecoder(case.vae_dim).memory((case.height // 8, case.width // 8), case.dtype))
 
 
 def _weights(decoder: Any) -> list[torch.Tensor]:

@@ -15,6 +15,9 @@ Weights = dict[str, Tensor]
 
 LAYERS = 3
 _ATTENTION = {"q": "to_q", "k": "to_k", "v": "to_v", "o": "to_out.0", "norm_q": "norm_q", "norm_k": "norm_k"}
+_PARTS_DIFFUSERS = {
+    "self_attn": "attn1", "cross_attn": "attn2", "ffn": "ffn.net", "norm3": "norm2", "modulation": "scale_shift_table"
+}  # fmt: skip
 _TOP_DIFFUSERS = {
     "text_embedding.0": "condition_embedder.text_embedder.linear_1",
     "text_embedding.2": "condition_embedder.text_embedder.linear_2",
@@ -47,18 +50,14 @@ def prefixed(weights: Weights, prefix: str) -> Weights:
 
 def fsdp(weights: Weights) -> Weights:
     """Names as FSDP writes them when it wraps the model and each of its layers."""
-    names = (re.sub(r"^(blocks\.\d+\.)", r"\1_fsdp_wrapped_module.", name) for name in weights)
-    return {f"model._fsdp_wrapped_module.{name}": weight for name, weight in zip(names, weights.values(), strict=True)}
+    wrapped = {re.sub(r"^(blocks\.\d+\.)", r"\1_fsdp_wrapped_module.", name): x for name, x in weights.items()}
+    return prefixed(wrapped, "model._fsdp_wrapped_module.")
 
 
 def peft(weights: Weights) -> Weights:
     """Names of a model that PEFT has wrapped: adapted layers hide their weight in a `base_layer`."""
-    renamed = {}
-    for name, tensor in weights.items():
-        module, _, parameter = name.rpartition(".")
-        adapted = name.startswith("blocks.") and module.rsplit(".", 1)[-1] in ("q", "k", "v", "o", "0", "2")
-        renamed[f"base_model.model.{module}.base_layer.{parameter}" if adapted else f"base_model.model.{name}"] = tensor
-    return renamed
+    layer = re.compile(r"(blocks\..*\.(?:[qkvo]|0|2))(\.\w+)")
+    return prefixed({layer.sub(r"\1.base_layer\2", name): x for name, x in weights.items()}, "base_model.model.")
 
 
 def diffusers(weights: Weights) -> Weights:
@@ -73,15 +72,11 @@ def _diffusers_name(name: str) -> str:
         module, _, parameter = name.rpartition(".")
         return f"{_TOP_DIFFUSERS[module]}.{parameter}"
     _, number, part, *rest = name.split(".")
-    block = f"blocks.{number}"
-    if part == "modulation":
-        return f"{block}.scale_shift_table"
-    if part == "norm3":
-        return f"{block}.norm2.{rest[0]}"
-    if part == "ffn":
-        return f"{block}.ffn.net.{'0.proj' if rest[0] == '0' else '2'}.{rest[1]}"
-    attention = {"self_attn": "attn1", "cross_attn": "attn2"}[part]
-    return f"{block}.{attention}.{_ATTENTION[rest[0]]}.{rest[1]}"
+    if part.endswith("attn"):
+        rest[0] = _ATTENTION[rest[0]]
+    elif part == "ffn":
+        rest[0] = {"0": "0.proj", "2": "2"}[rest[0]]
+    return ".".join(["blocks", number, _PARTS_DIFFUSERS[part], *rest])
 
 
 def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], dtype: str = "BF16", width: int = 2) -> Path:
@@ -98,21 +93,16 @@ def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], dtype: st
     return path
 
 
-def lora_factors(
-    modules: list[str], shapes: dict[str, tuple[int, ...]], rank: int = 4
-) -> dict[str, tuple[Tensor, Tensor]]:
-    """Random (down, up) per module name, such as "blocks.0.self_attn.q"."""
-    generator = torch.Generator().manual_seed(7)
-    factors = {}
-    for module in modules:
-        out, into = shapes[f"{module}.weight"]
-        factors[module] = (torch.randn(rank, into, generator=generator), torch.randn(out, rank, generator=generator))
-    return factors
+def lora_factors(module: str) -> tuple[Tensor, Tensor]:
+    """Random (down, up) of rank 4 for a module of the weights."""
+    out, into = WEIGHTS[f"{module}.weight"].shape
+    return torch.randn(4, into, generator=_LORA), torch.randn(out, 4, generator=_LORA)
 
 
 WEIGHTS, OTHER = wan_weights(), wan_weights(seed=1)
 MODULES = ["blocks.0.self_attn.q", "blocks.1.cross_attn.o", "blocks.2.ffn.0", "blocks.2.ffn.2"]
-FACTORS = lora_factors(MODULES, wan_shapes())
+_LORA = torch.Generator().manual_seed(7)
+FACTORS = {module: lora_factors(module) for module in MODULES}
 
 
 def save(path: Path, content: Any, metadata: dict[str, str] | None = None) -> Path:

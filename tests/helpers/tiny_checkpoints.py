@@ -14,13 +14,9 @@ def wan_t2v_weights(dim: int = 256, ffn: int = 512, layers: int = 2, seed: int =
     make = _Random(seed)
     make.conv("patch_embedding", dim, channels, 1, 2, 2)
     for name, outs, ins in (
-        ("text_embedding.0", dim, 4096),
-        ("text_embedding.2", dim, dim),
-        ("time_embedding.0", dim, 256),
-        ("time_embedding.2", dim, dim),
-        ("time_projection.1", 6 * dim, dim),
-        ("head.head", 4 * channels, dim),
-    ):
+        ("text_embedding.0", dim, 4096), ("text_embedding.2", dim, dim), ("time_embedding.0", dim, 256),
+        ("time_embedding.2", dim, dim), ("time_projection.1", 6 * dim, dim), ("head.head", 4 * channels, dim),
+    ):  # fmt: skip
         make.conv(name, outs, ins)
     make.normal("head.modulation", 1, 2, dim, std=dim**-0.5)
     for block in (f"blocks.{i}" for i in range(layers)):
@@ -44,14 +40,11 @@ def wan_t2v(path: Path, dim: int = 256, ffn: int = 512, layers: int = 2, seed: i
     Self Forcing authors publish: a .pt file with {"generator_ema": {"model.<name>": ...}}.
     """
     weights = wan_t2v_weights(dim, ffn, layers, seed)
-    if layout == "generator_ema":
-        torch.save({"generator_ema": {f"model.{name}": tensor for name, tensor in weights.items()}}, path)
-    elif layout != "bare":
-        raise ValueError(f"layout must be bare or generator_ema, not {layout!r}.")
-    elif path.suffix == ".pt":
-        torch.save(weights, path)
-    else:
+    if path.suffix == ".safetensors":
         save_file(weights, path)
+        return path
+    published = {"generator_ema": {f"model.{name}": tensor for name, tensor in weights.items()}}
+    torch.save(published if layout == "generator_ema" else weights, path)
     return path
 
 
@@ -117,8 +110,8 @@ def upscaler(path: Path, scale: int = 2, width: int = 4, seed: int = 3) -> Path:
     make.conv("body.2", width, width, 3, 3)
     make.scale("body.3.weight", width)
     make.conv("body.4", 3 * scale**2, width, 3, 3)
-    for part in ("weight", "bias"):
-        make.weights[f"body.4.{part}"] *= 0.2
+    make.weights["body.4.weight"] *= 0.2
+    make.weights["body.4.bias"] *= 0.2
     save_file(make.weights, path)
     return path
 

@@ -9,20 +9,10 @@ from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
 from headforcing.headforcing_core.demo.words import Look
 from headforcing.headforcing_core.head_profiles.profile import default_profile
+from headforcing.headforcing_core.names import DEMO_AUTOENCODER
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.scenes import render
-
-
-@pytest.fixture(scope="module")
-def autoencoder():
-    return assets.load_autoencoder()
-
-
-def scene():
-    """A red ball in a room, `[17 video frames, 64, 64, 3]`."""
-    look = Look.parse("a red ball gliding in the teal plain room")
-    return render([look, look], seed=1).video_frames[:17]
 
 
 def test_word_vectors_are_the_ones_the_model_was_trained_with():
@@ -38,7 +28,7 @@ def test_word_vectors_are_the_ones_the_model_was_trained_with():
     assert torch.equal(word_hash.encode(""), torch.zeros(12, 64))
 
 
-def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence():
+def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence_and_those_of_the_demo_none():
     for prompt, says in (
         ("a purple dinosaur", "does not know dinosaur, so what it shows is left to chance: try 'a purple ball"),
         ("red star, navy", "was not trained on prompts in the form of 'red star, navy'"),
@@ -50,9 +40,6 @@ def test_a_prompt_unlike_the_training_set_gets_one_helpful_sentence():
         assert says in sentence and "\n" not in sentence and "{" not in sentence
         assert word_hash.advice(word_hash.nearest(prompt)) is None
     assert word_hash.advice("A red ball bouncing in the teal plain room, panning left") is None
-
-
-def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy_and_every_room_comes_back():
     lines = [line.split(" ", 1) for line in assets.DEMO_STORY.splitlines()]
     assert [start for start, _ in lines] == ["0:00", "0:10", "0:20", "0:30", "0:40", "0:50"]
     assert all(Look.parse(prompt).prompt == prompt and word_hash.advice(prompt) is None for _, prompt in lines)
@@ -60,8 +47,9 @@ def test_every_line_of_the_demo_story_is_in_the_language_of_the_toy_and_every_ro
     assert rooms[:3] == rooms[3:] and len(set(rooms)) == 3
 
 
-def test_autoencoder_keeps_the_frame_law_and_the_picture(autoencoder):
-    video_frames = scene()
+def test_the_autoencoder_keeps_frames_and_picture_however_they_are_cut_and_previews_have_its_colours():
+    autoencoder, look = assets.load_autoencoder(), Look.parse("a red ball gliding in the teal plain room")
+    video_frames = render([look, look], seed=1).video_frames[:17]
     latents = autoencoder.encode(video_frames)
     assert latents.shape == (5, 16, 8, 8)
     decoded = autoencoder.decode(latents)
@@ -69,40 +57,28 @@ def test_autoencoder_keeps_the_frame_law_and_the_picture(autoencoder):
     assert (decoded - video_frames).abs().mean() < 0.03
     assert autoencoder.encode(video_frames[:1]).shape == (1, 16, 8, 8)
     assert torch.equal(autoencoder.encode(video_frames[:16]), latents[:4])
-
-
-def test_streaming_decode_is_the_whole_decode_in_pieces(autoencoder):
-    latents = autoencoder.encode(scene())
     decoder = RoomsStreamingDecoder(autoencoder)
     for chunks in ([5], [1, 2, 2], [1, 1, 1, 1, 1], [3, 2]):
         decoder.reset()
-        pieces = torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)])
-        assert torch.equal(pieces, autoencoder.decode(latents))
-
-
-def test_preview_factors_show_the_colours_of_the_picture(autoencoder):
-    latents = autoencoder.encode(scene())
+        assert torch.equal(torch.cat([decoder.decode(chunk) for chunk in latents.split(chunks)]), decoded)
     preview = torch.einsum("fchw,cd->fhwd", latents, torch.tensor(PREVIEW_FACTORS)) + torch.tensor(PREVIEW_BIAS)
-    decoded = autoencoder.decode(latents)[1:].unflatten(0, (-1, 4)).mean(1)
-    colours = decoded.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
+    clips = decoded[1:].unflatten(0, (-1, 4)).mean(1)
+    colours = clips.unflatten(1, (8, 8)).unflatten(3, (8, 8)).mean((2, 4)) * 2 - 1
     assert (preview[1:] - colours).square().mean().sqrt() < 0.1
 
 
 @pytest.mark.slow
 def test_the_model_shows_what_its_prompts_say():
     """A minute of the demo is too long to judge here: nine seconds with two other rooms between."""
-    judge = RoomsJudge(assets.model_path(), assets.autoencoder_path(), default_profile(8, 6))
+    judge = RoomsJudge(assets.model_path(), DEMO_AUTOENCODER, default_profile(8, 6))
     found = judge.measure_story(preset("head_forcing"), "profile", STORIES["twelve_blocks"](90_000), 90_000)
     assert found["background"] > 0.9 and found["single"] > 0.9
 
 
-def test_the_model_file_itself_says_what_its_shapes_cannot():
+def test_the_files_say_what_shapes_cannot_and_load_in_the_dtype_asked_for():
     info = inspect_checkpoint(assets.model_path())
     assert info.config == assets.TOY_CONFIG
     assert (info.causal_ar, info.frames_per_block) == (True, assets.BLOCK_FRAMES)
-
-
-def test_autoencoder_loads_in_the_dtype_asked_for():
     autoencoder = assets.load_autoencoder(dtype=torch.bfloat16)
     assert autoencoder.decode(torch.zeros(2, 16, 8, 8)).dtype == torch.bfloat16
     assert not any(parameter.requires_grad for parameter in autoencoder.parameters())

@@ -10,13 +10,12 @@ from flat_colour import decoded
 from headforcing.headforcing_core.cache.method import Overlap
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import toy_codec
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 from torch import Tensor
 
@@ -66,17 +65,12 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
 def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, overlap, frames_per_block, frames):
     layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
     expected = assembled(codec, latents, layout)
-    restarts = layout.restart_frames(frames // frames_per_block)
-    decoder = codec.decoder(restarts)
+    decoder = codec.decoder(layout.restart_frames(frames // frames_per_block))
     found = streamed(decoder, latents, frames_per_block)
     assert found.shape == expected.shape and len(found) == video_frames_of(frames)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
     decoder.reset()
     assert torch.equal(streamed(decoder, latents, frames_per_block), found), "a video after another is like the first"
-    through = codec.new_decoder().decode(latents)
-    first = video_frames_of(restarts[0] + 1) - 1 if restarts else len(found)
-    torch.testing.assert_close(found[:first], through[:first], atol=1e-5, rtol=0)
-    assert not restarts or (found[first] - through[first]).abs().max() > 1e-3
 
 
 def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
@@ -86,37 +80,6 @@ def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
     assert first.shape == (1, 16, 2, 4) and video_frames.shape[0] == 73
     torch.testing.assert_close(first, codec.encode(video_frames[72:]), atol=1e-4, rtol=0)
     assert (first - codec.encode(video_frames[71:72])).abs().max() > 1e-3
-
-
-def test_the_wan_encoder_is_the_librarys(tmp_path: Path):
-    diffusers = pytest.importorskip("diffusers")
-    from diffusers.loaders.single_file_utils import convert_wan_vae_to_diffusers
-
-    path = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
-    library = diffusers.AutoencoderKLWan(base_dim=8)
-    library.load_state_dict(convert_wan_vae_to_diffusers(load_file(path)))
-    mean, std = (torch.tensor(library.config[f"latents_{name}"]).view(-1, 1, 1, 1) for name in ("mean", "std"))
-    codec = load_codec(path, "cpu", torch.float32)
-    for length in (1, 5, 13):
-        video_frames = torch.rand(length, 16, 32, 3, generator=torch.Generator().manual_seed(4))
-        with torch.no_grad():
-            moments = library.encode(video_frames.permute(3, 0, 1, 2)[None] * 2 - 1).latent_dist.mode()[0]
-        found = codec.encode_video(video_frames)
-        torch.testing.assert_close(found, ((moments - mean) / std).transpose(0, 1), atol=1e-4, rtol=0)
-        assert found.shape == (1 + length // 4, 16, 2, 4) and found.std() > 0.01
-
-
-def test_a_file_without_an_encoder_decodes_but_does_not_encode(tmp_path: Path):
-    weights = load_file(wan_vae(tmp_path / "wan_2.1_vae.safetensors"))
-    save_file(
-        {name: t for name, t in weights.items() if not name.startswith("encoder.")}, tmp_path / "half.safetensors"
-    )
-    codec = load_codec(tmp_path / "half.safetensors", "cpu", torch.float32, encodes=False)
-    assert len(codec.decoder().decode(noise(4))) == 13
-    with pytest.raises(HeadForcingError, match="loaded without its encoder"):
-        codec.reencode(noise(4))
-    with pytest.raises(HeadForcingError, match=r"half\.safetensors is not a complete Wan 2\.1 VAE: encoder\."):
-        load_codec(tmp_path / "half.safetensors", "cpu", torch.float32)
 
 
 # ------------------------------------------------------------------------------------------------- the command line
@@ -154,10 +117,7 @@ def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sent
     capsys.readouterr()
     assert generate("--seconds", "5.1", "--latents", tmp_path / "long.safetensors") == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line == (
-        "error: vae: this method encodes a video frame after each rollout of 21 latent frames and got no VAE for "
-        "that; give --vae, the Wan 2.1 VAE, or make at most 5.06 s"
-    )
+    assert line.startswith("error: vae: ") and line.endswith("give --vae, the Wan 2.1 VAE, or make at most 5.06 s")
     assert not (tmp_path / "long.safetensors").exists()
 
 
@@ -179,8 +139,6 @@ def test_the_demo_goes_on_extends_and_says_how_it_is_made(tmp_path: Path, capsys
 
 
 def test_a_codec_is_named_by_its_weights(tmp_path: Path):
-    names = [
-        load_codec(wan_vae(tmp_path / f"{seed}-{place}.safetensors", seed=seed), "cpu", torch.float32).fingerprint()
-        for place, seed in enumerate((2, 2, 3))
-    ]
+    paths = [wan_vae(tmp_path / f"{place}.safetensors", seed=seed) for place, seed in enumerate((2, 2, 3))]
+    names = [load_codec(path, "cpu", torch.float32).fingerprint() for path in paths]
     assert names[0] == names[1] != names[2]

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
 from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.video import sheets
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, grid_layout, write_grid
 from headforcing.headforcing_core.video.sheets import contact_sheet
 from headforcing.headforcing_core.video.stream import write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from PIL import Image
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    monkeypatch.setattr(sheets, "COLUMNS", 4)
+    monkeypatch.setattr(sheets, "ROWS", 2)
 
 
 def sheet_of(tmp_path, frames=61, **options):
@@ -20,33 +29,24 @@ def sheet_of(tmp_path, frames=61, **options):
     return np.asarray(Image.open(tmp_path / "s.png"), dtype=int)
 
 
-def test_contact_sheet_tiles_the_video_from_its_first_to_its_last_picture(tmp_path):
-    sheet = sheet_of(tmp_path, columns=4, rows=2)
+def test_a_contact_sheet_tiles_the_video_to_its_last_picture_and_marks_prompts_where_they_begin(tmp_path):
+    sheet = sheet_of(tmp_path)
     assert sheet_of(tmp_path, frames=1).shape[1] == 2 * 16 + 128, "of a short video each picture once"
     tile_height = round(128 * 32 / 48)
     assert sheet.shape == (2 * 16 + 34 + 2 * (tile_height + 4) - 4, 2 * 16 + 4 * 132 - 4, 3)
-    middles = [
-        sheet[16 + 34 + row * (tile_height + 4) + 60, 16 + column * 132 + 64, 0]
-        for row in range(2)
-        for column in range(4)
-    ]
+    places = itertools.product(range(2), range(4))
+    middles = [sheet[50 + row * (tile_height + 4) + 60, 16 + column * 132 + 64, 0] for row, column in places]
     np.testing.assert_allclose(middles, np.linspace(0.1, 0.9, 8) * 255, atol=6)
-
-
-def test_contact_sheet_marks_each_prompt_where_it_begins(tmp_path):
     blue, orange = (86, 156, 255), (255, 159, 64)
-    sheet = sheet_of(tmp_path, columns=4, rows=2, labels=[(9.0, "second " * 100), (0.0, "first")])
+    sheet = sheet_of(tmp_path, labels=[(9.0, "second " * 100), (0.0, "first")])
     rows = [50 + 28 - 6, 50 + 28 + 85 + 4 + 28 - 6]
     bars = [tuple(sheet[y, 16 + column * 132 + 64]) for y in rows for column in range(4)]
     assert bars == [blue] * 5 + [orange] * 3
-
-
-def test_contact_sheet_refuses_what_is_not_a_video(tmp_path):
-    (tmp_path / "v.mp4").write_text("no video")
-    for name in ("v.mp4", "missing.mp4"):
+    (tmp_path / "text.mp4").write_text("no video")
+    for name in ("text.mp4", "missing.mp4"):
         with pytest.raises(HeadForcingError, match="cannot be read as a video"):
-            contact_sheet(tmp_path / name, tmp_path / "s.png")
-    assert not (tmp_path / "s.png").exists()
+            contact_sheet(tmp_path / name, tmp_path / "no.png")
+    assert not (tmp_path / "no.png").exists()
 
 
 def test_a_grid_of_any_number_stays_within_what_players_take():

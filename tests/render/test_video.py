@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import subprocess
 import sys
 import textwrap
@@ -16,26 +17,19 @@ import torch
 from flat_colour import FlatColourDecoder, decoded, latents
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import writer as video_writer
+from headforcing.headforcing_core.video.section import Footage
+from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.stream import Chunks, VideoStream, write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from own_process import run
 
-HELPERS = f"sys.path.append({str(Path(__file__).parents[1] / 'helpers')!r})"
-
-
-def chunks_of(blocks):
-    chunks = Chunks()
-    for block in blocks:
-        yield from chunks.add(block)
-    yield from chunks.rest()
-
 
 @given(st.lists(st.integers(0, 7), max_size=12))
 def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
-    frames = torch.arange(sum(sizes))
-    chunks = list(chunks_of(frames.split(sizes)))
+    frames, cut = torch.arange(sum(sizes)), Chunks()
+    chunks = [*(chunk for block in frames.split(sizes) for chunk in cut.add(block)), *cut.rest()]
     assert torch.equal(torch.cat([*chunks, frames[:0]]), frames)
     assert all(len(chunk) > 0 for chunk in chunks)
     assert [len(chunk) for chunk in chunks[:1]] in ([], [1])
@@ -43,30 +37,28 @@ def test_chunks_hold_every_frame_once_and_keep_the_rule(sizes):
     assert max(map(len, chunks), default=0) <= max(sizes, default=0) + 1
 
 
-def test_a_block_is_decoded_as_soon_as_it_exists():
-    for sizes, expected in (([3, 3, 3], [1, 2, 3, 3]), ([1] * 6, [1, 2, 2, 1]), ([1], [1]), ([2, 2], [1, 3])):
-        assert [len(chunk) for chunk in chunks_of(torch.zeros(n, 1) for n in sizes)] == expected
-    taken = []
-    chunks = chunks_of(taken.append(number) or torch.zeros(3, 1) for number in range(3))
-    next(chunks), next(chunks)
-    assert taken == [0]
-
-
 @pytest.mark.parametrize("block", [3, 1, 5])
-def test_video_has_every_picture_in_order_with_its_colour_and_is_a_plain_mp4(tmp_path, block):
+def test_a_video_plays_while_it_grows_and_becomes_a_plain_mp4_with_every_picture_in_order(tmp_path, block):
     tags = {"prompt": '{"1": {"class_type": "é"}}', "workflow": "w" * 100_000, "head_forcing": "{}"}
-    progress, decoder = [], FlatColourDecoder()
-    options = {"on_progress": progress.append, "metadata": tags, "crf": 4}
-    info = write_video(tmp_path / "v.mp4", latents(13).split(block), decoder, **options)
-    assert (info.video_frames, info.width, info.height, info.seconds) == (49, 48, 32, 49 / 16)
-    assert progress[-1] == 49 and progress == sorted(progress)
-    wanted = latents(13)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 12)).numpy() * 255
+    progress, decoder, path, partial = [], FlatColourDecoder(), tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+
+    def watch(video_frames):
+        progress.append(video_frames)
+        if 100 < video_frames < 237:
+            assert video_frames - 70 <= len(decoded(partial)) and not path.exists()  # x264 holds back no more
+
+    options = {"on_progress": watch, "metadata": tags, "crf": 4, "partial": partial}
+    info = write_video(path, latents(60).split(block), decoder, **options)
+    assert (info.video_frames, info.width, info.height, info.seconds) == (237, 48, 32, 237 / 16)
+    assert progress[-1] == 237 and progress == sorted(progress) and list(tmp_path.iterdir()) == [path]
+    wanted = latents(60)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 59)).numpy() * 255
     np.testing.assert_allclose(decoded(info.path).mean((1, 2, 3)), wanted, atol=2)
     with av.open(str(info.path)) as container:
         stream = container.streams.video[0]
         assert {key: container.metadata[key] for key in tags} == tags
-        assert (stream.frames, stream.average_rate, stream.codec_context.name) == (49, 16, "h264")
-        assert stream.codec_context.pix_fmt == "yuv420p"
+        assert (stream.frames, stream.average_rate, stream.codec_context.name) == (237, 16, "h264")
+        assert (stream.start_time, stream.codec_context.pix_fmt) == (0, "yuv420p")
+        assert [frame.pts * frame.time_base * 16 for frame in container.decode(video=0)] == list(range(237))
     data = info.path.read_bytes()
     assert b"moof" not in data and data.index(b"moov") < data.index(b"mdat")
     assert decoder.chunks == [], "the decoder is free again"
@@ -119,70 +111,50 @@ def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
     assert np.abs(decoded(info.path)[0, :, :, 0] / 255 - np.kron(pixels.numpy(), np.ones((8, 8)))).max() < 0.1
 
 
-def test_a_failed_run_leaves_the_old_file_and_nothing_else(tmp_path):
-    path, decoder = tmp_path / "v.mp4", FlatColourDecoder()
+def test_a_failed_run_leaves_the_old_file_and_what_had_grown_which_plays_to_its_last_picture(tmp_path):
+    path, partial, decoder = tmp_path / "v.mp4", tmp_path / "v.part.mp4", FlatColourDecoder()
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError):
         write_video(path, (latents(3 // n) for n in (1, 0)), decoder)
-    assert path.read_bytes() == b"old" and list(tmp_path.iterdir()) == [path] and decoder.chunks == []
-
-
-@pytest.mark.slow
-def test_a_growing_video_plays_while_it_grows_and_becomes_a_plain_file(tmp_path):
-    path, partial, seen = tmp_path / "v.mp4", tmp_path / "v.part.mp4", []
-    with VideoStream(path, FlatColourDecoder(), crf=4, metadata={"prompt": "{}"}, partial=partial) as stream:
-        for block in latents(60).split(3):
-            stream.add(block)
-            encoded = stream.video_frames
-            if encoded > 100:
-                seen.append(len(decoded(partial)))
-                assert seen[-1] >= encoded - 70, "x264 holds back some pictures, no more"
-        assert not path.exists() and seen and seen == sorted(seen)
-        info = stream.finish()
-    assert list(tmp_path.iterdir()) == [path] and info.video_frames == 237
-    with av.open(str(path)) as container:
-        video_frames = container.streams.video[0]
-        assert (video_frames.frames, video_frames.start_time, container.metadata["prompt"]) == (237, 0, "{}")
-        assert [frame.pts * frame.time_base * 16 for frame in container.decode(video=0)] == list(range(237))
-
-
-def test_what_had_grown_before_a_failure_stays_and_plays_to_its_last_picture(tmp_path):
-    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    assert list(tmp_path.iterdir()) == [path] and decoder.chunks == []
     partial.write_bytes(b"of an earlier attempt")
     options = {"crf": 4, "partial": partial, "metadata": {"workflow": "{}"}}
     with pytest.raises(KeyboardInterrupt), VideoStream(path, FlatColourDecoder(), **options) as stream:
         stream.add(latents(9))
         raise KeyboardInterrupt
-    assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 33
+    assert path.read_bytes() == b"old" and set(tmp_path.iterdir()) == {path, partial} and len(decoded(partial)) == 33
     with av.open(str(partial)) as container:
         assert container.metadata["workflow"] == "{}"
 
 
-def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
-    program = textwrap.dedent(f"""
-        import os, signal, sys, time, torch
-        {HELPERS}
+def program(folder, text):
+    """Run Python code there, with what makes videos imported."""
+    head = f"""
+        import os, resource, signal, sys, time, torch
+        sys.path.append({str(Path(__file__).parents[1] / "helpers")!r})
         from flat_colour import FlatColourDecoder, latents
-        from headforcing.headforcing_core.video.stream import VideoStream
+        from headforcing.headforcing_core.video.stream import VideoStream, write_video
         from pathlib import Path
+    """
+    code = textwrap.dedent(head) + textwrap.dedent(text)
+    return subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
+def test_a_video_that_is_killed_while_it_grows_plays_up_to_there(tmp_path):
+    killed = """
         with VideoStream("v.mp4", FlatColourDecoder(), partial=Path("v.part.mp4")) as stream:
             stream.add(latents(60))
             while stream.video_frames < 237:  # encoding goes on in its own thread
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
-    """)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path)
-    assert done.returncode == -9 and len(decoded(tmp_path / "v.part.mp4")) > 150
+    """
+    assert program(tmp_path, killed).returncode == -9 and len(decoded(tmp_path / "v.part.mp4")) > 150
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="signals and limits of POSIX")
 def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path):
-    pytest.importorskip("resource", reason="file sizes are limited through POSIX")
-    program = textwrap.dedent(f"""
-        import resource, signal, sys, torch
-        {HELPERS}
-        from flat_colour import FlatColourDecoder, latents
-        from headforcing.headforcing_core.video.stream import write_video
-        from pathlib import Path
+    full = """
         class Noise(FlatColourDecoder):
             def decode(self, latents):
                 return torch.rand(super().decode(latents).shape)
@@ -192,8 +164,8 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
             write_video("v.mp4", latents(120).split(3), Noise(), partial=Path("v.part.mp4"))
         except Exception as error:
             print(type(error).__name__, error)
-    """)
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    """
+    done = program(tmp_path, full)
     assert done.stdout.startswith("HeadForcingError the video v.mp4 cannot be written: File too large"), done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["v.part.mp4"]
     shown = 0
@@ -201,6 +173,18 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
         for _ in container.decode(video=0):  # the last picture is cut off
             shown += 1
     assert shown > 16
+
+
+def test_a_video_in_memory_is_read_again_and_again_and_keeps_its_sound(tmp_path):
+    tone = sound_of_samples(torch.linspace(0, 400, 48_000).sin()[None], 48_000)
+    with VideoWriter(tmp_path / "v.mp4", 48, 32, sound=tone) as writer:
+        writer.write(torch.rand(16, 32, 48, 3))
+    footage = Footage.of_file(io.BytesIO((tmp_path / "v.mp4").read_bytes()))
+    assert sum(map(len, footage.chunks(0, 5))) == 16 + 2  # a chunk begins with the last frame of the one before
+    with VideoWriter(tmp_path / "w.mp4", 48, 32, sound=footage.sound) as writer:
+        writer.write(torch.rand(16, 32, 48, 3))
+    with av.open(str(tmp_path / "w.mp4")) as container:
+        assert sum(frame.samples for frame in container.decode(audio=0)) >= 48_000
 
 
 def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
@@ -238,17 +222,16 @@ def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path,
 
 
 def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
-    with pytest.raises(HeadForcingError, match="63x32.*62x32"):
-        VideoWriter(tmp_path / "v.mp4", 63, 32)
-    with pytest.raises(HeadForcingError, match=r"\[n, 32, 48, 3\], got \[1, 32, 46, 3\]"):
-        with VideoWriter(tmp_path / "v.mp4", 48, 32) as writer:
-            writer.write(torch.zeros(1, 32, 46, 3))
-    with pytest.raises(HeadForcingError, match="at least 1 frame, got 0"):
-        write_video(tmp_path / "v.mp4", [latents(1)], FlatColourDecoder(), video_frames=0)
-    with pytest.raises(HeadForcingError, match="no latent frames"):
-        write_video(tmp_path / "v.mp4", [], FlatColourDecoder())
-    with pytest.raises(HeadForcingError, match="no frame was written"), VideoWriter(tmp_path / "v.mp4", 8, 8):
-        pass
+    path = tmp_path / "v.mp4"
+    for size, shape, told in (
+        ((63, 32), (1, 32, 63, 3), "63x32.*62x32"), ((48, 32), (1, 32, 46, 3), r"\[n, 32, 48, 3\], got \[1, 32, 46, 3"),
+        ((8, 8), (0, 8, 8, 3), "no frame was written"),
+    ):  # fmt: skip
+        with pytest.raises(HeadForcingError, match=told), VideoWriter(path, *size) as writer:
+            writer.write(torch.zeros(shape))
+    for blocks, options, told in (([latents(1)], {"video_frames": 0}, "1 frame, got 0"), ([], {}, "no latent frames")):
+        with pytest.raises(HeadForcingError, match=told):
+            write_video(path, blocks, FlatColourDecoder(), **options)
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", "h264"))
     assert VideoWriter(tmp_path / "v.mp4", 48, 32)  # with whatever encoder there is
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))

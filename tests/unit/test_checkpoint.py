@@ -8,15 +8,16 @@ import struct
 import time
 import zipfile
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import checkpoint_files as files
 import pytest
 import torch
-from checkpoint_files import FACTORS, OTHER, WEIGHTS, Weights, assert_same, save
+from checkpoint_files import FACTORS, OTHER, WEIGHTS, assert_same, save
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 
 MODEL, DIFFUSERS = files.prefixed(WEIGHTS, "model."), files.diffusers(WEIGHTS)
@@ -65,9 +66,8 @@ def test_the_ema_is_preferred_and_others_are_chosen_by_name(tmp_path: Path) -> N
 def test_dimensions_are_read_from_the_shapes(tmp_path: Path) -> None:
     weights = files.wan_weights(dim=384, ffn=100, layers=2, text=40, freq=64)
     info = inspect_checkpoint(save(tmp_path / "a.safetensors", weights))
-    c = info.config
-    assert (c.dim, c.ffn_dim, c.num_layers, c.num_heads, c.text_dim, c.freq_dim) == (384, 100, 2, 3, 40, 64)
-    assert (c.in_dim, c.out_dim, c.patch_size, c.text_len) == (16, 16, (1, 2, 2), 512)
+    sizes = {"dim": 384, "ffn_dim": 100, "num_layers": 2, "num_heads": 3, "text_dim": 40, "freq_dim": 64}
+    assert info.config == WanConfig(**sizes)
     assert (info.family, info.dtype) == ("wan2.1-t2v-custom", "float32")
     assert info.parameters == sum(t.numel() for t in weights.values())
     assert info.bytes == (tmp_path / "a.safetensors").stat().st_size
@@ -94,7 +94,12 @@ def test_a_full_size_file_is_described_in_under_a_second(
     assert family in named and "big.safetensors" in named
 
 
-def test_the_file_may_state_its_heads_and_an_argument_overrules_it(tmp_path: Path) -> None:
+def test_the_file_may_state_its_heads_an_argument_overrules_it_and_foreign_metadata_says_nothing(
+    tmp_path: Path,
+) -> None:
+    for text in ("{", "[" * 100_000, "[1]", '{"transformer": 3}', '{"transformer": {"num_heads": "x"}}'):
+        info = inspect_checkpoint(save(tmp_path / "a.safetensors", WEIGHTS, {"config": text, "head_forcing": text}))
+        assert (info.config.num_heads, info.causal_ar, info.frames_per_block) == (1, None, None)
     for metadata in ({"num_heads": "4"}, {"config": json.dumps({"transformer": {"num_heads": 4}})}):
         path = save(tmp_path / "a.safetensors", WEIGHTS, metadata)
         assert inspect_checkpoint(path).config.num_heads == 4
@@ -105,22 +110,16 @@ def test_the_file_may_state_its_heads_and_an_argument_overrules_it(tmp_path: Pat
             inspect_checkpoint(path, num_heads=heads)
 
 
-def test_weights_keep_their_dtype_unless_told_and_plain_fp8_becomes_bf16(tmp_path: Path) -> None:
+def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_out(tmp_path: Path, caplog) -> None:
     stored = {n: t.to(torch.float8_e4m3fn if t.ndim == 2 else torch.bfloat16) for n, t in WEIGHTS.items()}
-    path = save(tmp_path / "fp8.safetensors", stored)
+    extra = {"vae.decoder.x.weight": torch.ones(3), "logvar_linear.weight": torch.ones(2)}
+    path = save(tmp_path / "fp8.safetensors", stored | extra)
     state, info = load_state_dict(path)
-    assert info.dtype == "float8_e4m3fn"
+    assert info.dtype == "float8_e4m3fn" and "ignoring 2 tensors" in caplog.text
     assert_same(state, {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()})
     assert {t.dtype for t in load_state_dict(path, dtype=torch.float32)[0].values()} == {torch.float32}
     half = save(tmp_path / "half.pt", {n: t.half() for n, t in WEIGHTS.items()})
     assert {t.dtype for t in load_state_dict(half)[0].values()} == {torch.float16}
-
-
-def test_harmless_extra_tensors_are_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    extra = {"vae.decoder.x.weight": torch.ones(3), "logvar_linear.weight": torch.ones(2)}
-    state, _ = load_state_dict(save(tmp_path / "a.safetensors", WEIGHTS | extra))
-    assert_same(state, WEIGHTS)
-    assert "ignoring 2 tensors" in caplog.text
 
 
 def written(path: Path, content: bytes | None, size: int | None = None) -> Path:
@@ -131,8 +130,9 @@ def written(path: Path, content: bytes | None, size: int | None = None) -> Path:
     return path
 
 
-def without(names: str) -> Weights:
-    return {name: tensor for name, tensor in WEIGHTS.items() if not name.startswith(names)}
+def sparse(folder: Path, shapes: dict[str, tuple[int, ...]], **options: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    return files.sparse_safetensors(folder / "x.safetensors", shapes, **options)
 
 
 def pt_zip(path: Path, entry: str) -> Path:
@@ -142,7 +142,6 @@ def pt_zip(path: Path, entry: str) -> Path:
 
 
 T = torch.ones(2, 2)
-PT = object()  # the next value is what lies in x.pt
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
 PEFT_LORA = {
     f"base_model.model.{m}.lora_{h}.weight": t for m, f in FACTORS.items() for h, t in zip("AB", f, strict=True)
@@ -150,27 +149,18 @@ PEFT_LORA = {
 TENSOR = "blocks.0.ffn.0."
 
 
-def sparse(name: str, shapes: dict[str, tuple[int, ...]], **options: Any) -> Callable[[Path], Path]:
-    def make(folder: Path) -> Path:
-        (folder / name).parent.mkdir(exist_ok=True)
-        return files.sparse_safetensors(folder / name, shapes, **options)
-
-    return make
-
-
-# beside the refused rows of test_releases.py. What lies in x.safetensors (weights, bytes, or a function that makes a
-# file; `PT` for x.pt), and words of the sentence
+# beside the refused rows of test_releases.py: what lies in x.pt, or a function that makes a file; words of the sentence
 LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
-    "I2V by parts": (WEIGHTS | {"blocks.0.cross_attn.k_img.weight": T.clone()}, "image-to-video", "Self Forcing"),
+    "I2V by parts": (WEIGHTS | {"blocks.0.cross_attn.k_img.weight": T}, "image-to-video", "Self Forcing"),
     "I2V in diffusers names": (DIFFUSERS | {"blocks.0.attn2.add_k_proj.weight": T}, "image-to-video"),
-    "Wan2.2 A14B by its folder": (sparse("low_noise_model/x.safetensors", WAN_14B), "expert of Wan2.2 A14B"),
+    "Wan2.2 A14B by its folder": (lambda d: sparse(d / "low_noise_model", WAN_14B), "expert of Wan2.2 A14B"),
     "VACE": (WEIGHTS | {"vace_blocks.0.after_proj.weight": T}, "VACE"),
     "PEFT LoRA": (PEFT_LORA, "is a LoRA", "--lora", "base model"),
-    "LongLive LoRA": (PT, {"generator_lora": PEFT_LORA, "critic_lora": PEFT_LORA}, "is a LoRA", "--lora"),
+    "LongLive LoRA": ({"generator_lora": PEFT_LORA, "critic_lora": PEFT_LORA}, "is a LoRA", "--lora"),
     "kohya LoRA": ({"lora_unet_blocks_0_self_attn_q.lora_down.weight": T}, "is a LoRA"),
-    "unmerged PEFT": (PT, {"model": files.peft(WEIGHTS) | PEFT_LORA}, "LoRA", "not merged"),
-    "VAE": (PT, {"encoder.conv1.weight": T, "decoder.conv1.weight": T}, "a VAE"),
-    "umT5": (PT, {"token_embedding.weight": T}, "text encoder"),
+    "unmerged PEFT": ({"model": files.peft(WEIGHTS) | PEFT_LORA}, "LoRA", "not merged"),
+    "VAE": ({"encoder.conv1.weight": T, "decoder.conv1.weight": T}, "a VAE"),
+    "umT5": ({"token_embedding.weight": T}, "text encoder"),
     "another variant": (WEIGHTS | {"blocks.1.cam_encoder.weight": T}, "blocks.1.cam_encoder.weight", "lacks"),
     "comfy_quant": (WEIGHTS | {TENSOR + "comfy_quant": torch.ones(9, dtype=torch.uint8)}, "quantised"),
     "int8": (WEIGHTS | {TENSOR + "weight": torch.ones(192, 128, dtype=torch.int8)}, "quantised"),
@@ -178,18 +168,22 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
     "Fun Control": (files.wan_weights(channels=48), "48 input channels"),
     "unknown model": ({"backbone.stem.weight": T}, "backbone.stem.weight", "not a Wan video model"),
     "a format that PyTorch has not": (
-        sparse("x.safetensors", files.wan_shapes(), dtype="F8_E8M0", width=1), "patch_embedding.weight", "dimensions"
+        lambda d: sparse(d, files.wan_shapes(), dtype="F8_E8M0", width=1), "patch_embedding.weight", "dimensions"
     ),
     "GGUF": (lambda d: written(d / "x.gguf", b"GGUF\x03\0\0\0" + bytes(99)), "GGUF", "Unet Loader", "MODEL"),
-    "one block missing": (without("blocks.1."), "27 of 96", "blocks.1.self_attn.q"),
-    "no blocks": (without("blocks."), "incomplete", "blocks.0.ffn.0.weight"),
+    "one block missing": (
+        {name: t for name, t in WEIGHTS.items() if not name.startswith("blocks.1.")}, "27 of 96", "blocks.1.self_attn.q"
+    ),
+    "no blocks": (
+        {name: t for name, t in WEIGHTS.items() if "blocks." not in name}, "incomplete", "blocks.0.ffn.0.weight"
+    ),
     "wrong shape": (WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}, "blocks.2.ffn.2.bias", "(7,)", "(128,)"),
     "wrong number of axes": (WEIGHTS | {"head.modulation": torch.ones(())}, "head.modulation", "3 dimensions"),
-    "two copies": (PT, WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."), "two tensors", "patch_embedding.weight"),
-    "only a critic": (PT, {"critic": WEIGHTS}, "no model weights"), "a tensor": (PT, T, "Tensor", "dict of weights"),
-    "an empty dict": (PT, {}, "no model weights"),
-    "text": (PT, b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),
-    "noise": (PT, random.Random(0).randbytes(5000), "no model file", "download"), "zero bytes": (b"", "no model file"),
+    "two copies": (WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."), "two tensors", "patch_embedding.weight"),
+    "only a critic": ({"critic": WEIGHTS}, "no model weights"), "a tensor": (T, "Tensor", "dict of weights"),
+    "an empty dict": ({}, "no model weights"),
+    "text": (b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),
+    "noise": (random.Random(0).randbytes(5000), "no model file", "download"), "zero bytes": (b"", "no model file"),
     "truncated": (lambda d: written(save(d / "x.safetensors", WEIGHTS), None), "damaged", "download"),
     "truncated header": (struct.pack("<Q", 5000) + b'{"a":', "damaged"),
     "huge header": (
@@ -207,13 +201,10 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("case", LOOK_ALIKES)
 def test_a_look_alike_gets_one_clear_sentence_at_once(case: str, tmp_path: Path) -> None:
     content, *words = LOOK_ALIKES[case]
-    path = tmp_path / "x.safetensors"
-    if content is PT:
-        path, (content, *words) = tmp_path / "x.pt", words
-    if callable(content) and not isinstance(content, torch.Tensor):
-        path = content(tmp_path)
+    if not callable(content):
+        path = (written if isinstance(content, bytes) else save)(tmp_path / "x.pt", content)
     else:
-        (written if isinstance(content, bytes) else save)(path, content)
+        path = content(tmp_path)
     start = time.process_time()
     with pytest.raises(HeadForcingError) as caught:
         inspect_checkpoint(path)
@@ -225,9 +216,9 @@ def test_a_look_alike_gets_one_clear_sentence_at_once(case: str, tmp_path: Path)
         assert word in message, message
 
 
+@dataclass
 class RunsCode:
-    def __init__(self, marker: Path) -> None:
-        self.marker = marker
+    marker: Path
 
     def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
         return os.system, (f"echo run > '{self.marker}'",)

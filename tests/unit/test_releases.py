@@ -1,7 +1,6 @@
 """The page on weights against the code: what it says loads, loads; the rest is refused in its words."""
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import checkpoint_files as files
@@ -17,9 +16,7 @@ from headforcing.headforcing_core.weights.checkpoint import convert_lora, load_s
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "weights.md").read_text("utf-8")
 ROWS = [[cell.strip() for cell in line.split("|")[1:-1]] for line in PAGE.splitlines() if re.match(r"\| \w", line)]
-LOADED = {
-    row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"
-}  # file, licence; family; tested with
+LOADED = {row[0]: row[1:] for row in ROWS if len(row) == 4 and row[0] != "weights"}  # file; family; tested with
 REFUSED = {row[0]: row[1] for row in ROWS if len(row) == 3 and row[0] != "weights"}
 WAN_5B = files.wan_shapes(dim=3072, ffn=14336, layers=30, text=4096, freq=256, channels=48, out=48)
 WAN_14B = files.wan_shapes(dim=5120, ffn=13824, layers=40, text=4096, freq=256)
@@ -70,44 +67,33 @@ def test_a_lora_in_the_table_merges_and_converts(name: str, tmp_path: Path):
     halves = {f"{m}.lora_{half}.weight": t for m, pair in factors.items() for half, t in zip("AB", pair, strict=True)}
     lora, base = written(tmp_path / "lora", name, halves), files.save(tmp_path / "base.pt", files.WEIGHTS)
     down, up = factors["blocks.2.ffn.2"]
-    merged = load_state_dict(base, lora=lora)[0]["blocks.2.ffn.2.weight"]
-    torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
+    # beside it, a training file has its running mean
+    trained = {
+        f"_fsdp_wrapped_module.base_model.model.{n.replace('.weight', '.student.weight')}": t for n, t in halves.items()
+    }
+    mean = {n: -t if "lora_A" in n else t for n, t in trained.items()}
+    training = files.save(tmp_path / "run.pt", {"generator_ema": mean, "generator_lora": trained, "step": 7})
+    for file in (lora, training):
+        merged = load_state_dict(base, lora=file)[0]["blocks.2.ffn.2.weight"]
+        torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
     assert convert_lora(lora, tmp_path / "out.safetensors") == 4
 
 
-def test_a_lora_of_a_training_file_is_read_and_not_its_running_mean(tmp_path: Path):
-    down, up = files.FACTORS["blocks.2.ffn.2"]
-
-    def named(half: torch.Tensor) -> files.Weights:
-        name = "_fsdp_wrapped_module.base_model.model.blocks.2.ffn.2"
-        return {f"{name}.lora_A.student.weight": half, f"{name}.lora_B.student.weight": up}
-
-    base = files.save(tmp_path / "base.pt", files.WEIGHTS)
-    content = {"generator_ema": named(-down), "generator_lora": named(down), "step": 7}
-    merged = load_state_dict(base, lora=files.save(tmp_path / "opsdv.pt", content))[0]["blocks.2.ffn.2.weight"]
-    torch.testing.assert_close(merged, files.WEIGHTS["blocks.2.ffn.2.weight"] + up @ down)
-
-
-def _sparse(file: str, shapes: dict[str, tuple[int, ...]]) -> Callable[[Path], Path]:
-    return lambda folder: files.sparse_safetensors(folder / file, shapes)
-
-
-EXAMPLES: dict[str, Callable[[Path], Path]] = {
-    "LongLive 2.0 5B in NVFP4": _sparse("x.safetensors", WAN_5B | {"blocks.0.ffn.0.quantized_weight_values": (8, 8)}),
-    "Self Gradient Forcing+": _sparse("x.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (2, 2)}),
-    "Wan2.2 T2V A14B, causal ones too": _sparse("wan2.2_t2v_high_noise_14B.safetensors", WAN_14B),
-    "Wan2.2 I2V A14B, causal ones too": _sparse(
-        "wan2.2_i2v_high_noise_14B.safetensors", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}
+EXAMPLES = {  # a file's name and shapes
+    "LongLive 2.0 5B in NVFP4": ("x", WAN_5B | {"blocks.0.ffn.0.quantized_weight_values": (8, 8)}),
+    "Self Gradient Forcing+": ("x", files.wan_shapes() | {"blocks.0.ffn.0.memory_weight": (2, 2)}),
+    "Wan2.2 T2V A14B, causal ones too": ("wan2.2_t2v_high_noise_14B", WAN_14B),
+    "Wan2.2 I2V A14B, causal ones too": (
+        "wan2.2_i2v_high_noise_14B", WAN_14B | {"patch_embedding.weight": (5120, 36, 1, 2, 2)}
     ),
-    "scaled fp8 and NVFP4 of the family": _sparse(
-        "fp8.safetensors", files.wan_shapes() | {"blocks.0.ffn.0.scale_weight": (1,)}
-    ),
+    "scaled fp8 and NVFP4 of the family": ("fp8", files.wan_shapes() | {"blocks.0.ffn.0.scale_weight": (1,)}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_weights_in_the_table_are_refused_in_its_words(name: str, tmp_path: Path, capsys):
-    path = EXAMPLES[name](tmp_path)
+    file, shapes = EXAMPLES[name]
+    path = files.sparse_safetensors(tmp_path / f"{file}.safetensors", shapes)
     assert main(["inspect", str(path)]) == 2
     told = capsys.readouterr().err
     assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and REFUSED[name] in told
@@ -117,11 +103,10 @@ def test_weights_in_the_table_are_refused_in_its_words(name: str, tmp_path: Path
 
 
 def test_the_table_names_families_and_tests_that_exist_and_every_trained_method_has_weights():
-    recorded = {folder.name for folder in (ROOT / "tests" / "golden" / "peers").iterdir()} | {"self_forcing"}
-    recorded |= {path.stem.removeprefix("test_golden_") for path in (ROOT / "tests" / "golden").glob("test_*.py")}
+    golden, meant = ROOT / "tests" / "golden", set()
+    recorded = {folder.name for folder in (golden / "peers").iterdir()} | {"self_forcing"}
+    recorded |= {path.stem.removeprefix("test_golden_") for path in golden.glob("test_*.py")}
     sizes = (ROOT / "tests" / "unit" / "test_checkpoint.py").read_text("utf-8")
-    nodes = (ROOT / "tests" / "comfy" / "test_nodes.py").read_text("utf-8")
-    meant = set()
     for name, (_, family, tested) in LOADED.items():
         methods, claims = LAYOUTS[name][2].split(), tested.partition(";")[0].split(", ")
         meant |= set(methods)
@@ -132,7 +117,6 @@ def test_the_table_names_families_and_tests_that_exist_and_every_trained_method_
         real = {"14B": "wan2.1-t2v-14b", "5B": "wan2.2-ti2v-5b", "": "wan2.1-t2v-1.3b"}[size[0] if size else ""]
         assert "real size" not in claims or real in sizes, name
         assert ("LoRA loader" in claims) == name.endswith(", LoRA")
-    assert "def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_strength" in nodes
     assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}  # of memflow's weights
 
 
