@@ -1,9 +1,9 @@
-"""Caches that answer a question about Head Forcing and that nobody would render with."""
+"""Caches and rules of roles that answer a question about Head Forcing and that nobody would render with."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,20 +14,33 @@ from ..headforcing_core.cache.memory import EpisodicMemory, MemoryEvent
 from ..headforcing_core.cache.method import VideoFacts
 from ..headforcing_core.cache.options import NO_OPTION
 from ..headforcing_core.cache.policy import CachePolicy
-from ..headforcing_core.cache.roles import EpisodicPolicy, RolePolicy, Roles
+from ..headforcing_core.cache.roles import EpisodicPolicy, HeadRole, RolePolicy, Roles
 from ..headforcing_core.cache.scenes import KeptFrame
 from ..headforcing_core.cache.shape import CacheShape, Shape
+from ..headforcing_core.head_profiles.profile import HeadProfile, classify
+from ..headforcing_core.head_profiles.rules import classify_by_function
 from ..headforcing_core.model.wan import PromptKV, WanConfig
 from ..headforcing_core.timeline.clock import MAX_SECONDS, BlockClock
+
+RULES: dict[str, Callable[..., tuple[tuple[HeadRole, ...], ...]]] = {
+    "quota": classify,
+    "function": classify_by_function,
+}
+"""Roles `[layer][head]` from shares `[layer][head]` = (sink, middle, current) and the fractions of anchors, locals."""
+
+
+def with_rule(profile: HeadProfile, rule: str) -> HeadProfile:
+    """The same measurement, with shares, with the roles that a rule of `RULES` gives, and as many of each."""
+    made = RULES[rule](profile.shares, profile.anchor_fraction, profile.local_fraction)
+    return replace(profile, roles=made)
 
 
 @dataclass(frozen=True)
 class GivenFrames(CachePolicy):
     """Head Forcing whose memory heads are given frames: the ceiling of any rule of admission.
 
-    Attributes:
-        given: for every block, the earlier latent frames that are the entries of episodic memory while it is made;
-            where there are none, the memory is what it would be without. At most as many as the memory's entries.
+    `given` are for every block the earlier latent frames that are the entries of episodic memory while it is made;
+    where there are none, the memory is what it would be without.
     """
 
     given: tuple[tuple[int, ...], ...] = field(default=(), metadata=NO_OPTION)

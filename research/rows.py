@@ -28,10 +28,6 @@ class Shuffles:
     def label(self) -> str:
         return self.entry.label
 
-    @property
-    def entries(self) -> list[Entry]:
-        return [replace(self.entry, shuffle=shuffle) for shuffle in range(self.count)]
-
 
 Row = Entry | Rendered | Shuffles
 
@@ -39,5 +35,5 @@ Row = Entry | Rendered | Shuffles
 def renders_of(row: Row) -> list[Entry]:
     """Entries that are rendered for a row: as many as it has shuffles, and nothing where it has no model."""
     if isinstance(row, Shuffles):
-        return row.entries
+        return [replace(row.entry, shuffle=shuffle) for shuffle in range(row.count)]
     return [] if isinstance(row, Rendered) else [row]

@@ -1,12 +1,9 @@
 """Means over videos with 95 % confidence intervals, and the exact test that has to agree with them.
 
-A number that is missing, None or not finite, counts nowhere. A difference needs both of its numbers, and a mean of
-several numbers of one video needs all of them where it decides; where it only describes, it is that of the known ones.
-
 Intervals are studentised (Student's t): with ten values the percentile bootstrap excludes the truth in about 10 % of
 samples. A difference is tested by flipping signs, which assumes nothing but that it is as likely to be the other way
 round where rows do not differ. Against a bound other than 0 this assumes that differences are symmetric about it, which
-does not follow from equal rows, so there the t interval has to agree.
+does not follow from equal rows, so there the t interval has to agree. README.md says what a missing number means.
 """
 
 from __future__ import annotations
@@ -70,10 +67,9 @@ def differences(values: Values, others: Values) -> list[float | None]:
 
 
 def sign_flip_p(values: Values) -> float | None:
-    """The two-sided p-value of a mean of 0, from the means that other signs of the values would give.
+    """The two-sided p-value of a mean of 0, from the means that other signs of the values would give; None without.
 
-    All signs for up to `EXACT_VALUES` values other than 0, else `DRAWS` of them, drawn the same in every call. None
-    without values.
+    All signs for up to `EXACT_VALUES` values other than 0, else `DRAWS` of them, drawn the same in every call.
     """
     known = _known(values)
     if not len(known):
@@ -100,7 +96,6 @@ class Paired:
     """A paired difference: its interval, and the p-value of a mean of 0, before and after Holm's correction.
 
     Attributes:
-        holm: None where nothing is decided by it.
         below: of a row of shuffles how many are below Head Forcing, and how many there are; else None.
         agrees: whether all shuffles, or from `ENOUGH_SHUFFLES` on all but one, lie on the side of the mean.
     """
@@ -113,11 +108,7 @@ class Paired:
 
     @classmethod
     def of(cls, values: Values, below: tuple[int, int] | None = None, towards: int = 1) -> Paired | None:
-        """The test of differences; None without any.
-
-        Args:
-            towards: 1 for Head Forcing less a row, -1 for a row less Head Forcing.
-        """
+        """The test of differences; `towards` is 1 for Head Forcing less a row, -1 for a row less Head Forcing."""
         interval, p = mean_interval(values), sign_flip_p(values)
         if interval is None or p is None:
             return None
@@ -129,19 +120,15 @@ class Paired:
         return cls(interval, p, None, below, agrees)
 
     @property
-    def differs(self) -> bool:
-        """Whether interval and test of this difference alone exclude 0."""
-        return self.interval.excludes(0) and self.p <= LEVEL
-
-    @property
     def clear(self) -> bool:
-        """Whether it differs, and the shuffles say the same."""
-        return self.differs and self.agrees
+        """Whether interval and test of this difference alone exclude 0, and the shuffles say the same."""
+        return self.interval.excludes(0) and self.p <= LEVEL and self.agrees
 
     @property
     def certain(self) -> bool:
-        """Whether it differs after the correction, too, with enough videos, whatever each of the shuffles says."""
-        return self.differs and self.holm is not None and self.holm <= LEVEL and self.interval.count >= ENOUGH
+        """Whether interval and corrected test exclude 0 with enough videos, whatever each of the shuffles says."""
+        found = self.interval
+        return found.excludes(0) and found.count >= ENOUGH and self.holm is not None and self.holm <= LEVEL
 
     @property
     def sure(self) -> bool:
@@ -172,11 +159,7 @@ def values_of(videos: Sequence[Numbers], key: str) -> list[float | None]:
 
 @dataclass(frozen=True)
 class Measured:
-    """The numbers of a row's videos, in the order of their numbers.
-
-    Attributes:
-        shuffles: of a row of several shuffles each of them; `videos` are then the means over them.
-    """
+    """The numbers of a row's videos; of a row of several shuffles the means over them, and each of the shuffles."""
 
     videos: Sequence[Numbers] = ()
     shuffles: Sequence[Sequence[Numbers]] = ()
@@ -204,14 +187,12 @@ class Measured:
 def t_quantile(freedom: int) -> float:
     """The number that Student's t with so many degrees of freedom exceeds in either direction in 5 % of cases."""
     log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(freedom * math.pi) / 2
-
     simpson = np.where(np.arange(2001) % 2, 4.0, 2.0)
     simpson[[0, -1]] = 1.0
 
     def inside(limit: float) -> float:
         """The probability of values up to `limit`, by Simpson's rule."""
-        x = np.linspace(0.0, limit, 2001)
-        density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(x**2 / freedom))
+        density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(np.linspace(0.0, limit, 2001) ** 2 / freedom))
         return 2 * limit / 2000 / 3 * float(simpson @ density)
 
     low, high = 0.0, 13.0  # 12.7 for one degree of freedom

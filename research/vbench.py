@@ -17,13 +17,8 @@ from ..headforcing_core.files import replacing
 from ..headforcing_core.report.learned.base import Numbers
 
 DIMENSIONS = (
-    "subject_consistency",
-    "background_consistency",
-    "motion_smoothness",
-    "dynamic_degree",
-    "aesthetic_quality",
-    "imaging_quality",
-)
+    "subject_consistency background_consistency motion_smoothness dynamic_degree aesthetic_quality imaging_quality"
+).split()
 """The dimensions that VBench measures of any video."""
 _PERCENT = {"imaging_quality"}  # of single videos VBench tells these as 0 to 100, of all of them as 0 to 1
 
@@ -31,8 +26,7 @@ _PERCENT = {"imaging_quality"}  # of single videos VBench tells these as 0 to 10
 def command(folder: Path, prompts: Mapping[str, str]) -> str:
     """The line that measures a folder's videos with VBench, for a POSIX shell with uv; `prompts` by their names.
 
-    One dimension at a time, because versions of VBench differ in whether they take several. Paths are relative, because
-    VBench hands them to a shell without quotes.
+    One dimension at a time, as some versions take no more; paths are relative, as VBench does not quote them.
     """
     with replacing(folder / "prompts.json") as temporary:
         temporary.write_text(json.dumps(prompts, indent=1, ensure_ascii=False), encoding="utf-8")

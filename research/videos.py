@@ -15,13 +15,8 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands.compare import (
-    ComparedJob,
-    ComparedVideo,
-    compared_source,
-    planned_video,
-    render_compared,
-)
+from ..headforcing_core.commands import compare
+from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, render_compared
 from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.report import panel_of
 from ..headforcing_core.commands.values import changed, read_text
@@ -103,7 +98,7 @@ def plan_videos(
     left_out: dict[str, str] = {}
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
-        common = compared_source(changed(args, prompts=texts[0]))
+        common = compare.compared_source(changed(args, prompts=texts[0]))
         timelines = [common.options.parse(read_text(text)) for text in texts[1:]]
         sources = [common, *(replace(common, timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
@@ -121,7 +116,7 @@ def plan_videos(
 
 
 def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]]:
-    """The metrics with models, loaded here so that a damaged file is found now; and what their files are."""
+    """The metrics with models, loaded here so that a damaged file is found now, and stamps of their files by name."""
     panel = panel_of(changed(args, metric_device="cpu") if args.farm else args)
     if panel is None:
         return None, {}
@@ -152,7 +147,7 @@ class ScoreJob:
 
 def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
-    video, panel = planned_video(job.compared), panel_of(job.compared.args)
+    video, panel = compare.planned_video(job.compared), panel_of(job.compared.args)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
         numbers = note["numbers"] | report_video(video.path, panel=panel).whole
@@ -171,10 +166,8 @@ class Scores:
     """The numbers of all videos, those of earlier runs included, without those of metrics that are not asked for.
 
     Args:
-        metrics: the metrics with models that each video is scored with: by name the stamp of their files
-            (`load_metrics`). A video that was scored with other files is scored again.
-
-    Raises HeadForcingError if a video in the folder was made from something else.
+        metrics: the metrics with models, and the stamps of their files, see `load_metrics`. A video that was scored
+            with other files is scored again.
     """
 
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
@@ -203,8 +196,8 @@ class Scores:
     def leave_out_unfit(self, farm: Farm) -> tuple[dict[str, str], Needs | None]:
         """Leave out rows whose videos cannot be made; returns why, and the needs of all others that are to be made.
 
-        All videos of a row and a story have one size, so that one of each is checked. Finished blocks of one video at a
-        time stay, unless `--runs` names a folder for them. Raises HeadForcingError where the disk has no room.
+        One video of each row and story is checked, as all have one size. Finished blocks of one video at a time stay,
+        unless `--runs` names a folder for them.
         """
         left_out: dict[str, str] = {}
         found: dict[tuple[str, str, str], Needs] = {}
@@ -227,11 +220,10 @@ class Scores:
 
     def complete(self, farm: Farm, quiet: bool) -> None:
         """Make and score what is missing; raises HeadForcingError at the end if a video failed."""
-        todo, failed = self.todo, {}
+        todo, failed = self.todo, []
         if not todo:
             return
-        embeds = _encoded(self.unmade)
-        renders = {}
+        embeds, renders = _encoded(self.unmade), {}
         for each in self.unmade:
             source = each.video.source
             renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.timeline.texts]), source
@@ -246,15 +238,15 @@ class Scores:
                     if outcome.error is None:
                         self.known[outcome.name] = outcome.get()
                     else:
-                        failed[outcome.name] = outcome
+                        failed.append(outcome)
                     bar.update()
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*stop.args, f"{self.progress}, the same command goes on") from stop
-        for outcome in failed.values():
-            try:
+        try:
+            for outcome in failed:
                 outcome.get()
-            except HeadForcingError as error:
-                raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
+        except HeadForcingError as error:
+            raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
 
     def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
         embeds = [] if each.name in self.made else [shared[text] for text in each.video.source.timeline.texts]

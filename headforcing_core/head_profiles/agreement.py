@@ -16,11 +16,7 @@ LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.
 
 @dataclass(frozen=True)
 class ProfileComparison:
-    """Agreement of two profiles.
-
-    Attributes:
-        confusion: `confusion[i][j]` is the number of heads with ROLES[i] in a and ROLES[j] in b.
-    """
+    """Agreement of two profiles; `confusion[i][j]` is the number of heads with ROLES[i] in a and ROLES[j] in b."""
 
     name_a: str
     name_b: str
@@ -72,10 +68,9 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
 def describe_profile(profile: HeadProfile) -> list[str]:
     """Lines about one profile: how many heads have which role, where it is from, where its sources disagree."""
     lines = [", ".join(f"{count} {role}" for role, count in profile.counts().items())]
-    agreement = profile.provenance.get("agreement")
     for key, value in profile.provenance.items():
-        if key == "agreement" and isinstance(agreement, dict):
-            value = ", ".join(f"{name} {found}" for name, found in agreement.items())
+        if key == "agreement" and isinstance(value, dict):
+            value = ", ".join(f"{name} {found}" for name, found in value.items())
         if key != "disputed":
             lines.append(f"{key}: {value}")
     if disputed := profile.disputed:
@@ -116,5 +111,4 @@ def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int,
 
 
 def _place(entry: tuple[float, int, int]) -> str:
-    share, layer, head = entry
-    return f"layer {layer}, head {head} with {share:.1%}"
+    return "layer {1}, head {2} with {0:.1%}".format(*entry)

@@ -39,10 +39,7 @@ FIRST_MEASURED_BLOCK = 2  # 0-based; before it, the context is too short to dist
 
 @dataclass(frozen=True)
 class AutoProfile:
-    """Requests that head roles are measured during sampling; used in place of a head profile.
-
-    The fractions are those of `profile.classify`, the rule is one of `names.RULES`.
-    """
+    """Requests that head roles are measured during sampling, by a rule of `names.RULES`; in place of a head profile."""
 
     anchor_fraction: float = ANCHOR_FRACTION
     local_fraction: float = LOCAL_FRACTION
@@ -77,10 +74,8 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
 class AutoProfileCache(HeadCache):
     """A `HeadCache` of every frame that measures the head roles, and begins again with them after the warm-up.
 
-    Args:
-        shape: of the head-wise caches; its roles are replaced by the measured ones.
-        known: the profile that an earlier render of the same video measured. The switch takes place at the same block,
-            but nothing is measured.
+    `shape` is that of the head-wise caches. With a `known` profile, which an earlier render of the same video measured,
+    the switch takes place at the same block, but nothing is measured.
     """
 
     meter: ShareMeter
@@ -224,16 +219,12 @@ def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) ->
 
 
 def load_found_profile(folder: Path, fingerprint: str, auto: AutoProfile) -> HeadProfile | None:
-    """The profile that was found for this model earlier, with the wanted thresholds; None if there is none.
-
-    A damaged file counts as none: the next run finds the roles again and replaces it.
-    """
+    """The profile that was found for this model earlier, with the wanted thresholds; None without an intact one."""
     path = folder / f"{fingerprint}.json"
     if not path.exists():
         return None
     try:
-        found = load_profile(path)
+        return with_rule(load_profile(path), auto.rule, auto.anchor_fraction, auto.local_fraction)
     except HeadForcingError as error:
         log.warning("Head Forcing: roles are found again, %s", error)
         return None
-    return with_rule(found, auto.rule, auto.anchor_fraction, auto.local_fraction)

@@ -43,15 +43,14 @@ class HeadProfile:
 
     Attributes:
         roles: `roles[layer][head]`; names of roles become `HeadRole`s here, the only place that checks them.
-        shares: `shares[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1; None
-            if only roles are known.
+        shares: `[layer][head]` = fractions of attention to (sink frame, middle, current block), with sum 1.
         anchor_fraction, local_fraction: fractions of all heads classified as anchor and local; None without shares.
         families: model families (keys of `rollout.schedule.SCHEDULES`) that the profile is for.
-        measured: conditions of the measurement, see `HeadShares.profile`; empty for imported profiles.
+        measured: conditions of the measurement, see `HeadShares.profile`.
         provenance: origin of the profile: source, licence, note.
-        queries: `queries[layer][head]` = statistics of the head's queries, see `Queries`; None without.
-        returns: `returns[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`; None without.
-        labels: `labels[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing; None without.
+        labels: `[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing.
+        queries: `[layer][head]` = statistics of the head's queries, see `Queries`.
+        returns: `[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`.
     """
 
     name: str
@@ -183,11 +182,11 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None, 
 
     A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if there is none.
     """
-    bundled = {name: load_profile(path) for name, path in bundled_profiles().items()}
-    fitting = {n: each for n, each in bundled.items() if (each.num_layers, each.num_heads) == (num_layers, num_heads)}
-    published = {name: each for name, each in fitting.items() if each.labels is not None}
-    chosen = (published if labelled else None) or {n: each for n, each in fitting.items() if n not in published}
-    of_family = [each for each in chosen.values() if family is not None and family in each.families]
+    bundled = [load_profile(path) for path in bundled_profiles().values()]
+    fitting = [each for each in bundled if (each.num_layers, each.num_heads) == (num_layers, num_heads)]
+    labels = labelled and any(each.labels is not None for each in fitting)
+    chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
+    of_family = [each for each in chosen.values() if family in each.families]
     fallbacks = [chosen[name] for name in FALLBACKS if name in chosen]
     if not of_family and not fallbacks:
         raise HeadForcingError(
@@ -212,13 +211,10 @@ def classify(
         if not _is_fraction(value):
             raise HeadForcingError(f"{key} must be a number in 0-1, found {value!r}")
     heads = sum(map(len, shares))
-
-    def count(fraction: float) -> int:
-        # round half up, unlike Python's round; 1e-9 because 0.35 * 30 is slightly below 10.5
-        return math.floor(fraction * heads + 0.5 + 1e-9)
-
-    anchors = heads_with_most(shares, 0, count(anchor_fraction))
-    locals_ = heads_with_most(shares, 2, count(local_fraction), besides=anchors)
+    # round half up, unlike Python's round; 1e-9 because 0.35 * 30 is slightly below 10.5
+    counts = [math.floor(fraction * heads + 0.5 + 1e-9) for fraction in (anchor_fraction, local_fraction)]
+    anchors = heads_with_most(shares, 0, counts[0])
+    locals_ = heads_with_most(shares, 2, counts[1], besides=anchors)
     return name_heads(shares, {HeadRole.ANCHOR: anchors, HeadRole.LOCAL: locals_}, rest=HeadRole.MEMORY)
 
 
@@ -257,25 +253,21 @@ def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
+def _is_number(value: Any, least: float = -1e30, most: float = 1e30) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
+
+
 def _is_fraction(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value <= 1.001  # shares are rounded
+    return _is_number(value, 0, 1.001)  # shares are rounded
 
 
 def _are_shares(values: Any) -> bool:
     return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e30
-
-
 def _are_queries(values: Any) -> bool:
     third = len(values) // 3 if _is_list(values) else 0
     return 0 < 3 * third == len(values) and all(map(_is_number, values)) and min(values[-third:]) >= 0
-
-
-def _floats(values: Iterable[float]) -> tuple[float, ...]:
-    return tuple(map(float, values))
 
 
 # what a field must be, and what a head's value in one must be, as a sentence, a check and a conversion
@@ -291,8 +283,8 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
 }
 _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
-    "shares": ("three numbers from 0 with sum 1", _are_shares, _floats),
+    "shares": ("three numbers from 0 with sum 1", _are_shares, lambda values: tuple(map(float, values))),
     "returns": ("a number in 0-1", _is_fraction, float),
     "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
-    "queries": ("finite numbers in threes, sizes from 0", _are_queries, _floats),
+    "queries": ("finite numbers in threes, sizes from 0", _are_queries, lambda values: tuple(map(float, values))),
 }

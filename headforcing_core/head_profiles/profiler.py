@@ -32,11 +32,8 @@ FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's vi
 
 
 class ShareMeter:
-    """Measures the attention shares of all heads during one pass of a `HeadCache`, while it is `active`.
-
-    `shares` are `[layers, heads, 3]` (sink, middle, current), `queries` `[layers, heads, 3, head_dim / 2]` as of
-    `query_means`, only with a `head_dim`; both float64 on the CPU.
-    """
+    """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink, middle, current) of
+    all heads and, with a `head_dim`, the `queries`' means `[layers, heads, 3, head_dim / 2]`; float64 on the CPU."""
 
     def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
         self.frame_tokens, self.head_dim, self.active = frame_tokens, head_dim, False
@@ -175,10 +172,7 @@ def _measure(
 
 
 def pick_part(count: int, text: str) -> list[int]:
-    """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts.
-
-    Raises HeadForcingError for any other form.
-    """
+    """Indices of the prompts of one shard: `2/4` is the second of four equal parts of `count` prompts."""
     found = re.fullmatch("([0-9]{1,5})/([0-9]{1,5})", text)
     part, parts = map(int, found.groups()) if found else (0, 0)
     if not 1 <= part <= parts <= 10_000:

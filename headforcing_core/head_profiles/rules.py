@@ -30,8 +30,7 @@ def classify_by_function(
     """Roles `[layer][head]` from attention shares, as many memory heads as `classify` gives.
 
     Memory heads are those with the largest middle share. Of the others, those with the largest sink share are anchors,
-    as many as `classify` gives, but none below `floor`; the rest is local. Of equal shares, the lower (layer, head)
-    comes first. Raises HeadForcingError for a fraction outside 0-1.
+    as many as `classify` gives, but none below `floor`; the rest is local.
     """
     by_quota = classify(shares, anchor_fraction, local_fraction)
     counts = Counter(role for layer in by_quota for role in layer)
@@ -51,7 +50,7 @@ def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
     """`(layer, head)` of the heads that look at the past and get none of it: that with the largest middle share first.
 
     They are called anchors or locals, and give the middle more than the median memory head does; an anchor only if its
-    sink share is below `anchor_floor`. Empty for a profile without shares or without memory heads.
+    sink share is below `anchor_floor`.
     """
     shares, floor = profile.shares or (), anchor_floor(profile)
     of = {(i, j): (role, shares[i][j]) for i, row in enumerate(profile.roles) for j, role in enumerate(row) if shares}
@@ -77,18 +76,14 @@ def describe_returns(profile: HeadProfile) -> list[str]:
     """Lines on the heads that retrieve; none where returns were not measured."""
     if profile.returns is None:
         return []
-    found, lines = retrieving_heads(profile), list[str]()
-    for layer, head in found[:3]:
-        share, role = profile.returns[layer][head], profile.roles[layer][head]
-        lines.append(f"  layer {layer}, head {head} ({role}): {share:.0%} to the visit")
+    found, returns, roles = retrieving_heads(profile), profile.returns, profile.roles
+    lines = [f"  layer {i}, head {j} ({roles[i][j]}): {returns[i][j]:.0%} to the visit" for i, j in found[:3]]
     return [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns", *lines]
 
 
 def remark_on_rule(profile: HeadProfile) -> list[str]:
-    """A sentence about the heads that a profile misnames; none if it misnames none.
-
-    Where returns were measured these are the heads that retrieve and are no memory heads, else `misnamed_heads`.
-    """
+    """A sentence about the heads that a profile misnames: where returns were measured, those that retrieve and are no
+    memory heads, else `misnamed_heads`. None if it misnames none."""
     if profile.returns is None:
         wrong = misnamed_heads(profile)
     else:
@@ -115,7 +110,7 @@ def with_rule(
     """The same measurement with the roles that a rule of `names.RULES` gives, by default with the profile's fractions.
 
     `auto` takes the roles by function where the quota misnames a head, else those by quota; the rule is noted in the
-    provenance. Raises HeadForcingError for an unknown rule, a fraction outside 0-1, and a profile without shares.
+    provenance. Raises HeadForcingError for a profile without shares.
     """
     check_choice("rule", rule, RULES)
     if profile.shares is None:

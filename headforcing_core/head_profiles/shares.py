@@ -42,8 +42,6 @@ class ProfileSetup:
         prompts: all prompts of the whole measurement, including those that other machines measure.
         blocks: number of blocks of every rollout; those from `first_block` on are measured.
         window_frames: latent frames in every head's context, sink and current block included.
-
-    Raises HeadForcingError without prompts.
     """
 
     fingerprint: str
@@ -108,13 +106,8 @@ class ProfileSetup:
 
 @dataclass(frozen=True)
 class ReturnStory:
-    """One return story of a measurement: a prompt of it for every block.
-
-    Attributes:
-        prompts: by block, numbers of prompts.
-        visited: the latent frames of the visit that the prompt returns to.
-        measured: the blocks after the return.
-    """
+    """One return story of a measurement: the number of a prompt of it for every block, the latent frames of the visit
+    that the prompt returns to, and the measured blocks, those after the return."""
 
     prompts: tuple[int, ...]
     visited: range
@@ -145,11 +138,10 @@ class ReturnStory:
 
 
 class HeadShares:
-    """Sums of attention shares per (prompt, block, denoising step, layer, head), float64.
+    """Sums of attention shares per (prompt, block, denoising step, layer, head), float64, which are merged by addition.
 
-    Measurements of different prompts of one setup are merged by addition, in any order. `query_sums` are sums of the
-    queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until they are measured. `returns`
-    are the mean shares of every return story, `[prompts, layers, heads]`, zero where it is not measured.
+    `query_sums` are sums of the queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until
+    they are measured. `returns` are the mean shares of every return story, zero where it is not measured.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -182,10 +174,8 @@ class HeadShares:
         self.sums += other.sums
         self.counts += other.counts
         self.returns += other.returns * ~self._has_returns[:, None, None]
-        if self.query_sums is None or other.query_sums is None:
-            self.query_sums = self.query_sums if other.query_sums is None else other.query_sums.clone()
-        else:
-            self.query_sums += other.query_sums
+        if other.query_sums is not None:
+            self.query_sums = other.query_sums + (0 if self.query_sums is None else self.query_sums)
 
     @property
     def _has_returns(self) -> Tensor:
@@ -209,11 +199,8 @@ class HeadShares:
         blocks: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
     ) -> Tensor:
-        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None).
-
-        Combinations without a measurement are left out. `blocks` are counted from the first measured one. Raises
-        HeadForcingError if nothing has been measured.
-        """
+        """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None), where they
+        are measured. `blocks` are counted from the first measured one."""
         chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
         sums, counts = (x[chosen[0]][:, chosen[1]][:, :, chosen[2]] for x in (self.sums, self.counts))
         if not counts.any():
@@ -256,10 +243,8 @@ class HeadShares:
         )
 
     def _mean_queries(self) -> Queries | None:
-        """The statistics of a profile, averaged over steps and blocks, then prompts, with four significant digits.
-
-        None where a measured prompt has none.
-        """
+        """The statistics of a profile, averaged over steps and blocks, then prompts, with four significant digits; None
+        where a measured prompt has none."""
         passes = self.counts.flatten(1).sum(dim=1)
         used = passes > 0
         if self.query_sums is None or not self.query_sums[used].flatten(1).any(dim=1).all():
@@ -270,8 +255,7 @@ class HeadShares:
     def stability(self) -> dict[str, dict[str, float]]:
         """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
 
-        As in the paper, up to four evenly spaced values of one condition are compared while the other two are fixed
-        (the first measured prompt, the middle measured block, the third step).
+        As in the paper, up to four evenly spaced values of one condition are compared while the other two are fixed.
         """
         prompts = [p for p in range(len(self.setup.prompts)) if self.counts[p].all()]
         blocks, steps = self.counts.shape[1:]

@@ -24,6 +24,7 @@ from .video_tags import VideoTags, read_tags
 
 FIRST_SECONDS = 5  # the length that the models were trained on
 NOTE = "These are not VBench scores. Read them against the first 5 s of the same video, not against other videos."
+PROMPTS_NOTE = "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
 
 Prompts = Sequence[tuple[float, str]]
 Progress = Callable[[int, int], None]
@@ -39,8 +40,7 @@ class DriftReport:
         prompts: (start in seconds, text) of each prompt with a known start.
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
-        learned: the metrics with models of their own that were measured, by heading.
-        left_out: why others were not, a sentence each.
+        learned, left_out: the metrics with models that were measured, by heading; why others were not.
     """
 
     name: str
@@ -81,8 +81,7 @@ class DriftReport:
         if len(texts) > 1 and not self.prompts:
             lines.append(f"The file has {len(texts)} prompts without start times: give the timeline to evaluate them.")
         if len(self.prompts) > 1:
-            about = "A new prompt's colours affect deviations and end divided by beginning, but not changes per minute."
-            lines.append(about)
+            lines.append(PROMPTS_NOTE)
         return "\n".join([*lines, *(f"not measured: {sentence}" for sentence in self.left_out)])
 
     def to_dict(self) -> dict[str, Any]:
@@ -140,7 +139,7 @@ def report_video(
     duration_seconds: float = 0.0,
     panel: Panel | None = None,
 ) -> DriftReport:
-    """Measure a video file, or a file in memory.
+    """Measure a video file, or a file in memory; raises HeadForcingError for anything but a video of 2 frames or more.
 
     Args:
         prompts: with their start times in seconds of the file; by default those in the file's tags.
@@ -148,8 +147,6 @@ def report_video(
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
         start_seconds, duration_seconds: the measured part of the file, all that follows if it has no duration.
         panel: metrics with models of their own that are measured, too.
-
-    Raises HeadForcingError for anything but a video of at least 2 frames.
     """
     name = "video"
     if isinstance(source, (str, Path)):
@@ -161,7 +158,7 @@ def report_video(
         first = round(start_seconds * fps)
         last = first + round(duration_seconds * fps) if duration_seconds else None
         return report_frames(
-            _video_frames(container, name, first, last),
+            read_frames(container, name, first, last),
             fps,
             prompts,
             frames_per_block,
@@ -215,7 +212,7 @@ def report_frames(
         first=numbers_of(meter, switches, FIRST_SECONDS) | measurement.first_numbers(),
         first_seconds=min(FIRST_SECONDS, meter.video_frames / fps),
         prompts=shown,
-        switches=meter.responses(),
+        switches=meter.watch.responses(),
         series=_series(meter.seconds()),
         similarity=self_similarity(meter.thumbnails.stack()),
         similarity_spacing=meter.thumbnails.spacing / fps,
@@ -246,10 +243,10 @@ def _snap_prompts(prompts: Prompts, clock: BlockClock, first_video_frame: int) -
     return [(video_frame / clock.fps, text) for video_frame, text in texts.items()]
 
 
-def _video_frames(
-    container: av.container.InputContainer, name: str, first: int, last: int | None
+def read_frames(
+    container: av.container.InputContainer, name: str, first: int = 0, last: int | None = None
 ) -> Iterator[NDArray[np.uint8]]:
-    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`."""
+    """Video frames `first` to `last` (exclusive), one at a time, `[1, H, W, 3]`; an error names the video `name`."""
     stream = container.streams.video[0]
     try:
         for frame in islice(container.decode(stream), first, last):

@@ -17,13 +17,12 @@ from ..cache.memory import MemoryEvent
 
 @dataclass(frozen=True)
 class RunReport:
-    """Statistics of every block of a video, start blocks included.
+    """Statistics of every block of a video, start blocks included, and the decisions of episodic memory.
 
     Attributes:
-        mean, std: mean and standard deviation of every latent channel, `[blocks, channels]`.
+        mean, std: of every latent channel, `[blocks, channels]`.
         cosine: mean cosine similarity of the block's latent frames to the first one of the video, `[blocks]`.
         occupied: frame slots in use after the block, summed over all heads; None if the block was loaded from disk.
-        events: decisions of episodic memory.
     """
 
     mean: Tensor
@@ -74,12 +73,12 @@ class RunReport:
         furthest = self.mean_drift.abs().amax(dim=0)
         return {
             "blocks": self.blocks,
-            "mean": _round(self.mean),
-            "std": _round(self.std),
-            "cosine_to_first_frame": _round(self.cosine),
-            "max_mean_drift": _round(furthest.max()),
+            "mean": _rounded(self.mean),
+            "std": _rounded(self.std),
+            "cosine_to_first_frame": _rounded(self.cosine),
+            "max_mean_drift": _rounded(furthest.max()),
             "channel": int(furthest.argmax()),
-            "last_std_ratio": _round(self.std_ratio[-1]),
+            "last_std_ratio": _rounded(self.std_ratio[-1]),
             "occupied_frame_slots": self.occupied,
             "novelty": novelty_trace(self.events),
         }
@@ -154,5 +153,5 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     }
 
 
-def _round(x: Tensor) -> Any:
-    return [_round(part) for part in x] if x.ndim else round(float(x), 6)
+def _rounded(x: Tensor) -> Any:
+    return x.double().round(decimals=6).tolist()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from ..timeline.clock import BlockClock
-from .thumbnails import THUMBNAIL, SwitchResponse, SwitchWatch, Thumbnails
+from .thumbnails import THUMBNAIL, SwitchWatch, Thumbnails
 
 Array = NDArray[np.float64]
 Pixels = NDArray[np.uint8]
@@ -39,8 +39,6 @@ class DriftMeter:
     """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
 
     Args:
-        fps: video frames per second.
-        frames_per_block: latent frames per block, which determines where blocks start.
         switches: indices of the video frames with which a new prompt begins, counted from the first frame added.
         first_video_frame: index of the first frame added in the video from which it was cut.
     """
@@ -50,8 +48,8 @@ class DriftMeter:
         self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
         self.fps, self.video_frames = self.clock.fps, 0
         self.thumbnails = Thumbnails()
-        self._first, self._switches = first_video_frame, frozenset(switches)
-        self._watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
+        self._first = first_video_frame
+        self.watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of brightness, one of each second
         self._freeze_run = 0
@@ -70,10 +68,6 @@ class DriftMeter:
             row["histogram_distance"] = histogram_distance(histogram, reference)
         self._close_hues()
         return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
-
-    def responses(self) -> list[SwitchResponse]:
-        """The response of the video to each prompt switch so far."""
-        return self._watch.responses()
 
     def _measure(self, video_frame: Pixels) -> None:
         if self._hues is None:
@@ -94,11 +88,11 @@ class DriftMeter:
             self._compare(row, *self._before, video_frame, small)
         thumbnail = np.asarray(image.resize(THUMBNAIL, Image.Resampling.BOX))  # area averaging
         self.thumbnails.add(thumbnail)
-        self._watch.add(thumbnail)
+        self.watch.add(thumbnail)
         self._before, self.video_frames = (video_frame, small), self.video_frames + 1
 
     def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
-        change = mean_change(before, video_frame)
+        change = float(np.subtract(np.maximum(before, video_frame), np.minimum(before, video_frame)).mean(dtype=float))
         row["changes"] += 1
         row["change"] += change
         row["residual"] += motion(small_before, small)
@@ -112,7 +106,7 @@ class DriftMeter:
 
     def _kinds(self) -> list[str]:
         """The `KINDS` of the transition from the previous frame to the current one."""
-        if self.video_frames in self._switches:
+        if self.video_frames in self.watch.switches:
             return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
         number = self.video_frames + self._first
         edge, frame, period = (
@@ -134,11 +128,6 @@ class DriftMeter:
         """Compare the last frame of the current second, so far, with the first one of the video."""
         if self._before is not None and self._hues is not None:
             self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
-
-
-def mean_change(a: Pixels, b: Pixels) -> float:
-    """Mean absolute difference of two video frames, 0-255."""
-    return float(np.subtract(np.maximum(a, b), np.minimum(a, b)).mean(dtype=np.float64))
 
 
 def laplacian_variance(luma: Pixels) -> float:
@@ -211,26 +200,24 @@ def _residual(before: Array, after: Array, down: int, right: int) -> float:
     return float(min(np.abs(left.ravel() - slopes @ moved).mean(), np.abs(left).mean()))
 
 
-def hue(video_frame: NDArray[np.uint8]) -> NDArray[np.int64]:
+def hue(video_frame: Pixels) -> NDArray[np.int64]:
     """The hue of every pixel of `[..., 3]`, 0-179; greys have 0."""
     red, green, blue = (video_frame[..., channel].astype(np.int64) for channel in range(3))
     most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
     spread = most - least
-    above = np.where(
-        most == red, green - blue, np.where(most == green, blue - red + 2 * spread, red - green + 4 * spread)
-    )
+    above = np.select((most == red, most == green), (green - blue, blue - red + 2 * spread), red - green + 4 * spread)
     turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64) * (spread > 0)
     found = (above * turns + (1 << (_HUE_BITS - 1))) >> _HUE_BITS
     return np.where(found < 0, found + HUES, found)
 
 
-def hue_histogram(video_frame: NDArray[np.uint8]) -> NDArray[np.float64]:
+def hue_histogram(video_frame: Pixels) -> Array:
     """The share of pixels with each hue, `[180]`."""
     counts = np.bincount(hue(video_frame).ravel(), minlength=HUES)
     return counts / counts.sum()
 
 
-def hue_distance(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
+def hue_distance(a: Array, b: Array) -> float:
     """The sum of absolute differences of two histograms, 0 to 2."""
     return float(np.abs(a - b).sum())
 

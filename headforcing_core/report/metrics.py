@@ -21,11 +21,8 @@ _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
 
 @dataclass(frozen=True)
 class Measured:
-    """Measurements of a video or of its beginning, from which metrics are computed.
-
-    `sums` are the columns of `meter.FIELDS`, one value per second; `thumbnails` are `[n, h, w, 3]`, `switches` start
-    times of new prompts in seconds.
-    """
+    """Measurements of a video or of its beginning: `sums` are the columns of `meter.FIELDS`, one value per second,
+    `thumbnails [n, h, w, 3]`, `switches` start times of new prompts in seconds."""
 
     sums: Mapping[str, Array]
     fps: float
@@ -93,13 +90,12 @@ class Measured:
 
     def end_over_beginning(self, field: str) -> float | None:
         """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None below 2 s."""
-        count = min(COMPARED_SECONDS, len(self.sums["frames"]) // 2)
+        values, weights = self.sums[field], self.sums["frames"]
+        count = min(COMPARED_SECONDS, len(weights) // 2)
         if count < 1:
             return None
-        values, weights = self.sums[field], self.sums["frames"]
-        return quotient(
-            float(values[-count:].sum() / weights[-count:].sum()), float(values[:count].sum() / weights[:count].sum())
-        )
+        end, start = (float(values[part].sum() / weights[part].sum()) for part in (slice(-count, None), slice(count)))
+        return quotient(end, start)
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))

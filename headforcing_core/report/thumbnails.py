@@ -88,7 +88,7 @@ class SwitchResponse:
     Attributes:
         change: mean absolute difference between the states before and after, 0-255.
         seconds_to_80: time until 80 % of the change; None if too little follows or changes.
-        by_block: mean progress in each following block, 0 is the state before and 1 the state after.
+        by_block: mean progress in each following block, from 0 before to 1 after.
     """
 
     video_frame: int
@@ -101,7 +101,7 @@ class SwitchWatch:
     """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the responses."""
 
     def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
-        self._switches, self._fps, self._block = frozenset(switches), fps, block_frames
+        self.switches, self._fps, self._block = frozenset(switches), fps, block_frames
         self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
         self._reference: Array | None = None
         self._after: list[NDArray[np.uint8]] = []
@@ -111,7 +111,7 @@ class SwitchWatch:
 
     def add(self, small: NDArray[np.uint8]) -> None:
         """Add the next video frame's thumbnail."""
-        if self._seen in self._switches and self._before:
+        if self._seen in self.switches and self._before:
             self._done = self.responses()
             self._reference, self._after, self._start = np.mean(self._before, axis=0), [], self._seen
         if self._reference is not None:

@@ -8,13 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ...headforcing_core.commands.arguments import (
-    Result,
-    add_farm_arguments,
-    add_file_arguments,
-    add_metric_arguments,
-    add_render_arguments,
-)
+from ...headforcing_core.commands import arguments
+from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
@@ -28,7 +23,7 @@ from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.names import BUDGETS, versions
 from ...headforcing_core.render.family import with_family
-from ..rows import Row, Shuffles
+from ..rows import Row
 from ..videos import MAX_VIDEOS, Scores, load_metrics
 from .claims import ADDED_ROWS, OURS, PAPERS_ROWS, RETURN_RULE, RULE, lines_of, measured_rows, named_rows
 from .page import page
@@ -43,7 +38,6 @@ Stories = Mapping[str, Sequence[str]]
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `check-claim` to the commands."""
     text = "Make the rows of the paper's ablations with real weights, score them, and write a verdict for each figure."
     sub = command("check-claim", check_claim, text)
     sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
@@ -51,9 +45,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--out", type=out, default=Path("output/check"), help=told)
     told = "names such as A,D,random, also of other methods; default: all of the paper's ablations and on returns"
     sub.add_argument("--rows", default=",".join([*PAPERS_ROWS, *ADDED_ROWS]), help=told)
-    sub.add_argument(
-        "--videos", type=int, default=VIDEOS, help=f"per row, each with its own prompt and noise ({VIDEOS})"
-    )
+    told = f"per row, each with its own prompt and noise ({VIDEOS})"
+    sub.add_argument("--videos", type=int, default=VIDEOS, help=told)
     sub.add_argument("--seconds", type=float, default=SECONDS, help=f"of each video ({SECONDS:g})")
     told = "of the head roles in the row `random`, each on all videos"
     sub.add_argument("--shuffles", type=int, default=1, help=told)
@@ -64,19 +57,15 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--estimate", action="store_true", help="tell what is to be made, and stop")
     told = "print the line that measures the videos with VBench, and take up its results"
     sub.add_argument("--vbench", action="store_true", help=told)
-    add_metric_arguments(sub)
-    add_file_arguments(sub)
-    add_render_arguments(sub)
-    add_farm_arguments(sub)
+    arguments.add_metric_arguments(sub)
+    arguments.add_file_arguments(sub)
+    arguments.add_render_arguments(sub)
+    arguments.add_farm_arguments(sub)
     sub.set_defaults(demo=False)
 
 
 def check_claim(args: argparse.Namespace) -> Result:
-    """Write `verdict.md` and `verdict.json`; every step is found again by the same command.
-
-    Raises HeadForcingError for arguments that cannot be used, before anything is loaded, and for a folder whose videos
-    were made from something else.
-    """
+    """Write `verdict.md` and `verdict.json`; every step is found again by the same command."""
     check_arguments(args)
     rows = named_rows(args.rows, args.shuffles)
     stories = texts_of(args, returns=bool(set(rows) & set(ADDED_ROWS)))
@@ -156,13 +145,10 @@ def measured_profile(args: argparse.Namespace, fingerprint: str) -> Path | None:
         return None
     shares = HeadShares.load(path.with_suffix(".safetensors"))
     found = shares.setup
-    for name, wanted, there in (
-        ("model", fingerprint, found.fingerprint),
-        ("size", parse_size(args.size), (found.width, found.height)),
-        ("number of prompts", BUDGETS["full"][0], len(found.prompts)),
-    ):
-        if wanted != there:
-            raise HeadForcingError(f"{path} was measured with another {name}: choose another --out")
+    wanted = {"model": fingerprint, "size": parse_size(args.size), "number of prompts": BUDGETS["full"][0]}
+    there = {"model": found.fingerprint, "size": (found.width, found.height), "number of prompts": len(found.prompts)}
+    if other := next((name for name in wanted if wanted[name] != there[name]), None):
+        raise HeadForcingError(f"{path} was measured with another {other}: choose another --out")
     return None if shares.missing_prompts() else path
 
 
@@ -230,13 +216,10 @@ def _about(
         )
     if args.seconds != SECONDS:
         told.append(f"The paper's figures are about videos of {SECONDS:g} s; these have {args.seconds:g} s.")
-    random = rows.get("random")
-    if isinstance(random, Shuffles):
-        told.append(
-            "The row of shuffled roles is one shuffle, which says nothing about how shuffles differ."
-            if random.count == 1
-            else f"The row of shuffled roles has means over {random.count} shuffles, each on all videos."
-        )
+    if "random" in rows and args.shuffles == 1:
+        told.append("The row of shuffled roles is one shuffle, which says nothing about how shuffles differ.")
+    elif "random" in rows:
+        told.append(f"The row of shuffled roles has means over {args.shuffles} shuffles, each on all videos.")
     return told
 
 

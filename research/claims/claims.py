@@ -9,18 +9,9 @@ from typing import Any
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
 from ...headforcing_core.render.comparison import Entry
+from .. import statistics
 from ..rows import Shuffles
-from ..statistics import (
-    ENOUGH,
-    ENOUGH_SHUFFLES,
-    LEVEL,
-    Measured,
-    Numbers,
-    Paired,
-    Values,
-    corrected,
-    differences,
-)
+from ..statistics import ENOUGH, ENOUGH_SHUFFLES, LEVEL, Measured, Numbers, Paired, Values
 from ..videos import Scores
 from .paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN, RETURNS, PaperColumn, Reported
 
@@ -43,8 +34,8 @@ ADDED_ROWS = {
     "echo": Entry("Echo-Forcing, with a recall", "echo_forcing"),
 }
 """Rows that no ablation of the paper has, made on stories that return only."""
-AGREES, DISAGREES, UNDECIDED, NOT_MEASURED = "agrees", "disagrees", "undecided", "not measured"
-BETTER, WORSE = "better", "worse"  # in place of the first two where the paper has no figure
+NOT_MEASURED = "not measured"
+AGREES, DISAGREES, BETTER, WORSE, UNDECIDED = VERDICTS = ("agrees", "disagrees", "better", "worse", "undecided")
 RULE = (
     "Every line is Head Forcing's paired difference to a row, on the same prompts and noise. **Agrees**: Head "
     "Forcing is surely better, and the difference is not surely less than half of the paper's. **Disagrees**: it "
@@ -112,10 +103,9 @@ class Line:
     """One figure of the paper beside the measured one, both in the paper's units.
 
     Attributes:
-        key: the metric that was measured; None without.
-        better: the test of Head Forcing less the row.
-        half: the same less half of the paper's difference; None where the scales differ.
-        why: why there are no numbers.
+        key: the metric that was measured; `why` there is none.
+        better: the test of Head Forcing less the row; `half` is less half of the paper's difference, too, or None where
+            the scales differ.
     """
 
     reported: Reported
@@ -162,7 +152,6 @@ class Line:
         return "; ".join(filter(None, told))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
         papers = self.reported.difference
         return {
             **asdict(self.reported),
@@ -182,11 +171,7 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
     """A line for each figure of the paper about the rows, for each row that was made on stories that return, and for
     each column of a method that the paper's tables do not have.
 
-    Tests are corrected over those of `PRIMARY`; every other one is as it is.
-
-    Args:
-        rows: by name; Head Forcing is `OURS`.
-        reasons: why a column has no numbers, by its key; a column that nobody asks for has none.
+    Tests are corrected over those of `PRIMARY`. `reasons` say by column why it has no numbers.
     """
     asked = [*REPORTED, *(RETURNS if any(RETURN in stories for stories in rows.values()) else ())]
     others = [row for row in rows if row not in PAPERS_ROWS and row not in ADDED_ROWS]
@@ -197,7 +182,7 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
         if reported.row in rows
     ]
     family = [test for line in lines if line.primary for test in line.tests]
-    adjusted, judged = iter(corrected(family)), []
+    adjusted, judged = iter(statistics.corrected(family)), []
     for line in lines:
         tests = [next(adjusted) if line.primary else replace(test, holm=test.p) for test in line.tests]
         better, half = (*tests, None, None)[:2]
@@ -209,7 +194,7 @@ def _line(reported: Reported, row: Stories, ours: Stories, why: str) -> Line:
     paper, papers = COLUMNS[reported.column], reported.difference
     theirs, mine, scale = *(each.get(paper.story, Measured()) for each in (row, ours)), 100.0 if paper.percent else 1.0
     for key in paper.keys if theirs.videos and mine.videos else ():
-        values = _shifted(differences(mine.values(key), theirs.values(key)), scale)
+        values = _shifted(statistics.differences(mine.values(key), theirs.values(key)), scale)
         if (better := Paired.of(values, theirs.below(mine, key))) is not None:
             if key in paper.by_sign or papers is None:
                 return Line(reported, key, better)

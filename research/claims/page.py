@@ -6,22 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from ...headforcing_core.render.describe import markdown_table
 from ..statistics import Interval, Measured, mean_interval
-from .claims import (
-    AGREES,
-    BETTER,
-    DISAGREES,
-    LIMITS,
-    NOT_MEASURED,
-    RETURN_RULE,
-    RULE,
-    UNDECIDED,
-    WORSE,
-    Line,
-    Stories,
-)
+from .claims import LIMITS, NOT_MEASURED, RETURN_RULE, RULE, UNDECIDED, VERDICTS, Line, Stories
 from .paper_numbers import RETURN, SIX_PROMPTS
 
-_VERDICTS = (AGREES, DISAGREES, BETTER, WORSE, UNDECIDED)
 _RETURNED = {
     "similarity": "return to the first visit",
     "chance": "by chance",
@@ -36,7 +23,7 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
     """The verdicts in Markdown: a summary, the primary endpoints, the others by row, and the rule."""
     measured = [line for line in lines if line.verdict != NOT_MEASURED]
     missing = [line for line in lines if line.verdict == NOT_MEASURED]
-    counts = (f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in _VERDICTS)
+    counts = (f"{verdict} {sum(line.verdict == verdict for line in measured)}" for verdict in VERDICTS)
     summary = f"Measured lines: {len(measured)}, of these {', '.join(counts)}. Not measured: {len(missing)}."
     told = [summary, "", RULE, ""]
     if primary := [line for line in lines if line.primary]:

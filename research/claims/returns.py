@@ -10,8 +10,6 @@ import argparse
 import json
 from pathlib import Path
 
-import av
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -19,6 +17,7 @@ from ...headforcing_core.commands.values import pick_device
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.hashing import file_hash
+from ...headforcing_core.report.drift import read_frames
 from ...headforcing_core.report.learned.models import ImageEncoder, Models
 from ...headforcing_core.video.reader import open_video
 from ..statistics import Numbers
@@ -33,11 +32,8 @@ def similarities(visits: Tensor) -> list[Numbers]:
     """Of each video of a row how alike the return is to its first visit, and to what shows no memory.
 
     That is by chance to the first visits of all other videos, and to the one visit in which another video shows the
-    same prompt: the one between the visits of the video before it.
-
-    Args:
-        visits: mean features `[videos, 3, d]` of the first visit, of what is shown next, and of the second visit; of
-            two videos or more.
+    same prompt: the one between the visits of the video before it. `visits [videos, 3, d]` are mean features of the
+    first visit, of what is shown next, and of the second visit.
     """
     first, between, again = visits.unbind(1)
     table = again @ first.T
@@ -48,10 +44,7 @@ def similarities(visits: Tensor) -> list[Numbers]:
 
 
 def add_returns(args: argparse.Namespace, scores: Scores) -> None:
-    """Add the numbers of `similarities` to those of all stories that return, where DINO's files are there.
-
-    Features are stored beside the videos, and measured once.
-    """
+    """Add the numbers of `similarities` to those of all stories that return, where DINO's files are there."""
     stamp = scores.metrics.get(COLUMNS["return"].needs)
     if stamp is None:
         return
@@ -95,14 +88,10 @@ def spread(first: int, end: int) -> list[int]:
 def _features(path: Path, encoder: ImageEncoder, wanted: set[int]) -> dict[int, Tensor]:
     """The features of these video frames by their numbers."""
     found = {}
-    try:
-        with open_video(path) as container, torch.inference_mode():
-            for number, frame in enumerate(container.decode(container.streams.video[0])):
-                if number in wanted:
-                    pixels = frame.to_ndarray(format="rgb24").astype(np.uint8, copy=False)[None]
-                    found[number] = encoder(torch.from_numpy(pixels))[0].clone()
-    except av.error.FFmpegError as error:
-        raise HeadForcingError(f"{path} is damaged ({error}): remove it, and repeat the command") from error
+    with open_video(path) as container, torch.inference_mode():
+        for number, video_frame in enumerate(read_frames(container, str(path))):
+            if number in wanted:
+                found[number] = encoder(torch.from_numpy(video_frame))[0].clone()
     if len(found) < len(wanted):
         raise HeadForcingError(f"{path} ends before its last prompt: remove it, and repeat the command")
     return found

@@ -32,10 +32,7 @@ def prompts_of(given: str | None, count: int) -> list[str]:
 
 
 def stories_of(given: str, count: int) -> list[str]:
-    """A story for each video, a line of JSON with `STORY_TEXTS` texts: `{"prompts": ["...", "..."]}`.
-
-    Raises HeadForcingError for other lines, and if a head profile is measured on one of the texts.
-    """
+    """A story for each video, a line of JSON with `STORY_TEXTS` texts that no head profile is measured on."""
     lines = split_prompts(read_text(given))
     if len(lines) < count:
         raise HeadForcingError(f"--stories must have a line for each of {count} videos, but there are {len(lines)}")
@@ -71,11 +68,10 @@ def texts_of(args: argparse.Namespace, returns: bool = False) -> dict[str, list[
 
 
 def return_stories(prompts: Sequence[str]) -> list[str]:
-    """A story that returns for each of three prompts or more, as JSON: an opening, then A, B and A again.
+    """A story that returns for each of three different prompts or more, as JSON: an opening, then A, B and A again.
 
     A is the prompt itself, B and the opening are the next two. Without the opening A would begin the video, whose first
-    frames anchor heads always hold: to see A again would then take no episodic memory. The B of each story is thus the
-    A of the next one. Raises HeadForcingError for fewer prompts, and for equal ones.
+    frames anchor heads always hold: to see A again would then take no episodic memory.
     """
     texts = [" ".join(prompt.split()) for prompt in prompts]
     if len(set(texts)) < max(3, len(texts)):

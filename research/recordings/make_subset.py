@@ -70,7 +70,6 @@ def shorten(run: dict[str, Any], frames: int, frames_per_block: int) -> dict[str
 
 
 def read_case(folder: Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Configuration and tensors of a recorded case."""
     return json.loads((folder / "config.json").read_text(encoding="utf-8")), load_file(folder / TENSORS)
 
 
@@ -96,12 +95,6 @@ def make_subset(source: Path, target: Path) -> None:
             shutil.copyfile(source / name / weights, target / name / weights)
 
 
-def steps_of(config: dict[str, Any], run: dict[str, Any]) -> int:
-    """The most steps that any block of a run takes; authors may name the clean end, too."""
-    listed = run.get("steps") or config["denoising_steps_listed"]
-    return max(sum(step > 0 for step in steps) for steps in (listed, run.get("first_chunk", [])))
-
-
 def make_peers(source: Path, target: Path) -> None:
     """The same for the methods with caches of their own."""
     for method, frames in PEERS.items():
@@ -115,7 +108,9 @@ def make_peers(source: Path, target: Path) -> None:
         # axes from the end: CausVid has one of rollouts in front, of which only the first is kept
         kept["noise"] = recorded["noise"][:1].narrow(-4, 0, longest)
         renoise = recorded[kind][:1] if method == "causvid" else recorded[kind]
-        steps = max(steps_of(config, run) for run in runs.values())
+        listed = [run.get("steps") or config["denoising_steps_listed"] for run in runs.values()]
+        listed += [run.get("first_chunk", []) for run in runs.values()]
+        steps = max(sum(step > 0 for step in steps) for steps in listed)  # authors may name the clean end, too
         kept[kind] = renoise.narrow(-6, 0, longest // f).narrow(-5, 0, steps - 1)
         kept |= {f"latents/{run}": recorded[f"latents/{run}"][:1].narrow(-4, 0, n) for run, n in frames.items()}
         settings = {key: value for key, value in config.items() if key not in NOTES}
@@ -125,9 +120,8 @@ def make_peers(source: Path, target: Path) -> None:
 def make_drift(source: Path, target: Path) -> None:
     """Of the drift metrics' clips those with a case of their own: motion lost and gained, odd sizes, colours."""
     config, recorded = read_case(source)
-    kept = {
-        key: tensor for key, tensor in recorded.items() if "/" in key and key.split("/")[1] in (*DRIFTING, "rgb", "hue")
-    }
+    wanted = (*DRIFTING, "rgb", "hue")
+    kept = {key: tensor for key, tensor in recorded.items() if key.partition("/")[2] in wanted}
     results = {
         name: {"per_clip": {clip: found["per_clip"][clip] for clip in DRIFTING if clip in found["per_clip"]}}
         | {key: found[key] for key in ("seconds", "end") if key in found}

@@ -49,12 +49,10 @@ def record_absolute(source: Path, target: Path) -> None:
     latents, events, sources = reference_run(Case(source / SOURCE, config, tensors))
     config["runs"][RUN] |= {"memory_events": events, "final_episodic_sources": sources}
     tensors[f"latents/{RUN}"] = latents
-
     write_case(target / NAME, tensors, config)
 
 
 def write_case(folder: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> None:
-    """Write a recorded case, its tensors and its configuration."""
     folder.mkdir(parents=True, exist_ok=True)
     save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / TENSORS)
     (folder / "config.json").write_text(json.dumps(config, indent=1) + "\n", encoding="utf-8")

@@ -26,24 +26,21 @@ STRIDE = 4
 LEAST_PLACES = 18  # of one motion, so many latent frames, before its word is judged
 FIRST_CLIP = 90_000  # training uses other clips
 
-Numbers = dict[str, list[float]]
 Accuracy = dict[str, list[float | None]]
 """By what is detected, a value for each clip; None where there was nothing to detect."""
 
 
-def clip_accuracy(clip: Clip, video_frames: Tensor) -> Numbers:
+def clip_accuracy(clip: Clip, video_frames: Tensor) -> dict[str, list[float]]:
     """Detections that are right in the video frames of a clip, one value per chance to be right."""
     seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
-    numbers: Numbers = {}
+    numbers: dict[str, list[float]] = {}
     for index, sighting in enumerate(seen):
         for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
             if value is not None:
                 numbers.setdefault(name, []).append(float(value))
     numbers["colour of the marking, of the whole clip"] = [float(mark_of(seen) == clip.marking.colour)]
-    start = 0
-    for motion, group in groupby(looks[::STRIDE], key=lambda look: look.motion):
-        stop = start + len(list(group))
-        places, start = [sighting.place for sighting in seen[start:stop]], stop
+    for motion, group in groupby(zip(looks[::STRIDE], seen, strict=True), key=lambda pair: pair[0].motion):
+        places = [sighting.place for _, sighting in group]
         if len(places) >= LEAST_PLACES:
             numbers.setdefault("word of the motion", []).append(float(motion_word(places, STRIDE) == motion))
     words = camera_words(video_frames)
@@ -92,7 +89,6 @@ def table(columns: Mapping[str, Accuracy]) -> str:
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `accuracy` to the commands."""
     sub = command("accuracy", show_accuracy, "Measure how often the detector is right on clips, rendered and encoded.")
     sub.add_argument("--clips", type=count, default=64)
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
@@ -106,7 +102,6 @@ def measure(clips: int) -> dict[str, Accuracy]:
 
 
 def show_accuracy(args: argparse.Namespace) -> Result:
-    """Measure the detector on clips."""
     torch.set_num_threads(1)
     columns = measure(args.clips)
     if args.out:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -40,13 +40,11 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class Question:
-    """One table.
+    """One table: its rows, which are compared with the last one, on a story; columns of `COLUMNS`, a note below it.
 
     Attributes:
-        story: of the world of rooms.
-        rows: methods; the others are compared with the last one.
-        columns: keys of `COLUMNS`.
-        note: below the table.
+        first: number of the first video, which is also the seed of its noise.
+        ahead: whether the next block after a true past is predicted, too.
     """
 
     asks: str
@@ -54,16 +52,16 @@ class Question:
     rows: tuple[Row, ...]
     columns: tuple[str, ...] = ()
     note: str = ""
+    first: int = 0
+    ahead: bool = False
+
+    def numbers(self, videos: int) -> range:
+        return range(self.first, self.first + videos)
 
     @property
     def entries(self) -> list[Entry]:
         """All that is rendered, a row of shuffles as one for each."""
         return [entry for row in self.rows for entry in renders_of(row)]
-
-    def with_shuffles(self, count: int) -> Question:
-        """The question with so many shuffles in its rows of shuffles."""
-        rows = [replace(row, count=count) if isinstance(row, Shuffles) else row for row in self.rows]
-        return replace(self, rows=tuple(rows))
 
 
 @dataclass(frozen=True)
@@ -120,21 +118,18 @@ class Answer:
         return shown if test is None or not test.clear else shown.replace(mean, f"{mean}†", 1)
 
     @cached_property
-    def _compared(self) -> dict[tuple[int, str], Paired]:
-        places = [(row, column) for row in range(len(self.rows) - 1) for column in self.question.columns]
-        return {at: difference for at in places if (difference := self._difference(*at)) is not None}
-
-    def _difference(self, row: int, column: str) -> Paired | None:
-        mine, last = self.rows[row], self.rows[-1]
-        if not mine.videos or not last.videos or column not in self.question.columns:
-            return None
-        return Paired.of(differences(mine.values(column), last.values(column)), mine.below(last, column), towards=-1)
+    def _compared(self) -> dict[tuple[int, str], Paired | None]:
+        last, found = self.rows[-1], dict[tuple[int, str], Paired | None]()
+        for row, mine in enumerate(self.rows[:-1] if last.videos else ()):
+            for column in self.question.columns if mine.videos else ():
+                gains = differences(mine.values(column), last.values(column))
+                found[row, column] = Paired.of(gains, mine.below(last, column), towards=-1)
+        return found
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: means, intervals, comparisons, and by column the metrics of every video."""
-        question = self.question
-        about = {"asks": question.asks, "story": question.story, "note": question.note}
-        return {**about, "rows": [self._row(i) for i in range(len(question.rows))]}
+        about = {"asks": self.question.asks, "story": self.question.story, "note": self.question.note}
+        return {**about, "rows": [self._row(i) for i in range(len(self.rows))]}
 
     def _row(self, row: int) -> dict[str, Any]:
         columns, measured = self.question.columns, self.rows[row]
@@ -156,7 +151,7 @@ def answer(question: Question, measure_row: Callable[[Entry | Rendered], Sequenc
     rows = []
     for row in question.rows:
         if isinstance(row, Shuffles):
-            parts = [measure_row(entry) for entry in row.entries]
+            parts = [measure_row(entry) for entry in renders_of(row)]
             rows.append(Measured.of_shuffles(parts if all(parts) else [], decides=False))
         else:
             rows.append(Measured(measure_row(row)))

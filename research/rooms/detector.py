@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,16 +18,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...headforcing_core.demo.words import CHOICES
-from .drawing import (
-    FLOOR,
-    FRAME_SIZE,
-    PICTURE_SIZE,
-    PICTURES,
-    Picture,
-    distance_to,
-    picture,
-    wall_light,
-)
+from . import drawing
+from .drawing import FLOOR, FRAME_SIZE, PICTURE_SIZE, PICTURES, Picture
 from .scenes import BACKGROUNDS, CAMERAS, COLOURS
 
 SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
@@ -43,14 +37,12 @@ class Sighting:
     """Contents of one video frame.
 
     Attributes:
-        background, pattern: of the wall.
-        tint: factors of the colour channels of the named wall.
+        background, pattern, tint: of the wall; the tint as factors of the named colour's channels.
         pictures: whole pictures that nothing hides, at their places in the frame.
         hidden: `[64, 64]`, where nothing can be said about the wall, because the actor is there.
         count: number of actors; of the largest one are area, colour, shape and place, None without one.
         overlaps: intersection over union of the actor with the outline of each shape, at its place and with its area.
-        mark: the second colour on the actor; None where there is none, for instance because it has turned away.
-        mark_area: pixels that have that colour.
+        mark, mark_area: the second colour on the actor, None where it has turned away, and on how many pixels.
     """
 
     background: str
@@ -85,17 +77,9 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
         return bare
     place, mask = by_size[0]
     overlaps, (mark, mark_area) = _overlaps(mask, place), _marking(video_frame, mask)
-    return replace(
-        bare,
-        count=len(by_size),
-        area=int(mask.sum()),
-        colour=nearest(_vivid(video_frame[mask].median(0).values).tolist(), _VIVID),
-        shape=max(overlaps, key=overlaps.__getitem__),
-        place=place,
-        overlaps=overlaps,
-        mark=mark,
-        mark_area=mark_area,
-    )
+    shape, colour = max(overlaps, key=overlaps.__getitem__), _colour_name(video_frame[mask])
+    about: dict[str, Any] = {"colour": colour, "shape": shape, "place": place, "overlaps": overlaps, "mark": mark}
+    return replace(bare, count=len(by_size), area=int(mask.sum()), mark_area=mark_area, **about)
 
 
 def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]]) -> str:
@@ -116,15 +100,17 @@ def _vivid(colour: Tensor) -> Tensor:
 _VIVID = {name: (r / max(r, g, b), g / max(r, g, b), b / max(r, g, b)) for name, (r, g, b) in COLOURS.items()}
 
 
+def _colour_name(pixels: Tensor) -> str:
+    """The actor's or emblem's colour that is nearest to pixels `[n, 3]`."""
+    return nearest(_vivid(pixels.median(0).values).tolist(), _VIVID)
+
+
 @lru_cache(maxsize=1)
 def _unit_areas() -> dict[str, float]:
     """Area of each shape at radius 1."""
-    fine = (np.arange(400) + 0.5) / 100 - 2
-    upright = np.zeros(())
-    return {
-        shape: float((distance_to(shape, fine, fine[:, None], upright, 1.0) < 0).sum()) / 1e4
-        for shape in CHOICES["shape"]
-    }
+    fine, upright = (np.arange(400) + 0.5) / 100 - 2, np.zeros(())
+    outlines = {shape: drawing.distance_to(shape, fine, fine[:, None], upright, 1.0) for shape in CHOICES["shape"]}
+    return {shape: float((distance < 0).sum()) / 1e4 for shape, distance in outlines.items()}
 
 
 def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
@@ -133,7 +119,7 @@ def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
     dx, dy, there = steps - place[0], (steps - place[1])[:, None], mask.numpy()
     result = {}
     for shape, unit_area in _unit_areas().items():
-        outline = distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
+        outline = drawing.distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
         result[shape] = float(((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max())
     return result
 
@@ -141,7 +127,7 @@ def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
 @lru_cache(maxsize=1)
 def _templates() -> Tensor:
     """Brightness of each picture with mean 0 and norm 1, `[6, 1, 13, 13]`."""
-    templates = torch.from_numpy(np.stack([picture(kind).mean(-1) for kind in PICTURES]))
+    templates = torch.from_numpy(np.stack([drawing.picture(kind).mean(-1) for kind in PICTURES]))
     templates = templates - templates.mean((1, 2), keepdim=True)
     return (templates / templates.flatten(1).norm(dim=1)[:, None, None])[:, None]
 
@@ -169,7 +155,7 @@ def _lights() -> tuple[Tensor, list[str]]:
     """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
     plain, checkerboard, striped = CHOICES["pattern"]
     views = [(plain, 0), *((checkerboard, s) for s in range(0, 32, 2)), *((striped, s) for s in range(0, 16, 2))]
-    lights = [wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
+    lights = [drawing.wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
     return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
 
 
@@ -202,7 +188,7 @@ def _marking(video_frame: Tensor, mask: Tensor) -> tuple[str | None, int]:
     if (pixels := int(other.sum())) < MIN_EMBLEM:
         return None, 0
     strongest = contrast >= contrast[other].median()
-    return nearest(_vivid(video_frame[strongest].median(0).values).tolist(), _VIVID), pixels
+    return _colour_name(video_frame[strongest]), pixels
 
 
 def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
@@ -211,10 +197,9 @@ def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
     Pictures that the actor hides or the edge cuts off are left out. None if none is left.
     """
     inside = [item for item in layout if _BORDER <= item.x < FRAME_SIZE - _BORDER]
-    expected = [item for item in inside if not _covered(seen.hidden, item)]
-    found = [item for item in seen.pictures if not _covered(seen.hidden, item)]
-    right = sum(any(_same(item, other) for other in found) for item in expected)
-    total = len(expected) + sum(not any(_same(item, other) for other in expected) for item in found)
+    expected, found = ([item for item in some if not _covered(seen.hidden, item)] for some in (inside, seen.pictures))
+    right = sum(_is_in(item, found) for item in expected)
+    total = len(expected) + sum(not _is_in(item, expected) for item in found)
     return right / total if total else None
 
 
@@ -222,19 +207,17 @@ def layout_of(visit: Sequence[Sighting]) -> list[Picture]:
     """The pictures of a room, from a visit with a camera at rest: those in most frames that can show them."""
     found: list[Picture] = []
     for item in (item for sighting in visit for item in sighting.pictures):
-        if not any(_same(item, other) for other in found):
+        if not _is_in(item, found):
             can = [sighting for sighting in visit if not _covered(sighting.hidden, item)]
-            shown = [sighting for sighting in can if any(_same(item, other) for other in sighting.pictures)]
-            if 2 * len(shown) > len(can):
+            if 2 * sum(_is_in(item, sighting.pictures) for sighting in can) > len(can):
                 found.append(item)
     return found
 
 
 def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | None:
-    """Share of a room's pictures that come back from its first visit: `layout_overlap`, mean over the frames.
+    """Share of the pictures of a room's first visit that come back, mean over the frames; None if it shows none.
 
-    A model decides by itself what hangs in a room, so the first visit is the truth; places that the actor hid during
-    all of it are left out. None if it shows no pictures.
+    Places that the actor hid during all of the first visit are left out.
     """
     layout = layout_of(first)
     never = torch.stack([sighting.hidden for sighting in first]).all(0)
@@ -245,10 +228,10 @@ def layout_kept(first: Sequence[Sighting], back: Sequence[Sighting]) -> float | 
 
 def mark_of(seen: Sequence[Sighting]) -> str | None:
     """The colour of the marking that these frames show on most pixels together; None if none shows one."""
-    pixels: dict[str, int] = {}
+    pixels = Counter[str | None]()
     for sighting in seen:
-        if sighting.mark is not None:
-            pixels[sighting.mark] = pixels.get(sighting.mark, 0) + sighting.mark_area
+        pixels[sighting.mark] += sighting.mark_area
+    del pixels[None]
     return max(pixels, key=pixels.__getitem__) if pixels else None
 
 
@@ -257,15 +240,15 @@ def _covered(hidden: Tensor, item: Picture) -> bool:
     return bool(hidden[max(0, item.y - half) : item.y + half + 1, max(0, item.x - half) : item.x + half + 1].any())
 
 
-def _same(one: Picture, other: Picture) -> bool:
-    return one.kind == other.kind and max(abs(one.x - other.x), abs(one.y - other.y)) <= NEAR
+def _is_in(item: Picture, others: Sequence[Picture]) -> bool:
+    """Whether one of the others is the same picture at about the same place."""
+    return any(it.kind == item.kind and max(abs(it.x - item.x), abs(it.y - item.y)) <= NEAR for it in others)
 
 
 def motion_word(places: Sequence[tuple[float, float] | None], stride: int = 4) -> str | None:
     """The prompt's word for a trajectory, from the actor's place in every `stride`-th video frame.
 
-    Circling keeps its distance to the middle, bouncing is drawn downward, gliding neither. None for fewer than six
-    places.
+    Circling keeps its distance to the middle, bouncing is drawn downward. None for fewer than six places.
     """
     known = np.array([place for place in places if place is not None], float)
     if len(known) < 6:
@@ -280,10 +263,7 @@ def motion_word(places: Sequence[tuple[float, float] | None], stride: int = 4) -
 
 
 def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
-    """The prompt's words for the camera between each video frame and the one `gap` later: the shift of the wall.
-
-    Empty where the camera stands still. Returns `n - gap` words.
-    """
+    """The `n - gap` words for the camera, empty where it stands still, from the shift of the wall in `gap` frames."""
     strong = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
     free = ~grow(strong, 4)
     now, later = video_frames[:-gap], video_frames[gap:]

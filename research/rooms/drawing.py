@@ -13,6 +13,7 @@ FRAME_SIZE = 64
 FLOOR = 54  # first row of the floor, below a light skirting board of two rows
 PICTURE_SIZE = 13
 EMBLEM_SIZE = 0.5  # radius of an emblem, of that of a ball
+HIDDEN_BELOW = math.cos(0.3 * math.pi)  # of the emblem's turn: it is seen on 30 % of each round
 SHADE = 0.18  # of the dark parts of a pattern, and how much lighter the others are
 _SQUARE, _TRIANGLE, _STAR_TIP, _STAR_VALLEY, _CROSS_ARM, _CROSS_WIDTH = 0.88, 0.72, 1.42, 0.66, 1.25, 0.46
 _PATCH = 46  # pixels round the actor that it and its shadow can cover
@@ -37,8 +38,7 @@ class Pose:
 
     Attributes:
         x, y: centre in pixels.
-        tilt: in radians.
-        turn: angle in radians by which the emblem has turned away from the camera.
+        tilt, turn: in radians; by `turn` the emblem has turned away from the camera.
         blur: width in pixels of the emblem's edges.
         radius: of a ball; other shapes have about the same area.
     """
@@ -130,10 +130,8 @@ def wall_light(pattern: str, columns: np.ndarray) -> np.ndarray:
 def draw_wall(
     colour: Sequence[float], pattern: str, pictures: Sequence[Picture], camera: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The wall in every video frame `[n or 1, 64, 64, 3]` and its cover by pictures `[n or 1, 64, 64]`.
-
-    Both have length 1 if the camera does not move. `camera [n]` is in whole pixels.
-    """
+    """The wall in every video frame `[n, 64, 64, 3]` and its cover by pictures `[n, 64, 64]`; of one if the camera, in
+    whole pixels, does not move."""
     moves = bool((camera != camera[0]).any())
     left = int(camera.min())
     columns = np.arange(left, int(camera.max()) + FRAME_SIZE)
@@ -154,18 +152,10 @@ def draw_wall(
 
 
 def draw_actor(
-    wall: np.ndarray,
-    pose: Pose,
-    shape: str,
-    colour: Sequence[float],
-    emblem: str,
-    mark: Sequence[float],
+    wall: np.ndarray, pose: Pose, shape: str, colour: Sequence[float], emblem: str, mark: Sequence[float]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the actor and its shadow on the wall.
-
-    Returns video frames `[n, 64, 64, 3]`, the cover by the actor `[n, 64, 64]`, and how much of the emblem faces the
-    camera, `[n]` from 0 to 1.
-    """
+    """Video frames `[n, 64, 64, 3]` with the actor and its shadow on the wall, the cover by the actor `[n, 64, 64]`,
+    and how much of the emblem faces the camera, `[n]` from 0 to 1."""
     count = len(pose.x)
     video_frames = np.broadcast_to(wall, (count, *wall.shape[1:])).copy()
     cover_map = np.zeros((count, FRAME_SIZE, FRAME_SIZE), np.float32)
@@ -202,6 +192,3 @@ def _emblem_cover(
     distance = distance_to_emblem(emblem, (x - shift) / (narrow * size), y / size) * size
     sharp = np.clip(0.5 - distance / pose.blur[:, None, None], 0, 1)
     return (sharp * facing[:, None, None]).astype(np.float32), facing
-
-
-HIDDEN_BELOW = math.cos(0.3 * math.pi)  # of the emblem's turn: it is seen on 30 % of each round

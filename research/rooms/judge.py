@@ -26,8 +26,7 @@ from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.rollout.schedule import Schedule, schedule
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
-from ..ablations import GivenFrames
-from ..role_rules import RULES, with_rule
+from ..ablations import RULES, GivenFrames, with_rule
 from ..statistics import Numbers, mean
 from .detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
 from .scenes import CLOCK, FRAME_SIZE, Layout, Marking, looks_of_frames, poses, render
@@ -69,9 +68,7 @@ def timeline_of(looks: Sequence[Look]) -> Timeline:
 class RoomsJudge:
     """Generates and measures videos of the world of rooms, on the CPU.
 
-    Args:
-        weights, autoencoder: files; the weights may have dimensions of their own, see `assets.inspect_toy`.
-        profile: the model's head profile, with attention shares.
+    The model's files may have dimensions of their own, see `assets.inspect_toy`; its profile has attention shares.
     """
 
     def __init__(self, weights: str | Path, autoencoder: str | Path, profile: HeadProfile):
@@ -95,13 +92,7 @@ class RoomsJudge:
         return torch.cat([block.latents for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))])
 
     def measure_story(
-        self,
-        policy: Method,
-        roles: str,
-        looks: Sequence[Look],
-        number: int,
-        shuffle: int = 0,
-        ahead: bool = False,
+        self, policy: Method, roles: str, looks: Sequence[Look], number: int, shuffle: int = 0, ahead: bool = False
     ) -> Numbers:
         """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`."""
         if isinstance(policy, GivenFrames):
@@ -126,17 +117,13 @@ class RoomsJudge:
 
     @torch.no_grad()
     def one_block_ahead(self, plan: RenderPlan, looks: Sequence[Look], number: int) -> Numbers:
-        """Error of each block after the first, predicted from the rendered ones before it.
-
-        `place_error`: distance in pixels between the actor's place and the true one; `loss_<level>`: squared error of
-        the predicted flow.
-        """
+        """Errors of each block after the first, predicted from the rendered ones before it: the distance in pixels
+        between the actor's place and the true one, and the squared error of the predicted flow."""
         clean = self.autoencoder.encode(render(looks, number).video_frames).split(CLOCK.frames_per_block)
         script = job_of(plan).script
         model, cache = WanVideoModel(self.backbone, torch.float32), plan.make_cache(torch.float32, "cpu")
         noise, places = torch.Generator().manual_seed(number), _places(looks, number).split(CLOCK.frames_per_block)
-        distances: list[float] = []
-        losses: list[float] = []
+        distances, losses = list[float](), list[float]()
         for block, truth in enumerate(clean):
             model.use_prompt(script.embedding(block))
             cache.begin_block()
@@ -163,12 +150,9 @@ def _denoised(
     model: WanVideoModel, cache: BlockCache, sigmas: Sequence[float], like: Tensor, noise: torch.Generator
 ) -> Tensor:
     """One block from noise, as the sampler makes it; nothing is committed."""
-    x = torch.randn(like.shape, generator=noise)
-    for step, sigma in enumerate(sigmas):
-        made = model.denoise(x, sigma, cache)
-        if step + 1 < len(sigmas):
-            fresh = torch.randn(like.shape, generator=noise)
-            x = (1 - sigmas[step + 1]) * made + sigmas[step + 1] * fresh
+    made = torch.zeros_like(like)
+    for sigma in sigmas:
+        made = model.denoise((1 - sigma) * made + sigma * torch.randn(like.shape, generator=noise), sigma, cache)
     return made
 
 
@@ -200,11 +184,8 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     wanted = sorted({*first, *late, *marked, *(frame for pair in pairs for visit in pair for frame in visit)})
     seen = dict(zip(wanted, sightings(video_frames[[STRIDE * frame for frame in wanted]]), strict=True))
     layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
-    strange = [
-        layout_overlap(seen[i], Layout(number, looks[i // per_block].room, version=1).pictures())
-        for _, back in pairs
-        for i in back
-    ]
+    others = {i: Layout(number, looks[i // per_block].room, version=1).pictures() for _, back in pairs for i in back}
+    strange = [layout_overlap(seen[i], layout) for i, layout in others.items()]
     start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
     another = Marking.draw(looks, number + OTHER_VIDEO).colour
     every = looks_of_frames(looks)
@@ -233,10 +214,8 @@ def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
     first: dict[str, range] = {}
     pairs = []
     for visit in visits(looks):
-        room = looks[visit.start].room
-        if room in first:
-            pairs.append((_frames(first[room]), _frames(visit[:JUDGED_BLOCKS])))
-        first.setdefault(room, visit)
+        if (seen := first.setdefault(looks[visit.start].room, visit)) is not visit:
+            pairs.append((_frames(seen), _frames(visit[:JUDGED_BLOCKS])))
     return pairs
 
 

@@ -30,7 +30,6 @@ SECONDARY = "Secondary endpoints, which are described and never sure:"
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `rooms` to the commands."""
     sub = command("rooms", rooms, "Measure the embedded model as the pre-registration says, with verdicts.")
     told = "folder for measurements, tables and verdicts; the same command goes on there"
     sub.add_argument("--out", type=folder_written(*FILES), required=True, help=told)
@@ -39,10 +38,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 
 
 def rooms(args: argparse.Namespace) -> Result:
-    """Measure what is missing, then write `TABLE.md`, `TABLE.json` and `verdicts.md`, `verdicts.json`.
-
-    The verdicts are of all tables that were measured.
-    """
+    """Measure what is missing, then write the tables that are asked for, and the verdicts of all that were measured."""
     if args.videos > 1000:
         raise HeadForcingError(f"--videos must be from 1 to 1000, got {args.videos}")
     student, base = (stored_gate(name) for name in ("student", "base"))
@@ -64,10 +60,8 @@ def rooms(args: argparse.Namespace) -> Result:
 
 
 def stored_gate(name: str) -> dict[str, Any]:
-    """The gate's stored numbers of the `student`, which is the embedded model, or of its `base`.
-
-    Raises HeadForcingError where it was measured on other files than those that are measured now.
-    """
+    """The gate's stored numbers of the `student`, the embedded model, or of its `base`; HeadForcingError where they are
+    of other files than those that are measured now."""
     path, files = GATES / f"{name}.gate.json", measured_files()
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     if found["autoencoder"] != files["autoencoder"] or (name == "student" and found["weights"] != files["model"]):
@@ -86,7 +80,7 @@ class VideoJob:
     @property
     def key(self) -> str:
         table = ROOMS_TABLES[self.table]
-        definition = digest(repr((self.row, table.question.story, table.ahead)))[:8]
+        definition = digest(repr((self.row, table.story, table.ahead)))[:8]
         return f"{self.table}: {self.row.label}: {self.number}: {definition}"
 
 
@@ -94,16 +88,14 @@ def jobs(tables: Iterable[str], videos: int) -> Iterator[VideoJob]:
     """All videos of the tables, of every row in turn; a row of shuffles as one for each of them."""
     for name in tables:
         table = ROOMS_TABLES[name]
-        rows: list[Entry | Rendered] = [row for row in table.question.rows if isinstance(row, Rendered)]
-        rows += table.question.entries
-        for number in table.numbers(videos):
-            yield from (VideoJob(name, row, number) for row in rows)
+        rows: list[Entry | Rendered] = [*(row for row in table.rows if isinstance(row, Rendered)), *table.entries]
+        yield from (VideoJob(name, row, number) for number in table.numbers(videos) for row in rows)
 
 
 def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     """Make and measure one video."""
     table, row, number = ROOMS_TABLES[job.table], job.row, job.number
-    looks = STORIES[table.question.story](number)
+    looks = STORIES[table.story](number)
     if isinstance(row, Rendered):
         return judge.measure_truth(looks, number, row.encoded, table.ahead)
     return judge.measure_story(row.policy, row.roles, looks, number, row.shuffle, table.ahead)
@@ -120,7 +112,7 @@ def answer_of(name: str, videos: int, known: Known) -> Answer:
         found = [known.get(VideoJob(name, row, number).key) for number in table.numbers(videos)]
         return [] if None in found else [dict(video) for video in found if video is not None]
 
-    modelled = [stored(entry) for entry in table.question.entries]
+    modelled = [stored(entry) for entry in table.entries]
     unmarked = {i for found in modelled for i, video in enumerate(found) if video["identity"] is None}
 
     def measured_row(row: Entry | Rendered) -> list[Numbers]:
@@ -129,4 +121,4 @@ def answer_of(name: str, videos: int, known: Known) -> Answer:
             found[i]["identity"] = found[i]["identity_by_chance"] = None
         return found
 
-    return answer(table.question, measured_row)
+    return answer(table, measured_row)

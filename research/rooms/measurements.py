@@ -20,7 +20,7 @@ from ...headforcing_core.head_profiles import rules
 from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ...headforcing_core.names import DEMO_AUTOENCODER
 from ...headforcing_core.timeline import returns as told_returns
-from .. import ablations, role_rules
+from .. import ablations
 from ..statistics import Numbers
 from . import detector, drawing, judge, scenes, stories
 
@@ -28,7 +28,7 @@ Known = dict[str, Numbers]
 """The numbers of every measured video, by its key."""
 Job = TypeVar("Job")
 MEASURED_BY = (
-    words, scenes, drawing, stories, rooms_autoencoder, detector, judge, word_hash, role_rules, ablations,
+    words, scenes, drawing, stories, rooms_autoencoder, detector, judge, word_hash, ablations,
     head_cache, policy, roles, cached_scenes, rules, told_returns,
 )  # fmt: skip
 """The modules that define what a measured number is; a change of one of them makes earlier measurements unusable."""
@@ -56,13 +56,8 @@ def measured_by() -> str:
 
 
 def complete(journal: Path, jobs: Mapping[str, Job], measured: Callable[[Job], Numbers], quiet: bool) -> Known:
-    """Measure the jobs that the journal does not know, append each to it, and return all that is known.
-
-    Args:
-        jobs: by the key of the video.
-
-    Raises HeadForcingError for a journal of another model or by other code.
-    """
+    """Measure the jobs, by the keys of videos, that the journal does not know, append each to it, and return all that
+    is known. Raises HeadForcingError for a journal of another model or by other code."""
     by = measured_by()
     with claimed(journal):
         known = _read(journal, by)

@@ -37,7 +37,6 @@ RULES = ("quota", "function")
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `references` to the command line."""
     sub = command("references", references, "Measure whether a room appears that is shown only as a picture.")
     sub.add_argument("--out", type=folder_written("references.*"), required=True, help="folder")
     sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row ({VIDEOS})")
@@ -66,8 +65,7 @@ def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
         named = "|".join([*others, last.replace(" room", " @room")])
         story = parse_timeline(named, CLOCK.start_seconds(len(looks)), references=("room",))
     latents = judge.latents(judge.plan(CachePolicy(), rule, story, number), pictures)
-    frames = range(BEFORE * CLOCK.frames_per_block, len(looks) * CLOCK.frames_per_block)
-    seen = sightings(judge.autoencoder.decode(latents)[[STRIDE * frame for frame in frames]])
+    seen = sightings(judge.autoencoder.decode(latents)[STRIDE * BEFORE * CLOCK.frames_per_block :: STRIDE])
     layouts = [Layout(number, looks[-1].room, version).pictures() for version in (0, 1)]
     found: list[Sequence[float | None]] = [[layout_overlap(each, layout) for each in seen] for layout in layouts]
     found.append([sighting.overlaps.get(looks[-1].shape, 0.0) for sighting in seen])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
 from ...headforcing_core.commands.arguments import Result
@@ -28,25 +28,17 @@ PRESET, BOTH = "scenes, roles by quota", "scenes, roles by function"
 CONTROL = "scenes without roles"
 
 
-@dataclass(frozen=True)
-class ReturnsRow:
-    """A row: a cache, and the rule of the roles."""
-
-    policy: CachePolicy
-    rule: str = "quota"
-
-
-ROWS: dict[str, ReturnsRow] = {
-    CEILING: ReturnsRow(PRESETS["self_forcing"]),
-    FLOOR: ReturnsRow(CachePolicy()),
-    PRESET: ReturnsRow(CachePolicy(scenes="auto")),
-    BOTH: ReturnsRow(CachePolicy(scenes="auto"), "function"),
-    CONTROL: ReturnsRow(replace(CachePolicy.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto")),
+ROWS: dict[str, tuple[CachePolicy, str]] = {
+    CEILING: (PRESETS["self_forcing"], "quota"),
+    FLOOR: (CachePolicy(), "quota"),
+    PRESET: (CachePolicy(scenes="auto"), "quota"),
+    BOTH: (CachePolicy(scenes="auto"), "function"),
+    CONTROL: (replace(CachePolicy.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto"), "quota"),
 }
+"""Of each row the cache, and the rule of the roles."""
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `returns` to the command line."""
     sub = command("returns", returns, "Measure what the second pre-registration says about rooms that come back.")
     sub.add_argument("--out", type=folder_written("measured.jsonl", "returns.*"), required=True, help="folder")
     sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
@@ -57,8 +49,8 @@ def returns(args: argparse.Namespace) -> Result:
     judges = {rule: embedded_judge(with_rule(embedded_profile(), rule)) for rule in ("quota", "function")}
 
     def measured(job: tuple[str, int]) -> Numbers:
-        row, number = ROWS[job[0]], job[1]
-        return judges[row.rule].measure_story(row.policy, "profile", STORIES[STORY](number), number)
+        (policy, rule), number = ROWS[job[0]], job[1]
+        return judges[rule].measure_story(policy, "profile", STORIES[STORY](number), number)
 
     numbers = range(FIRST, FIRST + args.videos)
     jobs = {_key(row, number): (row, number) for number in numbers for row in ROWS}

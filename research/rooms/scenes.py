@@ -3,10 +3,8 @@
 A prompt such as `a red ball bouncing in the navy checkerboard room` names an actor and a room by its wall. Three things
 it does not say, and a model has to keep in mind:
 
-- the *layout* of a room, different in every video: which three of six kinds of picture hang where, and a tint of the
-  wall. It can be known only from frames in which that room was shown;
-- the *marking* of the actor: an emblem in a second colour. The first block shows it in full; later the actor turns, and
-  the emblem is hidden most of the time and blurred;
+- the *layout* of a room, different in every video: which three of six kinds of picture hang where, and the wall's tint;
+- the *marking* of the actor, an emblem in a second colour, which is hidden most of the time after the first block;
 - speed, phase and turning of the actor, which follow from the last frames.
 """
 
@@ -16,7 +14,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 
 import numpy as np
 import torch
@@ -126,18 +124,16 @@ def looks_of_frames(looks: Sequence[Look]) -> list[Look]:
 
 def camera_path(per_frame: Sequence[Look]) -> np.ndarray:
     """Pixels that the camera has moved to the right at each video frame; 0 wherever a room is entered."""
-    places: list[int] = []
-    for frame, look in enumerate(per_frame):
-        entered = not frame or per_frame[frame - 1].room != look.room
-        places.append(0 if entered else places[-1] + CAMERAS[look.camera])
+    places = [0]
+    for before, look in pairwise(per_frame):
+        places.append(places[-1] + CAMERAS[look.camera] if before.room == look.room else 0)
     return np.array(places)
 
 
 def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = None) -> Clip:
     """Render a video from one look per block of three latent frames; 12 blocks give 141 video frames.
 
-    `versions` gives another number to blocks that shall show other layouts of the same rooms, one number per block: a
-    clip with other layouts in the past but the true one in the last block is what a test of memory needs.
+    `versions`, one number per block, gives another number to blocks that shall show other layouts of the same rooms.
     """
     versions = versions or [0] * len(looks)
     layouts = tuple(Layout(seed, look.room, version) for look, version in zip(looks, versions, strict=True))
@@ -156,9 +152,7 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
         body, mark = COLOURS[look.colour], COLOURS[marking.colour]
         drawn = draw_actor(wall, pose.part(start, stop), look.shape, body, marking.emblem, mark)
         parts.append((*drawn, covered * (1 - drawn[1])))
-    video_frames, shape, facing, pictures = (
-        torch.from_numpy(np.concatenate(part)) for part in zip(*parts, strict=True)
-    )
+    video_frames, shape, facing, pictures = map(torch.from_numpy, map(np.concatenate, zip(*parts, strict=True)))
     return Clip(video_frames, shape, pictures, facing, tuple(looks), torch.from_numpy(camera), marking, layouts)
 
 

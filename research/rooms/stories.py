@@ -39,8 +39,7 @@ def random_story(rng: np.random.Generator, blocks: int = BLOCKS) -> tuple[Look, 
 def draw_rooms(rng: np.random.Generator, first: Look, count: int) -> list[tuple[str, str]]:
     """`count` different rooms `(background, pattern)` with that of a look as the first.
 
-    In half of the cases the second has the first one's colour and another pattern: the colour alone does not tell which
-    room it is. All others have colours of their own.
+    In half of the cases the second has the first one's colour and another pattern. All others have their own colours.
     """
     rooms = [(first.background, first.pattern)]
     if count > 1 and rng.random() < CONFUSED:
@@ -79,8 +78,7 @@ def returning_story(
 def round_story(rng: np.random.Generator, rooms: int = 8, stay: int = 6, again: int = 2) -> tuple[Look, ...]:
     """All rooms for `stay` blocks each, then each for `again` blocks in the same order.
 
-    With 6 blocks every room has two candidates for episodic memory, which considers one in three blocks, and has them
-    before it is left.
+    In 6 blocks every room has two candidates for episodic memory, which considers one in three blocks.
     """
     look = Look.draw(rng)
     drawn = draw_rooms(rng, look, rooms)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
 from ...headforcing_core.render.comparison import Entry
@@ -51,35 +51,17 @@ _WITHOUT = {  # Head Forcing with the heads of one role ablated
 _TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
 
 
-@dataclass(frozen=True)
-class RoomsTable:
-    """A table of the pre-registration.
-
-    Attributes:
-        first: number of the first video, which is also the seed of its noise.
-        ahead: whether the next block after a true past is predicted, too.
-    """
-
-    question: Question
-    first: int
-    ahead: bool = False
-
-    def numbers(self, videos: int) -> range:
-        return range(self.first, self.first + videos)
-
-
 def window(frames: int, sink: int = 0) -> Entry:
     """One cache for all heads: `sink` first frames and the last ones, `frames` in total with the current block of 3.
 
-    Temporal indices count from 0 in the context, as in Head Forcing. Without a sink this gives the same result as
-    indices in the video, because attention depends only on differences of indices.
+    Temporal indices count from 0 in the context, as in Head Forcing.
     """
     policy = CachePolicy.uniform(RolePolicy(sink_frames=sink, recent_frames=frames - sink - 3), "contiguous")
     label = f"window of {frames}" if not sink else f"sink {sink} + window of {frames - sink}"
     return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
-def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = False, note: str = "") -> RoomsTable:
+def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = False, note: str = "") -> Question:
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
         *_TRUTH,
@@ -94,16 +76,16 @@ def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = Fal
     )
     columns = (*COLUMNS, "place_error", "loss_0.9375") if all_frames else COLUMNS
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
-    question = Question(asks, story, (*shared, *rows, Entry(OURS, "head_forcing")), columns, notes)
-    return RoomsTable(question, first, ahead=all_frames)
+    every = (*shared, *rows, Entry(OURS, "head_forcing"))
+    return Question(asks, story, every, columns, notes, first, ahead=all_frames)
 
 
-def _away(blocks: int) -> RoomsTable:
+def _away(blocks: int) -> Question:
     asks = f"A room is left for {3 * blocks} latent frames and comes back: does it look as before?"
     return _table(asks, f"away_{blocks}", 80_000, note=SAME_NUMBERS)
 
 
-ROOMS_TABLES: dict[str, RoomsTable] = {
+ROOMS_TABLES: dict[str, Question] = {
     "h1_45": _away(15),
     "h1_90": _away(30),
     "h2_h5": _table(

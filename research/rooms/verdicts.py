@@ -16,19 +16,8 @@ from typing import Any
 import numpy as np
 
 from ...headforcing_core.render.describe import markdown_table
-from ..statistics import (
-    ENOUGH,
-    LEVEL,
-    Interval,
-    Numbers,
-    Values,
-    corrected,
-    differences,
-    mean_interval,
-    mean_of,
-    sign_flip_p,
-    values_of,
-)
+from .. import statistics
+from ..statistics import ENOUGH, LEVEL, Interval, Numbers, Values, differences, mean_interval, mean_of, values_of
 from .answers import Answer
 from .tables import ABLATED, ABSOLUTE, BY_FUNCTION, EVEN, FIFO, NO_MEMORY, OURS, RANDOM, SHUFFLED, UNIFORM
 
@@ -42,14 +31,10 @@ FACTS = {"local": "place_error", "anchor": "identity", "memory": "layout"}
 
 @dataclass(frozen=True)
 class Verdict:
-    """Verdict of a hypothesis' primary endpoint.
+    """Verdict of a hypothesis' primary endpoint, with the numbers that it follows from, in words and for JSON.
 
-    Attributes:
-        outcome: `supports`, `refutes`, `undecided` or `not measured`.
-        found: the numbers that it follows from, in words.
-        p: of the sign-flip test that belongs to the outcome; 1 without a measurement.
-        holm: corrected over all hypotheses.
-        numbers: for JSON.
+    `p` is of the sign-flip test that belongs to the outcome, 1 without a measurement; `holm` is corrected over all
+    hypotheses.
     """
 
     name: str
@@ -77,10 +62,8 @@ def gate(student: float, base: float) -> Verdict:
 
 
 def difference(name: str, claim: str, values: Values, above: float, below: float, enough: float = ENOUGH) -> Verdict:
-    """H1, H4, H5: supported with an interval above one bound, refuted with one below the other.
-
-    `values` are the paired differences, one per video, of which `enough` decide.
-    """
+    """H1, H4, H5, from paired differences of which `enough` decide: supported with an interval above one bound, refuted
+    with one below the other."""
     interval = mean_interval(values)
     if interval is None:
         return Verdict(name, claim, UNMEASURED, "no values")
@@ -92,9 +75,11 @@ def difference(name: str, claim: str, values: Values, above: float, below: float
 
 
 def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
-    """H2, from paired differences: profile minus each shuffle, and profile minus uniform memory."""
-    name, claim = "H2", "the roles of the profile matter"
-    mean_shuffle = mean_of(shuffles) if shuffles else []
+    """H2, from paired differences: profile minus each shuffle, and profile minus uniform memory.
+
+    Its p-value is the larger one of two, of the mean shuffle and of uniform memory.
+    """
+    name, claim, mean_shuffle = "H2", "the roles of the profile matter", mean_of(shuffles)
     against_even, mean = mean_interval(even), mean_interval(mean_shuffle)
     if against_even is None or mean is None:
         return Verdict(name, claim, UNMEASURED, "no values")
@@ -163,23 +148,17 @@ def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
     numbers = next((verdict.numbers for verdict in verdicts if verdict.name == "H3"), None)
     if numbers is None:
         return []
-    lines = [
-        [f"{role} heads", *(told(Interval(**numbers["costs"][role][fact])) for fact in FACTS.values())]
-        for role in FACTS
-    ]
-    head = ["H3: ablated", *(fact.replace("_", " ") for fact in FACTS.values())]
+    facts, costs = FACTS.values(), numbers["costs"]
+    lines = [[f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)] for role in FACTS]
+    head = ["H3: ablated", *(fact.replace("_", " ") for fact in facts)]
     return ["", "Costs in standard deviations; positive is worse.", "", markdown_table(head, lines)]
 
 
 def means_table(
     videos: Mapping[str, Sequence[Numbers]], columns: Sequence[str], floors: Mapping[str, str], gain: str
 ) -> str:
-    """A Markdown table of means with 95 % intervals, and of what each row's layout has above that of its floor.
-
-    Args:
-        floors: by row the row that it is compared with, which may be itself.
-        gain: heading of the difference.
-    """
+    """A Markdown table of means with 95 % intervals, and of what each row's layout has above that of its floor, under
+    the heading `gain`; `floors` are by row the row that it is compared with, which may be itself."""
     lines = []
     for row, made in videos.items():
         means = {column: mean_interval(values_of(made, column)) for column in columns}
@@ -198,15 +177,11 @@ def shown(interval: Interval | None) -> str:
 
 
 def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) -> dict[str, dict[str, Values]]:
-    """`costs[role][fact]` per video: how much worse a fact is with a role's heads ablated, in standard deviations.
-
-    A fact's standard deviation is that over the videos of Head Forcing and of the three ablations together. Errors are
-    worse where they are larger, the other facts where they are smaller.
-    """
+    """`costs[role][fact]` per video: how much worse a fact is with a role's heads ablated, in standard deviations over
+    the videos of Head Forcing and of the three ablations together. Only errors are worse where they are larger."""
     costs: dict[str, dict[str, Values]] = {role: {} for role in ablated}
     for fact in FACTS.values():
-        sign = 1 if fact == "place_error" else -1
-        whole = values_of(ours, fact)
+        sign, whole = 1 if fact == "place_error" else -1, values_of(ours, fact)
         every = [value for row in (ours, *ablated.values()) for video in row if (value := video.get(fact)) is not None]
         variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
         deviation = math.sqrt(variance) if variance > 1e-12 else math.inf  # equal values: differences count nothing
@@ -222,12 +197,8 @@ def both(videos: Sequence[Numbers]) -> Values:
 
 
 def p_against(values: Values, bound: float) -> float:
-    """The p-value of the sign-flip test that the mean of values is this bound; 1 without values.
-
-    Against another bound than 0 the test assumes that the values are symmetric about it, which nothing ensures, so a
-    verdict needs the t interval to agree.
-    """
-    p = sign_flip_p([None if value is None else value - bound for value in values])
+    """The p-value of the sign-flip test that the mean of values is this bound; 1 without values."""
+    p = statistics.sign_flip_p([None if value is None else value - bound for value in values])
     return 1.0 if p is None else p
 
 
@@ -240,7 +211,7 @@ def verdicts_of(answers: Answers) -> list[Verdict]:
     whole = _videos(answers, "h3", OURS)
     costs = costs_of(whole, ablated) if whole and all(ablated.values()) else {}
     recalled = mean_of(layouts) if all(layouts) else []
-    return corrected(
+    return statistics.corrected(
         [
             difference("H1", "episodic memory brings rooms back", recalled, 0.10, 0.10),
             roles_matter(shuffles, differences(ours, even) if ours and even else []),
@@ -260,7 +231,7 @@ def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
         "H1, layout at a gap of 45 frames alone": _gain(answers, "h1_45", NO_MEMORY, "layout"),
         "H1, layout at a gap of 90 frames alone": _gain(answers, "h1_90", NO_MEMORY, "layout"),
         "H1, layout at a gap of 180 frames": _gain(answers, "h1_180", NO_MEMORY, "layout"),
-        "H2, roles by function minus the mean shuffle": mean_of(shuffles) if shuffles else [],
+        "H2, roles by function minus the mean shuffle": mean_of(shuffles),
         "H2, roles by function minus uniform memory": differences(function, even) if function and even else [],
     }
     for role, row in ABLATED.items():

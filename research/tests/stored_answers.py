@@ -11,19 +11,14 @@ from headforcing.research.rows import Rendered
 from headforcing.research.statistics import Numbers
 
 
-def videos_of(columns: Mapping[str, Sequence[float | None]]) -> list[Numbers]:
-    """The numbers of every video from a list for each column."""
-    return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
-
-
 def read_answer(question: Question, found: Mapping[str, Any]) -> Answer:
     """The answer that `Answer.to_dict` stored. Rows are found by their labels, and those without numbers are empty."""
     known = {row["label"]: row for row in found["rows"]}
 
     def stored(row: Entry | Rendered) -> Sequence[Numbers]:
-        columns = known.get(row.label, {})
-        if isinstance(row, Entry) and row.roles == "shuffled":
-            return videos_of(dict(enumerate(columns.get("shuffles", ()))).get(row.shuffle, {}))
-        return videos_of(columns.get("videos", {}))
+        found = {"shuffles": (), **known.get(row.label, {"videos": {}})}
+        shuffled = isinstance(row, Entry) and row.roles == "shuffled"
+        columns = dict(enumerate(found["shuffles"])).get(row.shuffle, {}) if shuffled else found["videos"]
+        return [dict(zip(columns, video, strict=True)) for video in zip(*columns.values(), strict=True)]
 
     return answer(question, stored)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,8 +16,8 @@ from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
-from headforcing.research.rooms.answers import COLUMNS, Question, answer
-from headforcing.research.rooms.tables import ROOMS_TABLES, window
+from headforcing.research.rooms.answers import Question, answer
+from headforcing.research.rooms.tables import window
 from headforcing.research.rows import Rendered, Shuffles
 from stored_answers import read_answer
 
@@ -39,18 +37,14 @@ def with_effect(effect: float, count: int = 12):
     return measured
 
 
-def test_a_table_marks_what_differs_from_the_last_row_and_its_json_says_the_same():
+def test_a_table_marks_what_differs_from_the_last_row_and_rows_without_numbers_are_empty():
     told = answer(QUESTION, with_effect(0.2))
     lines = told.table().splitlines()
     assert lines[0] == "|  | kind of shape | overlap with the outline |", "what nobody knows has no column"
     assert "† (" in lines[3] and "†" not in lines[4] and "Means of 12 videos with 95 % t intervals" in lines[6]
     assert "†" not in "".join(answer(QUESTION, with_effect(0.0)).table().splitlines()[:5])
+    assert told.compared(1, "shape").interval.mean == pytest.approx(0.2, abs=0.02)
     stored = json.loads(json.dumps(told.to_dict()))
-    assert [row["label"] for row in stored["rows"]] == ["rendered", "other", "ours"]
-    for row in stored["rows"]:
-        assert row["means"]["shape"]["mean"] == pytest.approx(np.mean(row["videos"]["shape"]), abs=1e-5)
-    assert stored["rows"][1]["difference_to_last"]["shape"]["mean"] == pytest.approx(0.2, abs=0.02)
-    assert read_answer(QUESTION, stored).table() == told.table()
     del stored["rows"][0]  # a row that was added to the question later
     assert "| rendered | – | – |" in read_answer(QUESTION, stored).table()
     without = answer(QUESTION, lambda row: [] if row is OURS else with_effect(0.2)(row))
@@ -68,39 +62,19 @@ def test_interval_and_test_must_agree():
 def test_shuffles_are_a_factor_of_their_own(lowest, below):
     """Every shuffle is measured on every video; the row is marked only where nearly all of them lie on one side."""
     question = Question("Which?", "alone", (Shuffles(SHUFFLED, 20), OURS), ("shape",))
-    seen = []
 
     def measured(row):
-        seen.extend(itertools.product([row.shuffle], range(10)) if row.roles == "shuffled" else ())
         away = 0.02 * (row.shuffle - lowest) if row.roles == "shuffled" else 0.0
         return [{"shape": 0.5 + 0.1 * i + away + 0.001 * ((i + row.shuffle) % 3)} for i in range(10)]
 
     told = answer(question, measured)
-    assert seen == list(itertools.product(range(20), range(10)))
     assert told.compared(0, "shape").below == (below, 20) and told.compared(0, "shape").clear == (below == 0)
     assert f"each of 20 shuffles on all videos; of them below the last row: kind of shape {below}." in told.table()
-    again = read_answer(question, json.loads(json.dumps(told.to_dict())))
-    assert again.table() == told.table() and again.compared(0, "shape").below == (below, 20)
-
-
-def test_what_is_planned_is_told_without_an_interval():
-    question = replace(QUESTION, rows=(OTHER, OURS), columns=("frames_a_head", "outline"))
-    told = answer(question, lambda entry: 3 * [{"frames_a_head": 8.541666 if entry is OURS else 21.0}])
-    table = ["|  | frames a head |", "| --- | --- |", "| other | 21 |", "| ours | 8.54 |"]
-    assert told.table().splitlines()[:4] == table
-
-
-def test_tables_have_known_columns_the_truth_and_windows_of_so_many_frames():
-    for name, table in ROOMS_TABLES.items():
-        question = table.question
-        assert not [row for row in question.rows if isinstance(row, Entry) and row.roles == "shuffled"]
-        assert set(question.columns) <= set(COLUMNS), name
-        assert [row.encoded for row in question.rows if isinstance(row, Rendered)] == [False, True], name
-    plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
-    assert (plain.sink_frames, plain.recent_frames, sunk.sink_frames, sunk.recent_frames) == (0, 6, 3, 3)
 
 
 def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
+    plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
+    assert (plain.sink_frames, plain.recent_frames, sunk.sink_frames, sunk.recent_frames) == (0, 6, 3, 3)
     ours = preset("head_forcing")
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)

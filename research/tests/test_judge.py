@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from dataclasses import replace
 from itertools import islice
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import preset
-from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.cache.policy import EpisodicPolicy, preset
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.research.ablations import EvenMemory, RandomAdmission
-from headforcing.research.role_rules import RULES, with_rule
+from headforcing.research.ablations import RULES, EvenMemory, RandomAdmission, with_rule
 from headforcing.research.rooms import judge as rooms_judge
 from headforcing.research.rooms.judge import STORIES, given_last_visits, timeline_of
 from headforcing.research.rooms.scenes import CLOCK
@@ -28,7 +25,11 @@ def judge(tmp_path_factory):
     return tiny_judge(tmp_path_factory.mktemp("judge"))
 
 
-def test_the_stories_are_those_of_the_pre_registration():
+def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them(judge):
+    for story in STORIES.values():
+        looks = story(80_001)
+        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
+        assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
     looks = STORIES["second_away_30"](84_000)
     assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
     for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
@@ -39,14 +40,7 @@ def test_the_stories_are_those_of_the_pre_registration():
     assert len({look.room for look in looks}) == 8 and looks[0:48:3] == looks[48:] and len(visits(looks)) == 16
 
 
-def test_a_timeline_shows_the_story(judge):
-    for story in STORIES.values():
-        looks = story(80_001)
-        plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
-        assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
-
-
-def test_every_rule_gives_as_many_heads_to_each_role_and_needs_shares(judge):
+def test_every_rule_gives_as_many_heads_to_each_role(judge):
     profile = judge.profile
     assert with_rule(profile, "quota").roles == (("anchor", "memory"), ("memory", "local"))
     assert with_rule(profile, "function").roles == (("memory", "memory"), ("anchor", "local"))
@@ -57,20 +51,14 @@ def test_every_rule_gives_as_many_heads_to_each_role_and_needs_shares(judge):
     for fractions in ((0.25, 0.20), (0.0, 0.5), (0.7, 0.3), (1.0, 1.0), (0.0, 0.0)):
         one, other = (Counter(role for layer in rule(shares, *fractions) for role in layer) for rule in RULES.values())
         assert one == other
-    with pytest.raises(HeadForcingError, match="roles only"):
-        with_rule(replace(profile, shares=None), "function")
 
 
-def test_the_rendered_row_keeps_everything(judge):
+def test_the_rendered_row_keeps_everything_and_another_room_on_return_is_seen(judge):
     found = judge.measure_truth(STORIES["twelve_blocks"](82_001), 82_001, encoded=False, ahead=True)
     kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves", "camera")
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1.0)
     assert found["layout_by_chance"] < 0.4 and found["outline"] > 0.9 and found["place_error"] < 1.5
-
-
-def test_another_room_on_return_is_seen():
-    """The first two blocks of one video and the last one of another: other pictures."""
-    looks = (TEAL, SAND, TEAL)
+    looks = (TEAL, SAND, TEAL)  # the first two blocks of one video and the last one of another: other pictures
     one, other = (rooms_judge.render(looks, seed).video_frames for seed in (3, 4))
     whole, found = (rooms_judge.story_numbers(video, looks, 3) for video in (one, torch.cat((one[:21], other[21:]))))
     assert whole["layout"] == 1 and found["layout"] < 0.5
@@ -110,7 +98,7 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
 
 
-def test_even_memory_has_the_frame_slots_of_head_forcing(judge):
+def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_admits_some(judge):
     story = timeline_of(STORIES["away_15"](80_000))
     ours, even = (judge.plan(policy, "profile", story, 0).shape for policy in (preset("head_forcing"), EvenMemory()))
     assert even.frame_slots == ours.frame_slots
@@ -119,17 +107,14 @@ def test_even_memory_has_the_frame_slots_of_head_forcing(judge):
     cache, _, _ = roll(judge, EvenMemory(), (TEAL, SAND, NAVY) * 3)
     held = [group.entries for group in cache.groups]
     assert held == [len(cache.memory.entries), len(cache.others[0][1].entries)] and min(held) >= 1
-
-
-def test_random_admission_admits_some(judge):
-    policy = RandomAdmission()
-    policy = replace(policy, episodic=replace(policy.episodic, update_interval=1))
-    _, events, _ = roll(judge, policy, (TEAL, SAND, NAVY) * 4)
+    _, events, _ = roll(
+        judge, RandomAdmission(episodic=EpisodicPolicy(update_interval=1, admission="uniform")), (TEAL, SAND, NAVY) * 4
+    )
     assert {event.admitted for event in events} == {True, False}
 
 
 def test_a_model_is_judged_one_block_ahead_of_a_true_past(judge):
-    rows = {row.label: row for row in ROOMS_TABLES["h3"].question.rows}
+    rows = {row.label: row for row in ROOMS_TABLES["h3"].rows}
     found = [
         judge.measure_story(rows[label].policy, "profile", (TEAL, SAND, TEAL), 5, ahead=True)
         for label in ("Head Forcing", "local heads see their own block alone")

@@ -1,4 +1,4 @@
-"""The command `rooms`: it goes on where it stopped, and refuses what was not measured alike."""
+"""The command `rooms`: it goes on where it stopped, and refuses what was not measured alike; files of all commands."""
 
 from __future__ import annotations
 
@@ -7,12 +7,28 @@ import random
 from dataclasses import replace
 
 import pytest
-from headforcing.research.__main__ import main
+from headforcing.headforcing_core.commands.parser import Parser, subcommands
+from headforcing.research.__main__ import COMMANDS, main
 from headforcing.research.rooms import measure as rooms
 from headforcing.research.rooms import measurements, tables
+from headforcing.research.rows import Shuffles
 from headforcing.research.training import gate as rooms_gate
+from path_arguments import commands, undeclared
 from stored_answers import read_answer
 from tiny_files import SAND, TEAL, tiny_judge
+
+
+def test_every_argument_that_names_files_is_declared_and_what_is_read_is_not_written_over(tmp_path, capsys):
+    parser = Parser(prog="research")
+    adder = subcommands(parser)
+    for module in COMMANDS:
+        module.add_parsers(adder)
+    found = {name: undeclared(command) for name, command in commands(parser)}
+    assert len(found) >= len(COMMANDS) and not any(found.values()), found
+    (tmp_path / "base.safetensors").write_bytes(b"kept")
+    base = str(tmp_path / "base.safetensors")
+    assert main(["gate", base, "--autoencoder", "none", "--out", base]) == 2
+    assert "--out would write over" in capsys.readouterr().err
 
 
 def call(out, *more):
@@ -23,7 +39,8 @@ def call(out, *more):
 def few(monkeypatch):
     """Two shuffles instead of 20, of tables that all modules share."""
     for name, table in tables.ROOMS_TABLES.items():
-        monkeypatch.setitem(tables.ROOMS_TABLES, name, replace(table, question=table.question.with_shuffles(2)))
+        rows = tuple(replace(row, count=2) if isinstance(row, Shuffles) else row for row in table.rows)
+        monkeypatch.setitem(tables.ROOMS_TABLES, name, replace(table, rows=rows))
 
 
 @pytest.fixture
@@ -53,7 +70,7 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
     assert [len(part["layout"]) for part in rows["Head Forcing, shuffled roles"]["shuffles"]] == [3, 3]
     told = [rows[row]["videos"]["identity"] for row in ("Head Forcing", "window of 9, re-encoded", "rendered")]
     assert told == [[1.0, None, 1.0], [1.0, None, 1.0], [1.0, 1.0, 1.0]], "left out of all rows of a model"
-    again = read_answer(tables.ROOMS_TABLES["h3"].question, stored)
+    again = read_answer(tables.ROOMS_TABLES["h3"], stored)
     assert again.text() == (tmp_path / "h3.md").read_text().rstrip()
     assert {**again.to_dict(), "weights": stored["weights"]} == stored, "means of shuffles are not rounded"
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
@@ -81,5 +98,5 @@ def test_a_table_of_real_videos(tmp_path, monkeypatch):
     monkeypatch.setattr(rooms, "embedded_judge", lambda: tiny_judge(tmp_path))
     assert call(tmp_path, "--tables", "h2_h5", "--videos", "1") == 0
     table = (tmp_path / "h2_h5.md").read_text()
-    assert all(f"| {row.label} |" in table for row in tables.ROOMS_TABLES["h2_h5"].question.rows)
+    assert all(f"| {row.label} |" in table for row in tables.ROOMS_TABLES["h2_h5"].rows)
     assert "| – | – | – | – |" not in table and "sure" not in table

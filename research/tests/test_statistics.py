@@ -6,26 +6,10 @@ import itertools
 
 import numpy as np
 import pytest
-from headforcing.research.statistics import (
-    DRAWS,
-    Measured,
-    differences,
-    holm,
-    mean_interval,
-    mean_of,
-    sign_flip_p,
-    t_quantile,
-)
+from headforcing.research.statistics import DRAWS, Measured, differences, holm, mean_interval, mean_of, sign_flip_p
 
 
-@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.7062), (2, 4.3027), (9, 2.2622), (31, 2.0395), (199, 1.972)])
-def test_quantiles_of_students_t_are_those_of_the_tables(freedom: int, quantile: float):
-    assert t_quantile(freedom) == pytest.approx(quantile, abs=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("count", "draw", "least"), [(10, "normal", 0.94), (32, "normal", 0.94), (32, "skewed", 0.915)]
-)
+@pytest.mark.parametrize(("count", "draw", "least"), [(10, "normal", 0.94), (32, "skewed", 0.915)])
 def test_an_interval_holds_the_truth_in_95_of_100_samples(count: int, draw: str, least: float):
     rng = np.random.default_rng(0)
     size = (3000, count)
@@ -34,20 +18,15 @@ def test_an_interval_holds_the_truth_in_95_of_100_samples(count: int, draw: str,
     assert least < held < 0.965
 
 
-def test_unknown_values_are_left_out_and_one_value_is_never_sure():
+def test_reach_is_that_of_the_tables_of_t_unknown_values_are_left_out_and_one_value_is_never_sure():
+    for freedom, quantile in ((1, 12.7062), (2, 4.3027), (9, 2.2622), (31, 2.0395), (199, 1.972)):
+        values = [float(i) for i in range(freedom + 1)]
+        found = mean_interval([None, *values, float("nan")])
+        reach = quantile * np.std(values, ddof=1) / (freedom + 1) ** 0.5
+        assert (found.high - found.mean, found.count) == (pytest.approx(reach, rel=1e-4), freedom + 1)
     assert mean_interval([None, float("nan")]) is None and sign_flip_p([None]) is None
-    found = mean_interval([1.0, None, 3.0])
-    assert (found.mean, found.count) == (2.0, 2) and found.high == pytest.approx(2 + 12.7062, abs=1e-3)
+    assert differences([1.0, None, 5.0], [0.5, 2.0, None]) == [0.5, None, None]
     assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0 and not mean_interval([2.0]).excludes(0.0)
-
-
-def test_a_paired_difference_is_narrower_than_two_means():
-    rng = np.random.default_rng(1)
-    prompts = rng.normal(0, 5, 40)
-    worse, better = prompts + rng.normal(0, 0.1, 40), prompts + 0.5 + rng.normal(0, 0.1, 40)
-    assert mean_interval(differences(better, worse)).excludes(0)
-    assert mean_interval(better).low < mean_interval(worse).high  # alone they overlap
-    assert mean_interval(differences([1.0, None, 5.0], [0.5, 2.0, None])).count == 1
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -66,20 +45,13 @@ def test_with_more_values_20000_signs_are_drawn_and_the_same_each_time():
     values = np.random.default_rng(3).normal(0.0, 1.0, 40).tolist()
     assert 0 < sign_flip_p(values) < 1 and sign_flip_p(values) == sign_flip_p(values)
     assert sign_flip_p([1.0] * 40) == pytest.approx(1 / (DRAWS + 1)), "never 0"
-
-
-def test_the_test_is_wrong_in_no_more_than_5_of_100_cases_without_a_difference():
-    rng = np.random.default_rng(5)
-    skewed = rng.exponential(1.0, (400, 8)) * rng.choice((-1, 1), (400, 8))
-    assert np.mean([sign_flip_p(list(sample)) <= 0.05 for sample in skewed]) < 0.075
+    skewed = np.random.default_rng(5).exponential(1.0, (400, 8)) * np.random.default_rng(6).choice((-1, 1), (400, 8))
+    assert np.mean([sign_flip_p(list(sample)) <= 0.05 for sample in skewed]) < 0.075, "wrong in 5 of 100 cases"
 
 
 def test_holms_adjustment_is_the_published_one():
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([0.5, 0.6]) == [1.0, 1.0] and holm([]) == []
-    rng = np.random.default_rng(6)
-    families = rng.uniform(size=(1000, 6))  # without any difference
-    assert np.mean([min(holm(list(family))) <= 0.05 for family in families]) < 0.07
 
 
 def test_a_mean_of_one_video_needs_all_its_numbers_where_it_decides_and_one_where_it_describes():

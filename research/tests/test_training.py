@@ -19,24 +19,14 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story
 from headforcing.research.training import data as rooms_data
-from headforcing.research.training import distill
+from headforcing.research.training import distill, training
 from headforcing.research.training import gate as rooms_gate
 from headforcing.research.training import stages as rooms_stages
 from headforcing.research.training import train as rooms
 from headforcing.research.training.data import ClipPool, Crops, asked_for, draw_stories, latent_cells, text_of
-from headforcing.research.training.parallel_forward import forward, teacher_forced_flow
-from headforcing.research.training.stages import Recipe, Run, decode_clips, flow_loss, picture_loss, rate_factor
-from headforcing.research.training.training import (
-    Average,
-    Checkpoint,
-    Optimizer,
-    Workers,
-    add_noise,
-    draw_times,
-    initialise,
-    load,
-    save,
-)
+from headforcing.research.training.parallel_forward import teacher_forced_flow
+from headforcing.research.training.stages import Recipe, Run, decode_clips
+from headforcing.research.training.training import Checkpoint, Workers, add_noise, draw_times, load
 from safetensors.torch import load_file
 from tiny_files import SAND, TEAL
 
@@ -58,7 +48,7 @@ def draw_texts(seed, batch, blocks=7):
 
 def tiny_model():
     model = WanModel(TINY)
-    initialise(model)
+    training.initialise(model)
     torch.nn.init.normal_(model.head.head.weight, std=0.1)
     return model
 
@@ -93,16 +83,6 @@ def test_the_parallel_forward_is_the_engine_with_its_cache():
     torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.std()), rtol=2e-5)
 
 
-def test_blocks_with_a_past_are_the_same_blocks_in_one_piece():
-    model, text = tiny_model().requires_grad_(False), draw_texts(2, 2, blocks=2)
-    clean, noisy = torch.randn(2, 6, 16, 8, 8), torch.randn(2, 6, 16, 8, 8)
-    times = torch.full((2, 6), 0.7)
-    whole = teacher_forced_flow(model, clean, noisy, 1000 * times, text)
-    _, past = forward(model, clean[:, :3], torch.zeros(2, 3), text[:, :1], range(3))
-    second, _ = forward(model, noisy[:, 3:], 700 * torch.ones(2, 3), text[:, 1:], range(3, 6), past=past)
-    torch.testing.assert_close(second, whole[:, 3:], atol=1e-5, rtol=1e-5)
-
-
 def test_noise_levels_are_shared_by_the_frames_of_a_block_and_lean_to_high_ones():
     times = draw_times((500, 7))
     assert times.shape == (500, 21) and torch.equal(times[:, 0], times[:, 2])
@@ -110,19 +90,11 @@ def test_noise_levels_are_shared_by_the_frames_of_a_block_and_lean_to_high_ones(
     clean = torch.randn(500, 21, 1, 1, 1)
     noisy, noise = add_noise(clean, times)
     torch.testing.assert_close(noisy + times[..., None, None, None] * (clean - noise), clean)
-    rates = [rate_factor(step, 1000, decay=0.4) for step in (0, 49, 99, 500, 600, 800, 999)]
+    rates = [rooms_stages.rate_factor(step, 1000, decay=0.4) for step in (0, 49, 99, 500, 600, 800, 999)]
     assert rates == pytest.approx([0.01, 0.5, 1, 1, 1, 0.5, 0.0025]), "rises, stays and falls"
 
 
-def test_some_clips_have_no_text_and_some_words_are_left_out_of_whole_clips():
-    rng = np.random.default_rng(3)
-    texts = [text_of(random_story(rng, 7), rng) for _ in range(400)]
-    assert 0.10 < np.mean([not text.any() for text in texts]) < 0.21
-    words = [int((text[0].abs().sum(-1) > 0).sum()) for text in texts if text.any()]
-    assert 0.02 < np.mean([n not in (9, 11) for n in words]) < 0.6
-
-
-def test_the_pool_gives_other_clips_as_time_goes_on():
+def test_clips_change_as_time_goes_on_and_some_words_are_left_out():
     pool = ClipPool(assets.load_autoencoder(), seed=4, rank=0, size=4, fresh=2)
     latents, cover, text = pool.draw(0, 3)
     assert latents.shape == (3, 36, 16, 8, 8) and cover.shape == (3, 36, 8, 8) and text.shape == (3, 12, 12, 64)
@@ -130,19 +102,24 @@ def test_the_pool_gives_other_clips_as_time_goes_on():
     first = set(pool.clips)
     pool.draw(1, 4)
     assert first <= {0, 1, 2, 3} and set(pool.clips) == {2, 3, 4, 5}, "two of four are replaced at every step"
+    rng = np.random.default_rng(3)
+    texts = [text_of(random_story(rng, 7), rng) for _ in range(400)]
+    assert 0.10 < np.mean([not text.any() for text in texts]) < 0.21
+    words = [int((text[0].abs().sum(-1) > 0).sum()) for text in texts if text.any()]
+    assert 0.02 < np.mean([n not in (9, 11) for n in words]) < 0.6, "dropped in a whole clip"
 
 
 @pytest.mark.slow
 def test_base_training_makes_the_flow_better_and_its_average_is_stored(tmp_path):
     model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
-    optimizer, average, losses = Optimizer(model, 0.02, 2e-3), Average(model, 0.9), []
+    optimizer, average, losses = training.Optimizer(model, 0.02, 2e-3), training.Average(model, 0.9), []
     for step in range(25):
-        loss = flow_loss(model, *pool.draw(step, 4))
+        loss = rooms_stages.flow_loss(model, *pool.draw(step, 4))
         optimizer.step(loss, 1.0)
         average.update(model)
         losses.append(loss.item())
     assert np.mean(losses[-5:]) < 0.9 * np.mean(losses[:5])
-    save(average.parameters, tmp_path / "w.safetensors")
+    training.save(average.parameters, tmp_path / "w.safetensors")
     again = dict(load(TINY, tmp_path / "w.safetensors").named_parameters())
     assert all(torch.equal(average.parameters[name], p) for name, p in again.items())
     assert 0 < max((again[name] - p).abs().max() for name, p in model.named_parameters()) < 0.5
@@ -158,15 +135,9 @@ def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
     last = made.times == levels[-1]
     torch.testing.assert_close(again[last], made.clean[last], atol=1e-4, rtol=1e-4)
     assert (again[~last] - made.clean[~last]).abs().max() > 1e-3  # other steps are not the last
-
-
-def test_a_student_as_good_as_its_teacher_is_left_alone_and_a_worse_one_is_not():
-    teacher, text = tiny_model().requires_grad_(False), draw_texts(7, 2)
-    made = distill.roll_out(teacher, text)
-    same = distill.matching_gradient(teacher, teacher, made.clean, made, guidance=1.0)
-    assert same.abs().max() == 0
-    other = distill.matching_gradient(teacher, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0)
-    assert other.abs().mean() > 0.01
+    same = distill.matching_gradient(model, model, made.clean, made, guidance=1.0)
+    other = distill.matching_gradient(model, tiny_model().requires_grad_(False), made.clean, made, guidance=1.0)
+    assert same.abs().max() == 0 and other.abs().mean() > 0.01, "a student as good as its teacher is left alone"
 
 
 @pytest.fixture
@@ -177,18 +148,15 @@ def autoencoder():
     return model.eval().requires_grad_(False)
 
 
-def test_training_decodes_what_inference_decodes(autoencoder):
+def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_blocky(autoencoder):
+    """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
     latents = torch.randn(2, 3, 16, 2, 2)
     both = decode_clips(autoencoder, autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
-    for clip, decoded in zip(latents, both, strict=True):
-        torch.testing.assert_close(autoencoder.decode(clip), decoded, atol=1e-5, rtol=1e-5)
-
-
-def test_the_loss_of_pictures_sees_what_looks_blocky():
-    """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
+    torch.testing.assert_close(torch.stack([*map(autoencoder.decode, latents)]), both, atol=1e-5, rtol=1e-5)
     truth, weight = torch.zeros(1, 2, 3, 32, 32), torch.ones(1, 2, 1, 32, 32)
     tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
-    cost, shifted = (picture_loss(truth + error, truth, weight) for error in (tiles, tiles.roll((2, 2), (0, 1))))
+    errors = tiles, tiles.roll((2, 2), (0, 1))
+    cost, shifted = (rooms_stages.picture_loss(truth + error, truth, weight) for error in errors)
     assert cost > shifted + 0.02
 
 
@@ -222,40 +190,33 @@ def workers(rank=0, count=1):
     return made
 
 
-class Number:
+def number(value=0):
     """A part of a training whose state is a number."""
-
-    def __init__(self, value=0):
-        self.value = value
-
-    def state_dict(self):
-        return {"value": self.value}
-
-    def load_state_dict(self, state):
-        self.value = state["value"]
+    part = torch.nn.Module()
+    part.register_buffer("value", torch.tensor(value))
+    return part
 
 
 def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the_same_step(tmp_path):
-    """Neither mixed nor begun anew: another number of workers, another seed, other steps."""
 
     def restored(rank, count, seed=1):
-        number = Number()
-        return Checkpoint(tmp_path, "base", workers(rank, count), seed).restore({"number": number}), number.value
+        part = number()
+        return Checkpoint(tmp_path, "base", workers(rank, count), seed).restore({"number": part}), int(part.value)
 
     assert restored(0, 2) == (0, 0)
     for rank in (0, 1):
         for step in (5, 10):
-            Checkpoint(tmp_path, "base", workers(rank, 2), 1).save(step, {"number": Number(10 * step + rank)})
+            Checkpoint(tmp_path, "base", workers(rank, 2), 1).save(step, {"number": number(10 * step + rank)})
     assert restored(0, 2) == (10, 100) and restored(1, 2) == (10, 101)
     stopped = workers(0, 2)
     stopped.wait = lambda: 1 / 0  # the other worker is stopped before it has stored its state
     with pytest.raises(ZeroDivisionError):
-        Checkpoint(tmp_path, "base", stopped, 1).save(20, {"number": Number()})
+        Checkpoint(tmp_path, "base", stopped, 1).save(20, {"number": number()})
     assert restored(0, 2) == (10, 100)
     for rank, count, seed in ((0, 1, 1), (0, 2, 3), (0, 3, 1)):
         with pytest.raises(HeadForcingError, match=f"are not of {count} workers with seed {seed}"):
             restored(rank, count, seed)
-    Checkpoint(tmp_path, "base", workers(0, 2), 1).save(20, {"number": Number()})
+    Checkpoint(tmp_path, "base", workers(0, 2), 1).save(20, {"number": number()})
     with pytest.raises(HeadForcingError, match="after the same step"):
         restored(1, 2)
 
@@ -284,13 +245,9 @@ def test_preview_factors_of_the_shipped_autoencoder_are_fitted_again():
 
 
 def recipe(folder):
-    return Recipe(
-        folder,
-        autoencoder_steps=2, autoencoder_batch=1, autoencoder_keep=1,
-        base_steps=2, base_batch=1, base_keep=1,
-        student_steps=2, student_batch=1, student_warm_up=1, student_keep=1,
-        config=TINY,
-    )  # fmt: skip
+    sizes = {"steps": 2, "batch": 1, "keep": 1}
+    stages = {f"{stage}_{key}": size for stage in ("autoencoder", "base", "student") for key, size in sizes.items()}
+    return Recipe(folder, **stages, student_warm_up=1, config=TINY)
 
 
 @pytest.mark.slow

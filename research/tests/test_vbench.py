@@ -46,9 +46,8 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
     (stand_in / "uvx").chmod(0o755)
     environment = {**os.environ, "PATH": f"{stand_in}{os.pathsep}{os.environ['PATH']}"}
     subprocess.run(["sh", "-c", f"set -e; {vbench.command(folder, prompts)}"], check=True, env=environment)
-    found = vbench.read_results(folder)
-    keys = ("subject_consistency", "dynamic_degree", "imaging_quality")
-    told = [[found[name].get(f"vbench_{key}") for key in keys] for name in prompts]
+    keys = [f"vbench_{key}" for key in ("subject_consistency", "dynamic_degree", "imaging_quality")]
+    told = [[vbench.read_results(folder)[name][key] for key in keys] for name in prompts]
     assert told == [pytest.approx(row) for row in ([0.9, 0, 0.6], [0.91, 1, 0.61], [0.92, 1, 0.62])]
     later = (folder / "vbench" / "results_imaging_quality_eval_results.json").stat().st_mtime + 60
     os.utime(folder / "method-seed1.mp4", (later, later))  # made anew

@@ -48,7 +48,7 @@ def latent_cells(cover: Tensor) -> Tensor:
 def asked_for(clip: Clip) -> Tensor:
     """Weights of what counts more in the loss, `[latent frames, 8, 8]`: actor, and pictures where a room comes back.
 
-    Pictures count no more where a room is new (they cannot be known) and in the rest of a visit (they are copied).
+    Where a room is new its pictures cannot be known, and in the rest of a visit they are copied.
     """
     back = torch.tensor([gap > 0 for gap in returns(clip.looks)]).repeat_interleave(BLOCK_FRAMES)
     return (latent_cells(clip.shape) + latent_cells(clip.pictures) * back[:, None, None]).clamp_max(1)
@@ -136,9 +136,8 @@ class Crops:
 def emblem_cover(clip: Clip) -> Tensor:
     """Pixels of the actor that are nearer to the emblem's colour than to its own, `[video frames, 64, 64]`, 0 or 1."""
     body = torch.tensor([COLOURS[look.colour] for look in looks_of_frames(clip.looks)])[:, None, None]
-    to_body, to_mark = (
-        (clip.video_frames - colour).square().sum(-1) for colour in (body, torch.tensor(COLOURS[clip.marking.colour]))
-    )
+    colours = body, torch.tensor(COLOURS[clip.marking.colour])
+    to_body, to_mark = ((clip.video_frames - colour).square().sum(-1) for colour in colours)
     return ((to_mark < to_body) & (clip.shape > 0.5)).float()
 
 

@@ -1,9 +1,8 @@
 """Distribution matching distillation (DMD) on self-rollouts, as in Self Forcing: rollouts, gradient and losses.
 
-The student generates whole clips with the four denoising steps of its final sampler. Noise is added to its outputs, and
-two models predict the clean latents: the base model (real score) and a copy that is trained on the student's outputs
-(fake score). The difference is the student's gradient (Yin et al., "Improved Distribution Matching Distillation"; Huang
-et al., "Self Forcing").
+Noise is added to clips that the student generates, and two models predict the clean latents: the base (real score) and
+a copy that is trained on the student's outputs (fake score). The difference is the student's gradient (Yin et al.,
+"Improved Distribution Matching Distillation"; Huang et al., "Self Forcing").
 """
 
 from __future__ import annotations

@@ -13,9 +13,9 @@ import json
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -41,8 +41,7 @@ BASE_LEAST, STUDENT_LEAST = 0.6, 0.4  # mean effect over all stories in which th
 FIRST_STORY = 70_000  # seed of the first story; training uses other seeds
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(NamedTuple):
     """A story that comes back, with its own past and with another one."""
 
     true: Tensor  # latents [frames, 16, 8, 8]
@@ -68,15 +67,13 @@ def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
 
     `noise [cases, 3, 16, 8, 8]` is what the last block is predicted from, the same for both pasts.
     """
-    text = torch.stack([case.text for case in cases])
-    true, other = (torch.stack([getattr(case, name) for case in cases]) for name in ("true", "other"))
-    differs = torch.stack([case.differs for case in cases])[:, :, None]
+    true, other, differs, text = map(torch.stack, zip(*cases, strict=True))
+    differs = differs[:, :, None]
     line = (true - other)[:, -BLOCK_FRAMES:] * differs
     results = []
     for past in (true, other):
         noisy = torch.cat((past[:, :-BLOCK_FRAMES], noise), 1)  # only the last block is looked at
-        times = torch.full(noisy.shape[:2], 1000.0)
-        flow = teacher_forced_flow(model, past, noisy, times, text)[:, -BLOCK_FRAMES:]
+        flow = teacher_forced_flow(model, past, noisy, torch.full(noisy.shape[:2], 1000.0), text)[:, -BLOCK_FRAMES:]
         predicted = (noise - flow - other[:, -BLOCK_FRAMES:]) * differs
         results.append((predicted * line).flatten(1).sum(1) / line.square().flatten(1).sum(1))
     return torch.stack(results)
@@ -100,7 +97,7 @@ def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch:
 
 
 def memory(effects: dict[str, list[float]]) -> float:
-    """The number of the gate: the mean effect over all stories in which the room is left."""
+    """The gate's number: the mean effect over all stories in which the room is left."""
     return statistics.fmean(value for away, values in effects.items() if away != "0" for value in values)
 
 
@@ -123,14 +120,12 @@ def measured_on(weights: Path, autoencoder: Path) -> dict[str, str]:
 
 
 def write(path: Path, effects: dict[str, list[float]], measured: dict[str, str]) -> None:
-    """Store the gate's number, the effects, and what they were measured on, see `measured_on`."""
-    found = {"memory": memory(effects), "effects": effects, **measured}
+    """Store the gate's number, the effects, and what they were measured on."""
     with replacing(path) as partial:
-        partial.write_text(json.dumps(found) + "\n", encoding="utf-8")
+        partial.write_text(json.dumps({"memory": memory(effects), "effects": effects, **measured}) + "\n", "utf-8")
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `gate` to the commands."""
     sub = command("gate", show_gate, "Measure what a model of the world of rooms remembers.")
     sub.add_argument("weights", type=READ, help="a base or a student")
     sub.add_argument("--autoencoder", type=READ, required=True)

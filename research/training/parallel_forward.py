@@ -35,10 +35,8 @@ def forward(
     """Predicted flow (noise minus clean) of several blocks, and their keys and values.
 
     Args:
-        latents: `[batch, frames, 16, h, w]`, `frames` a multiple of three.
-        timesteps: `[batch, frames]`, 0 to 1000.
+        latents: `[batch, frames, 16, h, w]`, `frames` a multiple of three; `timesteps [batch, frames]` are 0 to 1000.
         text: `[batch, frames / 3, words, text_dim]`, the prompt of each block.
-        frame_indices: temporal position of each frame.
         sights: attention mask; None for full attention.
         past: keys and values of earlier tokens, prepended to the new ones.
     """
@@ -135,13 +133,10 @@ def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @lru_cache(maxsize=8)
 def teacher_forcing(blocks: int, block_tokens: int) -> Sights:
     """Mask of `[clean blocks but the last | noisy blocks]`: each attends to the clean blocks before it and itself."""
-    starts = range(0, blocks * block_tokens, block_tokens)
-    clean = [(start, start + block_tokens, ((0, start + block_tokens),)) for start in starts[:-1]]
-    shift = starts[-1]
-    noisy = [
-        (start + shift, start + shift + block_tokens, ((0, start), (start + shift, start + shift + block_tokens)))
-        for start in starts
-    ]
+    spans = [(start, start + block_tokens) for start in range(0, blocks * block_tokens, block_tokens)]
+    shift = spans[-1][0]
+    clean = [(start, stop, ((0, stop),)) for start, stop in spans[:-1]]
+    noisy = [(start + shift, stop + shift, ((0, start), (start + shift, stop + shift))) for start, stop in spans]
     return (*clean, *noisy)
 
 

@@ -19,23 +19,11 @@ from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
 from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ..rooms.detector import SATURATION
+from . import training
 from .data import ClipPool, Crops, draw_stories, training_clip
 from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
 from .parallel_forward import teacher_forced_flow
-from .training import (
-    STRUCTURE,
-    Average,
-    Checkpoint,
-    Journal,
-    Optimizer,
-    Stateful,
-    Workers,
-    add_noise,
-    draw_times,
-    initialise,
-    load,
-    save,
-)
+from .training import STRUCTURE, Average, Checkpoint, Journal, Optimizer, Stateful, Workers
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
@@ -84,16 +72,11 @@ class Run:
 
     @cached_property
     def autoencoder(self) -> RoomsAutoencoder:
-        """The trained autoencoder."""
         return load_rooms_autoencoder(self.recipe.file("autoencoder"))
 
 
 class Stage:
-    """Steps of one stage from its stored state on; after the last one its weights replace the state.
-
-    Args:
-        parts: what a state is of.
-    """
+    """Steps of one stage from its stored state, which is of `parts`; after the last its weights replace the state."""
 
     def __init__(self, run: Run, name: str, steps: int, keep: int, **parts: Stateful):
         self.recipe, self.workers = run.recipe, run.workers
@@ -112,7 +95,7 @@ class Stage:
     def finish(self, tensors: dict[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]) -> None:
         """Write the result, by the first worker, and remove the states."""
         if self.workers.rank == 0:
-            save(tensors, self.recipe.file(self.name), dtype, metadata)
+            training.save(tensors, self.recipe.file(self.name), dtype, metadata)
         self.checkpoint.remove()
 
 
@@ -183,12 +166,10 @@ def _measure_statistics(model: RoomsAutoencoder, seed: int) -> None:
 
 
 def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Tensor:
-    """Mean squared error of the flow; the first block has weight two, `cover` has weight three (see `asked_for`).
-
-    Actors and pictures are small, so without weights they would be learnt last.
-    """
-    times = draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
-    noisy, noise = add_noise(clean, times)
+    """Mean squared error of the flow; the first block has weight two, `cover` three (see `asked_for`), as actors and
+    pictures are small."""
+    times = training.draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
+    noisy, noise = training.add_noise(clean, times)
     with torch.autocast("cpu", torch.bfloat16):
         flow = teacher_forced_flow(model, clean, noisy, times * 1000, text)
     error = (flow - (noise - clean)).square().mean(2)
@@ -207,7 +188,7 @@ def train_base(run: Run) -> None:
     recipe, workers = run.recipe, run.workers
     torch.manual_seed(recipe.seed)
     model = WanModel(recipe.config)
-    initialise(model)
+    training.initialise(model)
     optimizer, average = Optimizer(model, MUON_RATE, ADAM_RATE), Average(model, 0.998)
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "average": average}
     stage, losses = Stage(run, "base", recipe.base_steps, recipe.base_keep, **parts), deque[float](maxlen=50)
@@ -239,7 +220,7 @@ class Recent:
 def distill(run: Run) -> None:
     """Distribution matching on rollouts of the same stories, as in Self Forcing; writes the student's average."""
     recipe, workers, steps = run.recipe, run.workers, run.recipe.student_steps
-    teacher, fake, student = (load(recipe.config, recipe.file("base")) for _ in range(3))
+    teacher, fake, student = (training.load(recipe.config, recipe.file("base")) for _ in range(3))
     fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
     average, recent = Average(student, 0.95), Recent()
@@ -285,9 +266,9 @@ def _student_loss(
     gaps: Tensor,
     part: float,
 ) -> Tensor:
-    """The matching loss, in which blocks that come back to a room count twice; at the end on pixels, too.
+    """The matching loss, in which blocks that come back to a room (`gaps [batch, blocks]` above 0) count twice.
 
-    `part` is the part of the training that is over, `gaps [batch, blocks]` is above 0 where a room comes back.
+    `part` is the part of the training that is over; at its end the loss is on pixels, too.
     """
     guidance = float(np.interp(part, (0, 1), GUIDANCE))
     goal = made.detach() - matching_gradient(teacher, fake, made.detach(), rollout, guidance)

@@ -1,10 +1,6 @@
-"""Train the model of the world of rooms: autoencoder, base, gate, distillation, gate. Stop it whenever you like.
+"""The command `train`: the model of the world of rooms, from autoencoder, base, gate and distillation; see TRAINING.md.
 
-    torchrun --nproc-per-node 2 -m headforcing.research train --out FOLDER
-
-The same command goes on where it was stopped, with as many workers as before. Finished stages are left as they are;
-remove a stage's file to make it again. `journal.jsonl` holds losses and seconds a step, files in `.gate.json` what was
-remembered.
+It goes on where it was stopped, with as many workers as before; remove a stage's file to make it again.
 """
 
 from __future__ import annotations
@@ -51,10 +47,8 @@ def train(run: Run) -> None:
 
 
 def pass_gate(run: Run, name: str) -> float:
-    """Measure what a stage's model remembers and store it, by the first worker; returns the gate's number.
-
-    Measured again where the stored number is that of other weights or of another autoencoder.
-    """
+    """Measure what a stage's model remembers and store it, by the first worker, unless the stored number is that of
+    these files; returns the gate's number."""
     weights = run.recipe.file(name)
     target = weights.with_suffix(".gate.json")
     if run.workers.rank == 0:
@@ -69,11 +63,8 @@ def pass_gate(run: Run, name: str) -> float:
 
 
 def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Least-squares linear map from a latent pixel to its decoded colour, for previews during sampling.
-
-    `videos` are latents `[frames, 16, h, w]`. The colour is the mean of the latent pixel's 8x8 patch over its four
-    video frames, in -1..1 as in ComfyUI's `latent_rgb_factors`. Returns factors `[16, 3]` and bias `[3]`.
-    """
+    """Least-squares map, factors `[16, 3]` and bias `[3]`, from a latent pixel of videos `[frames, 16, h, w]` to the
+    mean colour of its patch, in -1..1 as in ComfyUI's `latent_rgb_factors`."""
     inputs, colours = [], []
     for latents in videos:
         later = autoencoder.decode(latents)[1:].movedim(-1, 1)
@@ -86,7 +77,6 @@ def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor])
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    """Add `train` to the commands."""
     sub = command("train", train_all, "Train the model of the world of rooms; goes on where it was stopped.")
     sub.add_argument("--out", type=PathType(), required=True, help="folder for weights, states and journal")
     sub.add_argument("--seed", type=int, default=1)

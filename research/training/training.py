@@ -19,8 +19,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, distributed
 
-from ...headforcing_core.demo import assets, word_hash
-from ...headforcing_core.demo.assets import BLOCK_FRAMES
+from ...headforcing_core.demo import word_hash
+from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.model.wan import TransformerBlock, WanConfig, WanModel
@@ -33,11 +33,7 @@ ABOUT = {
     "license": "Apache-2.0",
 }
 """Metadata of every file of weights."""
-_TRANSFORMER = {
-    "causal_ar": True,
-    "num_heads": assets.TOY_CONFIG.num_heads,
-    "text_len": assets.TOY_CONFIG.text_len,
-}
+_TRANSFORMER = {"causal_ar": True, "num_heads": TOY_CONFIG.num_heads, "text_len": TOY_CONFIG.text_len}
 STRUCTURE = {
     "config": json.dumps({"transformer": _TRANSFORMER}),
     "head_forcing": json.dumps({"frames_per_block": BLOCK_FRAMES}),
@@ -125,11 +121,7 @@ class Average:
 
 
 class Workers:
-    """Data-parallel processes that periodically average their weights; has no effect with one process.
-
-    Start two with `torchrun --nproc-per-node 2 -m ...`: single-threaded workers use the cores better than one worker
-    with several threads.
-    """
+    """Data-parallel processes, each with one thread, that periodically average their weights."""
 
     def __init__(self) -> None:
         torch.set_num_threads(1)
@@ -178,10 +170,8 @@ class Checkpoint:
         path.with_suffix(".next").replace(path)
 
     def restore(self, parts: Mapping[str, Stateful]) -> int:
-        """Go on from the stored state; returns after how many steps it was stored, 0 without one.
-
-        Raises HeadForcingError, in all workers, for states of another number of workers, another seed or other steps.
-        """
+        """Go on from the stored state; returns after how many steps it was stored, 0 without one. Raises
+        HeadForcingError, in all workers, for states of another number of workers, another seed or other steps."""
         self.workers.wait()
         paths = sorted(self.folder.glob(f"{self.stage}.rank*.pt"))
         found = [torch.load(path, weights_only=True, mmap=True)["made_by"] for path in paths]
@@ -228,14 +218,11 @@ class Journal:
 
 
 def save(
-    tensors: Mapping[str, Tensor],
-    path: Path,
-    dtype: torch.dtype = torch.float32,
-    metadata: dict[str, str] | None = None,
+    tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype = torch.float32, metadata: Mapping[str, str] = {}
 ) -> None:
     stored = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:
-        save_file(stored, partial, ABOUT | (metadata or {}))
+        save_file(stored, partial, {**ABOUT, **metadata})
 
 
 def load(config: WanConfig, path: Path) -> WanModel:

@@ -85,9 +85,9 @@ def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_c
     assert found["text_score_2"] == pytest.approx(np.mean(by_frame[6:]), abs=1e-4)
     assert found["text_score"] == pytest.approx(np.mean(by_frame), abs=1e-4)
     assert found["text_score_3"] is None
-    long = numbers_of(panel, frames(2), [(0.0, "owl " * 200)])
-    assert long["text_score"] is not None and "text_score_1" not in long, "a long prompt is cut"
-    assert numbers_of(panel, frames(2))["text_score"] is None
+    assert numbers_of(panel, frames(2), [(0.0, "owl " * 200)])["text_score"] is not None, "a long prompt is cut"
+    for prompts in ((), [(1.0, "late")]):
+        assert numbers_of(panel, frames(4), prompts)["text_score"] is None, "no prompt, or none yet"
 
 
 @pytest.mark.slow
@@ -108,7 +108,13 @@ def test_a_report_has_the_metrics_of_the_video_and_of_its_first_5_seconds(panel)
 
 
 @pytest.mark.slow
-def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
+def test_the_command_measures_what_the_folder_has_and_asks_nothing_of_the_network(
+    folder, tmp_path, capsys, monkeypatch
+):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a metric wanted the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
     with VideoWriter(tmp_path / "v.mp4", WIDTH, HEIGHT, 16, crf=10, preset="ultrafast") as writer:
         writer.write(torch.from_numpy(frames(9)))
     arguments = ["report", str(tmp_path / "v.mp4"), "--metric-models", str(folder), "--metric-device", "cpu", "--json"]
@@ -119,40 +125,34 @@ def test_the_command_measures_what_the_folder_has(folder, tmp_path, capsys):
     assert "dynamic_degree" not in whole
     assert main([*arguments, "--metrics", "flow"]) == 2
     assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
+        load_panel(folder, ["subject"])
 
 
-def spoil(place: Path, name: str) -> None:
-    """Damage one file of a folder of models in the way that `name` says."""
-    dino, config = place / "dino-vitb16" / "model.safetensors", place / "dino-vitb16" / "config.json"
-    head = place / "sa_0_4_vit_l_14_linear.pth"
-    if name == "missing":
-        dino.unlink()
-    elif name == "cut":
-        dino.write_bytes(dino.read_bytes()[: dino.stat().st_size // 2])
-    elif name == "of another model":
-        config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
-    else:
-        torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)} if name == "of other width" else [1, 2], head)
+def add_layer(place: Path) -> None:
+    config = place / "dino-vitb16" / "config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"num_hidden_layers": 3}))
 
 
-DAMAGE = {  # what is wrong, the metric that misses it, and what is said of it
-    "missing": (
-        "subject",
-        r"dino-vitb16/model.safetensors was not found: take .* from https://huggingface.co/facebook",
-    ),
-    "cut": ("subject", "dino-vitb16 cannot be read"),
-    "of another model": ("subject", "dino-vitb16 lacks .* by its config.json"),
-    "of other width": ("aesthetic", "is not a linear head for 24 features"),
-    "no weights": ("aesthetic", "holds no weights"),
-}
+DINO, HEAD = "dino-vitb16/model.safetensors", "sa_0_4_vit_l_14_linear.pth"
+DAMAGE = {  # what is done to a folder of models, the metric that misses a file, and what is said of it
+    "missing": (lambda at: (at / DINO).unlink(), "subject",
+                f"{DINO} was not found: take .* from https://huggingface.co/facebook"),
+    "cut": (lambda at: (at / DINO).write_bytes((at / DINO).read_bytes()[:5000]), "subject", "dino-vitb16 cannot be re"),
+    "of another model": (add_layer, "subject", "dino-vitb16 lacks .* by its config.json"),
+    "of other width": (lambda at: torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, at / HEAD),
+                       "aesthetic", "is not a linear head for 24 features"),
+    "no weights": (lambda at: torch.save([1, 2], at / HEAD), "aesthetic", "holds no weights"),
+}  # fmt: skip
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", DAMAGE)
 def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(folder, tmp_path, name):
-    place, (metric, why) = tmp_path / "models", DAMAGE[name]
+    place, (spoil, metric, why) = tmp_path / "models", DAMAGE[name]
     shutil.copytree(folder, place)
-    spoil(place, name)
+    spoil(place)
     with pytest.raises(HeadForcingError, match=f"^{metric}: .*{why}"):
         load_panel(place, [metric])
     panel = load_panel(place)
@@ -160,29 +160,7 @@ def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(f
     assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}
     with pytest.raises(HeadForcingError, match=r"no metric can be measured .*; subject: "):
         load_panel(tmp_path)
-    moved = shutil.copy(folder / "sa_0_4_vit_l_14_linear.pth", tmp_path / "head.pth")
+    moved = shutil.copy(folder / HEAD, tmp_path / "head.pth")
     assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
     with pytest.raises(HeadForcingError, match="none.pth was not found"):
         load_panel(folder, ["aesthetic"], aesthetic_head=tmp_path / "none.pth")
-
-
-@pytest.mark.slow
-def test_nothing_is_asked_of_the_network_and_a_missing_package_is_named(folder, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise AssertionError("a metric wanted the network")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
-    numbers_of(load_panel(folder), frames(2), [(0.0, "a red ball")])
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
-        load_panel(folder, ["subject"])
-
-
-@pytest.mark.parametrize(("arguments", "message"), [
-    (["--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
-    (["--aesthetic-head", "h.pth"], "--aesthetic-head needs --metric-models FOLDER"),
-    (["--metric-models", "nowhere"], "--metric-models must name a folder"),
-])  # fmt: skip
-def test_arguments_that_do_not_go_together_are_refused(arguments, message, capsys):
-    assert main(["report", "v.mp4", *arguments]) == 2
-    assert message in capsys.readouterr().err

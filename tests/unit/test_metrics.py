@@ -1,45 +1,47 @@
-"""Metrics with models of their own: their formulas in a loop, with stubs for the models."""
+"""Metrics with models of their own, with stubs for the models: their formulas in a loop, and ID-Forcing's two against
+recordings of the authors' scripts, where a formula stands for RAFT."""
+
+import json
 
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.report.learned import flow as optical_flow
 from headforcing.headforcing_core.report.learned import models as files
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, PanelMeasurement
-from headforcing.headforcing_core.report.learned.flow import FlowMeasurement
-from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement, TextMeasurement
+from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
+from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement
 from headforcing.headforcing_core.report.learned.models import ImageEncoder
 from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics
+from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
+from headforcing.headforcing_core.report.metrics import numbers_of
 from metric_models import consistency_in_a_loop, frames
-from torch.nn import functional
+from safetensors.numpy import load_file
 
 
-def measured(name: str, measurement, video: np.ndarray, chunk: int = 5) -> dict[str, float | None]:
-    panel = PanelMeasurement({METRICS[name]: measurement})
+def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, float | None]:
+    panel = PanelMeasurement({METRICS["flow"]: FlowMeasurement(flow, MeasuredVideo(fps))})
     for start in range(0, len(video), chunk):
         panel.add(video[start : start + chunk])
     return panel.numbers()
 
 
-def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, float | None]:
-    return measured("flow", FlowMeasurement(flow, MeasuredVideo(fps)), video, chunk)
-
-
-def plain_encoder(runs: list[int] | None = None) -> ImageEncoder:
-    """Colours of the first pixels as features, which need no model; `runs` gets the size of every batch."""
-
-    def encode(video_frames: torch.Tensor) -> torch.Tensor:
-        if runs is not None:
-            runs.append(len(video_frames))
-        return video_frames.float().reshape(len(video_frames), -1)[:, :96]
-
-    return ImageEncoder(encode)
-
-
 @pytest.mark.parametrize("count", [1, 2, 8, 9, 16, 21])
 def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
-    video, encoder = frames(count), plain_encoder()
-    measurement = ConsistencyMeasurement(encoder, MeasuredVideo(4))
-    whole, within, across = measured("subject", measurement, video).values()
+    """With the colours of the first pixels as features; two metrics with one encoder run it once for a batch."""
+    runs: list[int] = []
+
+    def encode(video_frames: torch.Tensor) -> torch.Tensor:
+        runs.append(len(video_frames))
+        return video_frames.float().reshape(len(video_frames), -1)[:, :96]
+
+    video, encoder = frames(count), ImageEncoder(encode)
+    one, other = (ConsistencyMeasurement(encoder, MeasuredVideo(4)) for _ in range(2))
+    panel = PanelMeasurement({METRICS["subject"]: one, METRICS["background"]: other})
+    for start in range(0, count, 5):
+        panel.add(video[start : start + 5])
+    whole, within, across, *rest = panel.numbers().values()
+    assert rest == [whole, within, across] and runs == [len(video[i : i + 8]) for i in range(0, count, 8)]
     if count == 1:
         assert whole is within is across is None
         return
@@ -51,7 +53,7 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
     clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
     assert within == pytest.approx(np.mean([consistency_in_a_loop(clip) for clip in clips]), abs=1e-6)
     assert across == pytest.approx(consistency_in_a_loop(torch.stack([clip[0] for clip in clips])), abs=1e-6)
-    assert len(measurement._last) <= 8, "what is held does not grow"
+    assert len(one._last) <= 8, "what is held does not grow"
 
 
 def flow_of(lengths):
@@ -92,13 +94,11 @@ def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_s
     """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
     sampled = len(range(0, count, 2))
     lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))
-    measurement = FlowMeasurement(flow_of(lengths), MeasuredVideo(16))
-    found = measured("flow", measurement, frames(count, size=(128, 128)), chunk=7)
+    found = flows(flow_of(lengths), frames(count, size=(128, 128)), 16, chunk=7)
     firsts = list(range(0, sampled - 15, 16)) + ([sampled - 16] if sampled % 16 else [])
     clips = [degree_in_a_loop(lengths[first : first + 15], 128, 16) for first in firsts]
     assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
-    assert len(measurement._last) == 15, "what is held does not grow"
 
 
 def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow():
@@ -117,9 +117,9 @@ def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_sma
 
 
 def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_path):
-    optical_flow = pytest.importorskip("torchvision.models.optical_flow", reason="torchvision is not installed")
+    torchvisions = pytest.importorskip("torchvision.models.optical_flow", reason="torchvision is not installed")
     torch.manual_seed(0)
-    raft = optical_flow.raft_large(weights=None).eval()
+    raft = torchvisions.raft_large(weights=None).eval()
     torch.save(raft.state_dict(), tmp_path / files.RAFT.paths[0])
     assert found_metrics(tmp_path) == ["flow", "motion_drift"]
     flow = files.Models(tmp_path).flow
@@ -129,24 +129,67 @@ def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_
         assert torch.allclose(flow(image, image), expected, atol=1e-4)
 
 
-def test_two_metrics_with_one_encoder_run_it_once_for_a_batch():
-    runs: list[int] = []
-    encoder, video = plain_encoder(runs), MeasuredVideo(4)
-    panel = PanelMeasurement(
-        {METRICS[name]: ConsistencyMeasurement(encoder, video) for name in ("subject", "background")}
-    )
-    panel.add(frames(20))
-    panel.numbers()
-    assert runs == [8, 8, 4]
+@pytest.fixture(scope="module")
+def folders(repo_root, shared_dir):
+    """The clips of the repository and, where they lie beside it, all of them."""
+    places = [at / "golden" / "metrics_id_forcing" for at in (repo_root / "tests", shared_dir) if at is not None]
+    return [(json.loads((at / "config.json").read_text()), load_file(at / "golden.safetensors")) for at in places]
 
 
-def test_frames_before_the_first_prompt_have_no_text_score():
-    class Clip:
-        images = plain_encoder()
+def flow_formula(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The recordings' stand-in for RAFT."""
+    return torch.stack((0.25 * (b.mean(dim=1) - a.mean(dim=1)), 0.125 * (b[:, 1] - a[:, 1])), dim=1)
 
-        @staticmethod
-        def texts(texts):
-            return functional.normalize(torch.ones(len(texts), 96), dim=-1)
 
-    found = measured("text", TextMeasurement(Clip(), MeasuredVideo(4, [(1.0, "late")])), frames(4))
-    assert found == {"text_score": None}
+@pytest.mark.parametrize("end", [0, 30])
+def test_hues_are_opencvs_and_color_drift_is_the_authors(folders, end):
+    for config, recorded in folders:
+        assert np.array_equal(hue(recorded["hue_table/rgb"]), recorded["hue_table/hue"])
+        found = config["results"]["color_end30" if end else "color"]
+        for clip, expected in found["per_clip"].items():
+            frames = recorded[f"clips/{clip}"][: end or None]
+            histograms = [hue_histogram(frames[place]) for place in (0, -1)]
+            if not end:
+                assert np.abs(np.stack(histograms) - recorded[f"hist/{clip}"]).max() < 1e-12
+            assert hue_distance(*histograms) == pytest.approx(expected["l1"], abs=1e-6)
+        if "color_drift" in found:
+            assert color_drift(found["mean_l1"]) == pytest.approx(found["color_drift"], abs=1e-6)
+
+
+@pytest.mark.parametrize("run", ["motion_1.5s", "motion_5s", "motion_0.25s"])
+def test_motion_drift_is_the_authors(folders, run):
+    for config, recorded in folders:
+        results, kept = config["results"][run], []
+        for clip, expected in results["per_clip"].items():
+            frames, fps = torch.from_numpy(recorded[f"clips/{clip}"]), config["clips"][clip]["fps"]
+            moves = []
+            for part, name in zip(sampled(len(frames), fps, results["seconds"]), ("first", "last"), strict=True):
+                scores, moving = motion(flow_formula, [frames[i] for i in part])
+                assert list(part) == expected[name]["frame_indices"], clip
+                assert scores == pytest.approx(expected[name]["scores"], abs=1e-4, rel=1e-6)
+                assert moving == expected[name]["moving"] == expected[f"{name}_move"], clip
+                assert not scores or np.mean(scores) == pytest.approx(expected[f"{name}_flow"], abs=6e-4)
+                moves.append(moving)
+            kept.append(not moves[0] or moves[1])
+        if "motion_drift" in results:
+            assert 100 * sum(kept) / len(kept) == pytest.approx(results["motion_drift"], abs=1e-6)
+
+
+def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
+    """A video that turns from red to green and stops, through the same doors as any report."""
+    frames = np.zeros((160, 16, 24, 3), np.uint8)
+    for i in range(160):
+        frames[i, :, :, 0 if i < 80 else 1] = 200
+        frames[i, :, : 1 + min(i, 80) % 20] = 40 * (min(i, 80) % 3)
+    meter = DriftMeter(16.0)
+    meter.add(frames)
+    expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
+    assert numbers_of(meter)["color_drift"] == pytest.approx(expected) and expected < 60
+    assert numbers_of(meter, seconds=2)["color_drift"] > 60
+    monkeypatch.setattr(optical_flow, "LEAST_SIDE", 8)
+    measurement = MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0))
+    for part in torch.from_numpy(frames).split(7):
+        measurement.add(part)
+    drift, first, last = measurement.values()
+    assert (drift, last) == (0.0, 0.0) and first > 5 and measurement.values() == (drift, first, last)
+    assert MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0)).values() == (None,) * 3

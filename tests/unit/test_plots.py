@@ -1,5 +1,6 @@
-"""Pictures of head profiles: sizes, colours that follow the roles, and determinism."""
+"""Pictures of head profiles and of drift: sizes, colours that follow the roles, and determinism."""
 
+import json
 import random
 from dataclasses import replace
 
@@ -10,19 +11,22 @@ from headforcing.headforcing_core import page
 from headforcing.headforcing_core.head_profiles.profile import ROLES, HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profile_plot import comparison_map, profile_picture, stability_panel
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.report.drift import report_frames
+from headforcing.headforcing_core.report.drift_plot import drift_picture
+from headforcing.headforcing_core.report.video_tags import VideoTags
+from metric_models import scene
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 
-def a_profile(layers=6, heads=4, seed=0, name="measured"):
-    draw = random.Random(seed)
+def a_profile(layers=6, heads=4, name="measured"):
+    draw = random.Random(0)
     sinks = [[draw.random() ** 3 / 2 for _ in range(heads)] for _ in range(layers)]
     shares = [[(sink, (1 - sink) * 0.6, (1 - sink) * 0.4) for sink in row] for row in sinks]
     return HeadProfile(name, layers, heads, classify(shares), shares)
 
 
 def some_shares(layers=2, heads=3, prompts=2):
-    """Measurements as the profiler leaves them, with random attention."""
     names = ("prompt 0", "prompt 1")
     shares = HeadShares(ProfileSetup("f", layers, heads, names, 4, (1.0, 0.9, 0.6), 3, 64, 64, window_frames=12))
     generator = torch.Generator().manual_seed(1)
@@ -44,34 +48,45 @@ def rgb(text):
 PROFILE = a_profile()
 EXTREME = [HeadProfile("zero", 1, 2, [["anchor", "local"]], [[(0, 1, 0), (0, 1, 0)]]),
            HeadProfile("one", 1, 2, [["local", "memory"]], [[(1, 0, 0), (0, 0, 1)]])]  # fmt: skip
-PICTURES = {  # a profile, and its measurement
+PROFILES = {  # a profile, and its measurement
     "roles only": (replace(PROFILE, shares=None), None), "measured": (PROFILE, some_shares()),
     "nothing measured": (PROFILE, some_shares(prompts=0)),
     **{str(size): (a_profile(*size, name="$\\frac{1$ _x_ " + "very long " * 30), None)
        for size in ((1, 1), (1, 12), (40, 1))},
     **{profile.name: (profile, None) for profile in EXTREME},
 }  # fmt: skip
+ODD = VideoTags("$\\frac{1$", 1, 3, ("$x_",) * 9, tuple((i * 0.7, "$x_ " * 20) for i in range(9)))
+VIDEOS = {
+    "two frames": lambda: report_frames([np.stack([scene(0), scene(1)])], name="$\\frac" * 20, tags=ODD),
+    "many prompts": lambda: report_frames((scene(i)[None] for i in range(99)), tags=ODD),
+    "still and black": lambda: report_frames([np.zeros((100, 8, 8, 3), np.uint8)], fps=24),
+    "a loop": lambda: report_frames((scene(i % 64)[None] for i in range(200)), 16.0),
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", PICTURES)
-def test_every_picture_is_rgb_900_wide_not_blank_and_on_the_themes_background(name):
-    drawn, theme = profile_picture(*PICTURES[name]), "dark"
-    if name == "measured":
-        assert profile_picture(*PICTURES[name]).tobytes() == drawn.tobytes(), "the same each time"
-        drawn, theme = profile_picture(*PICTURES[name], theme="light"), "light"
+@pytest.mark.parametrize("theme", page.THEMES)
+@pytest.mark.parametrize("name", [*PROFILES, *VIDEOS])
+def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name, theme):
+    if name in VIDEOS:
+        report = VIDEOS[name]()
+        assert report.text() and json.dumps(report.to_dict(), allow_nan=False)
+        drawn, again = (drift_picture(report, theme) for _ in range(2))
+    else:
+        drawn, again = (profile_picture(*PROFILES[name], theme=theme) for _ in range(2))
+    assert drawn.tobytes() == again.tobytes(), "the same each time"
     assert drawn.mode == "RGB" and drawn.width == 900 and 120 <= drawn.height < 3300
     assert len(colours(drawn)) > 20
     background, edges = rgb(page.THEMES[theme].background), np.asarray(drawn)
     assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all()
 
 
-def test_each_kind_of_measurement_has_a_panel():
-    heights = [profile_picture(*PICTURES[name]).height for name in ("roles only", "nothing measured", "measured")]
+def test_each_kind_of_measurement_has_a_panel_and_the_area_of_a_role_follows_its_count():
+    heights = [profile_picture(*PROFILES[name]).height for name in ("roles only", "nothing measured", "measured")]
     assert heights[0] + 400 < heights[1] and heights[1] + 260 < heights[2]
-
-
-def test_the_area_of_a_role_follows_its_count():
+    shares = some_shares(), some_shares(30, 12)
+    panels = [stability_panel(each.setup, each.stability()) for each in shares]
+    assert ["another model" in panel.subtitle for panel in panels] == [True, False], "than that of published values"
     profile = a_profile(30, 12)
     found = colours(profile_picture(replace(profile, shares=None)))
     areas = {role: found[rgb(page.THEMES["dark"].roles[role])] for role in ROLES}
@@ -109,9 +124,3 @@ def test_drawing_touches_no_global_settings():
     before = {name: matplotlib.rcParams[name] for name in names}
     profile_picture(PROFILE)
     assert {name: matplotlib.rcParams[name] for name in names} == before
-
-
-def test_the_stability_picture_says_when_the_published_values_are_another_models():
-    shares = some_shares(), some_shares(30, 12)
-    panels = [stability_panel(each.setup, each.stability()) for each in shares]
-    assert ["another model" in panel.subtitle for panel in panels] == [True, False]

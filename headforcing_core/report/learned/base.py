@@ -51,10 +51,8 @@ class Measurement(ABC):
 
     @abstractmethod
     def values(self) -> Sequence[float | None]:
-        """The numbers so far, in the order of the metric's columns; None where there are too few video frames.
-
-        A video that lacks the last columns has fewer values.
-        """
+        """The numbers so far, in the order of the metric's columns, or of the first of them; None where there are too
+        few video frames."""
 
 
 Begin = Callable[[MeasuredVideo], Measurement]
@@ -62,13 +60,8 @@ Begin = Callable[[MeasuredVideo], Measurement]
 
 @dataclass(frozen=True)
 class LearnedMetric:
-    """A row of `registry.METRICS`.
-
-    Attributes:
-        name: as `--metrics` names it.
-        title: the heading above its numbers, the `columns`.
-        load: from `models.Models` to a function that begins the measurement of a video.
-    """
+    """A row of `registry.METRICS`; `title` is the heading above its numbers, the `columns`, and `load` takes
+    `models.Models`."""
 
     name: str
     title: str

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
+from itertools import pairwise
+from statistics import fmean
 
 import torch
 from torch import Tensor
@@ -27,54 +29,38 @@ DRIFT_SECONDS = 5.0  # of the beginning and of the end
 
 
 class FlowMeasurement(Measurement):
-    """One video under way; holds one frame, and whether the pairs of the last clip move."""
+    """One video under way; holds one frame, and three numbers for each pair of sampled ones."""
 
     def __init__(self, flow: Flow, video: MeasuredVideo):
         self._flow, self._every = flow, max(1, round(video.fps / SAMPLED_FPS))
-        self._before: Tensor | None = None
-        self._frames, self._sampled, self._above = 0, 0, 0
         self._clip = max(2, -(-int(video.fps) * CLIP_SECONDS // self._every))  # sampled frames
-        self._last: deque[bool] = deque(maxlen=self._clip - 1)  # those between the frames of one clip
-        self._clips_moving = 0
-        self._top_total, self._mean_total = 0.0, 0.0
+        self._before: Tensor | None = None
+        self._pairs: list[tuple[float, float, bool]] = []  # see `compare`
+        self._frames, self._scale = 0, 1.0
 
     def add(self, video_frames: Tensor) -> None:
         if min(video_frames.shape[1:3]) < LEAST_SIDE:
             return
         for video_frame in video_frames:
             if self._frames % self._every == 0:
-                self._sample(video_frame.permute(2, 0, 1)[None].float())
+                image = image_of(video_frame)
+                if self._before is not None:
+                    self._pairs.append(compare(self._flow, self._before, image))
+                self._before, self._scale = image, min(image.shape[-2:]) / SIDE
             self._frames += 1
-
-    def _sample(self, image: Tensor) -> None:
-        image = halved(image)
-        if self._before is not None:
-            scale = min(image.shape[-2:]) / SIDE
-            top, mean = magnitudes(self._flow(padded(self._before), padded(image)))
-            self._last.append(top > THRESHOLD * scale)
-            self._above += self._last[-1]
-            self._top_total += top / scale
-            self._mean_total += mean / scale
-        self._before, self._sampled = image, self._sampled + 1
-        if self._sampled % self._clip == 0:
-            self._clips_moving += self._last_moves()
-
-    def _last_moves(self) -> bool:
-        """Whether the last sampled frames, as many as a clip has, move."""
-        return sum(self._last) >= _needed(self._clip)
 
     def values(self) -> tuple[float | None, ...]:
         """Whether the video moves, the share of its clips that do (None of one), the largest flow and the mean flow."""
-        pairs = self._sampled - 1
-        if pairs < 1:
+        if not self._pairs:
             return (None,) * 4
-        clips, rest = divmod(self._sampled, self._clip)
-        moving = self._clips_moving
-        if clips and rest:  # the last clip begins earlier, so that it is as long as the others
-            moving, clips = moving + self._last_moves(), clips + 1
-        within = moving / clips if clips > 1 else None
-        moves = float(self._above >= _needed(self._sampled))
-        return moves, within, self._top_total / pairs, self._mean_total / pairs
+        tops, means, moving = zip(*self._pairs, strict=True)
+        sampled, clip = len(moving) + 1, self._clip
+        starts = [*range(0, sampled - clip + 1, clip)]
+        if starts and sampled % clip:  # the last clip begins earlier, so that it is as long as the others
+            starts.append(sampled - clip)
+        clips = [moves(moving[start : start + clip - 1]) for start in starts]
+        within = fmean(clips) if len(clips) > 1 else None
+        return float(moves(moving)), within, fmean(tops) / self._scale, fmean(means) / self._scale
 
 
 def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[range, range]:
@@ -85,10 +71,8 @@ def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[ra
 
 def motion(flow: Flow, frames: Sequence[Tensor]) -> tuple[list[float], bool]:
     """The largest flow of every pair of frames `[H, W, 3]` uint8, sampled from a part of a video, and if it moves."""
-    images = [halved(frame.permute(2, 0, 1)[None].float()) for frame in frames]
-    scores = [magnitudes(flow(*map(padded, pair)))[0] for pair in zip(images, images[1:], strict=False)]
-    above = [score > THRESHOLD * min(images[0].shape[-2:]) / SIDE for score in scores]
-    return scores, bool(scores) and sum(above) >= _needed(len(images))
+    pairs = [compare(flow, *images) for images in pairwise(map(image_of, frames))]
+    return [top for top, _, _ in pairs], bool(pairs) and moves([moving for _, _, moving in pairs])
 
 
 class MotionDriftMeasurement(Measurement):
@@ -121,31 +105,32 @@ class MotionDriftMeasurement(Measurement):
         if len(self._first) == self._wanted:
             self._beginning = begins
         ends = motion(self._flow, [self._last[i - before] for i in last])
-        means = (sum(scores) / len(scores) if scores else None for scores, _ in (begins, ends))
+        means = (fmean(scores) if scores else None for scores, _ in (begins, ends))
         return 100.0 * (not begins[1] or ends[1]), *means
 
 
-def _needed(sampled: int) -> int:
-    """The pairs above the threshold that VBench's rule asks for among so many sampled frames."""
-    return round(4 * sampled / 16)
+def moves(pairs: Sequence[bool]) -> bool:
+    """VBench's rule for sampled frames, of which these neighbours are above the threshold."""
+    return sum(pairs) >= round((len(pairs) + 1) / 4)
 
 
-def halved(image: Tensor) -> Tensor:
-    """An image with half the sides until it has at most `MOST_PIXELS`, if RAFT takes one so small."""
+def compare(flow: Flow, before: Tensor, after: Tensor) -> tuple[float, float, bool]:
+    """The mean length of the 5 % longest vectors of the flow between two images, of all, and if the first is above
+    the threshold."""
+    lengths = flow(padded(before), padded(after))[0].float().square().sum(dim=0).sqrt().flatten()
+    top = float(torch.topk(lengths, max(1, int(len(lengths) * TOP))).values.mean())
+    return top, float(lengths.mean()), top > THRESHOLD * min(after.shape[-2:]) / SIDE
+
+
+def image_of(video_frame: Tensor) -> Tensor:
+    """An image `[1, 3, h, w]` of a frame `[H, W, 3]`: with half the sides, until RAFT can take it."""
+    image = video_frame.permute(2, 0, 1)[None].float()
     while image.shape[-2] * image.shape[-1] > MOST_PIXELS and min(image.shape[-2:]) >= 2 * LEAST_SIDE:
         image = functional.avg_pool2d(image, 2)
     return image
 
 
-def magnitudes(flow: Tensor) -> tuple[float, float]:
-    """The mean length of the 5 % longest vectors of a flow `[1, 2, h, w]`, and that of all, in pixels."""
-    lengths = flow[0].float().square().sum(dim=0).sqrt().flatten()
-    longest = torch.topk(lengths, max(1, int(len(lengths) * TOP))).values
-    return float(longest.mean()), float(lengths.mean())
-
-
 def padded(image: Tensor) -> Tensor:
     """An image with sides divisible by 8, its edge repeated on both sides."""
-    missing = [-size % 8 for size in image.shape[-2:]]
-    (top, left) = (amount // 2 for amount in missing)
-    return functional.pad(image, (left, missing[1] - left, top, missing[0] - top), mode="replicate")
+    down, right = (-size % 8 for size in image.shape[-2:])
+    return functional.pad(image, (right // 2, right - right // 2, down // 2, down - down // 2), mode="replicate")

@@ -41,11 +41,8 @@ RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/s
 
 
 def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False) -> Tensor:
-    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8.
-
-    The shorter side is resized to `side`, the middle is cut out if they are to be `square`, and mean and standard
-    deviation of every channel are those of `statistics`.
-    """
+    """Pixels `[n, 3, h, w]` as VBench makes them of video frames `[n, H, W, 3]` uint8: the shorter side is resized to
+    `side`, the middle is cut out if they are to be `square`, and every channel has the `statistics`."""
     pixels = video_frames.permute(0, 3, 1, 2).float()
     short = min(pixels.shape[-2:])
     size = [int(side * length / short) for length in pixels.shape[-2:]]
@@ -84,14 +81,10 @@ class Clip:
 
 
 class Models:
-    """The models in a folder, each read once, when a metric asks for it.
+    """The models in a folder, each read once, when a metric asks for it; they run in float32.
 
-    Args:
-        folder: has a folder for each published model, such as `dino-vitb16`, and the other files.
-        device: where they run, in float32.
-        aesthetic_head: the file of the aesthetic head where it is not in the folder.
-
-    Raise HeadForcingError for missing packages, missing files, and files that are something else.
+    The folder has a folder for each published model, such as `dino-vitb16`, and the other files; `aesthetic_head` is
+    the file of that head where it is not there.
     """
 
     def __init__(self, folder: Path, device: torch.device | str = "cpu", aesthetic_head: Path | None = None):

@@ -79,15 +79,10 @@ COLUMNS = {column.key: column for row in _ROWS for column in row.columns}
 
 
 def load_panel(
-    folder: Path,
-    names: Sequence[str] = (),
-    device: torch.device | str = "cpu",
-    aesthetic_head: Path | None = None,
+    folder: Path, names: Sequence[str] = (), device: torch.device | str = "cpu", aesthetic_head: Path | None = None
 ) -> Panel:
-    """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can be loaded.
-
-    Raises HeadForcingError for an unknown name, for a metric that is named and cannot be loaded, and if none can.
-    """
+    """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can be loaded; raises
+    HeadForcingError if none can."""
     if unknown := next((name for name in names if name not in METRICS), None):
         raise unknown_name("metrics", unknown, METRICS)
     models, loaded, left_out = Models(folder, device, aesthetic_head), dict[LearnedMetric, Begin](), list[str]()
