@@ -10,22 +10,17 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.research.__main__ import main as research
+from path_arguments import commands
 from promises import COUNTED
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-COMMANDS = (
-    "demo", "generate", "batch", "compare", "convert", "inspect", "profile",
-    "profiles merge", "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes",
-    "runs show", "runs prune", "methods", "budget", "replay", "encode", "decode", "memory",
-)  # fmt: skip
-RESEARCH = (
-    "train", "gate", "accuracy", "rooms", "returns", "references", "check-claim",
-)  # fmt: skip
+COMMANDS = [name for name, _ in commands(_parser())]
+RESEARCH = ["train", "gate", "accuracy", "rooms", "returns", "references", "check-claim"]
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
@@ -114,18 +109,18 @@ def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
 
 
 @pytest.mark.parametrize(
-    ("page", "end", "commands", "program"),
+    ("page", "end", "named", "program"),
     [
         ("docs/command_line.md", "Exit code", COMMANDS, main),
         ("research/README.md", "| folder or file", RESEARCH, research),
     ],
     ids=["commands", "research"],
 )
-def test_a_page_of_commands_has_them_all(page: str, end: str, commands: tuple[str, ...], program):
+def test_a_page_of_commands_has_them_all(page: str, end: str, named: list[str], program):
     table = (ROOT / page).read_text("utf-8").split(end)[0]
     rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
-    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(commands)
-    assert all(options(*command.split(), program=program) for command in commands)
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(named)
+    assert all(options(*command.split(), program=program) for command in named)
 
 
 def test_the_memory_table_is_what_the_command_computes(capsys):

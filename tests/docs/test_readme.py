@@ -19,7 +19,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
-MOST_WORDS = 1500  # of the README
+MOST_WORDS = 1400  # of the README
 
 
 def page(name: str) -> str:

@@ -47,17 +47,6 @@ def blocks_on_disk(render):
     return {path.name: path.read_bytes() for path in files(render) if path.name.startswith("block-")}
 
 
-def test_a_take_leaves_the_files_of_the_others_and_adds_blocks_from_its_scene_on(backbone, tmp_path):
-    first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    assert first.setup == second.setup
-    first.go()
-    stored = blocks_on_disk(first)
-    second.go()
-    now = blocks_on_disk(first)
-    assert stored.items() <= now.items(), "the blocks of the first take are the same files"
-    assert len(now) == len(stored) + first.plan.new_blocks - first_block(first.plan, 3)
-
-
 def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(backbone, tmp_path):
     plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
     starts = [first_block(plain.plan, scene) for scene in (2, 4)]
@@ -162,15 +151,17 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
 
 def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
     first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    expected = first.go()
+    shared, expected = first_block(first.plan, 3), first.go()
+    alone = blocks_on_disk(first)
     second.go()
+    both = blocks_on_disk(second)
+    assert alone.items() <= both.items() and len(both) == len(alone) + first.plan.new_blocks - shared
     folder, key = tmp_path / first.setup[:16], first.keys[-1]
     write_label(folder, key, title="the red one", starred=True)
     write_label(folder, key, file="video/red_00001_.mp4")
     rolled, plain = takes = stored_videos(tmp_path)
     written = Label("the red one", True, "video/red_00001_.mp4")
     assert read_label(folder, key) == written and read_label(folder, second.keys[-1]) == Label()
-    shared = first_block(first.plan, 3)
     sizes = [take_bytes(take, takes) for take in takes]
     assert all(every > own > 0 for every, own in sizes)
 
