@@ -23,6 +23,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
+from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
 from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
@@ -180,4 +181,4 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(), indent=1) + "\n")
+    tell(json.dumps(main(), indent=1))

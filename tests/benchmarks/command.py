@@ -8,7 +8,7 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -42,9 +42,7 @@ SECONDS = {
     "results": 540, "scaling": 540, "check": 220, "rows": 470, "more": 470, "profile": 350, "video": 440, "rest": 440,
 }  # fmt: skip
 REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other things at times
-DECODED = "B3"  # the row that decodes where rows are apart, where time is short: the VAE takes as long in every one
 FACTS = "facts"  # in place of a measurement: of the device
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
 
 Task = Callable[[Case], Any]
 
@@ -52,7 +50,8 @@ Task = Callable[[Case], Any]
 def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Task]:
     """The measurements of a part by name, in their order."""
     if part in ROWS_OF:
-        return {name: partial(measure, row=BY_NAME[name]) for name in ROWS_OF[part]}
+        decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
+        return {name: partial(measure, row=BY_NAME[name], decodes=name == decodes) for name in ROWS_OF[part]}
     if part == "scaling":
         return {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths}
     if part == "check":
@@ -103,8 +102,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     known = tasks(part, case, options.preset == "dry")
     known[FACTS] = partial(facts, part)
     if options.worker:
-        if part in ROWS_OF and options.worker not in (FACTS, DECODED):
-            case = replace(case, vae_dim=0)
         torch.save(known[options.worker](case), options.left)
         return 0
 
@@ -167,19 +164,13 @@ def _failed(results: dict[str, Any]) -> bool:
 
 
 def _case(options: argparse.Namespace) -> Case:
-    width, height = options.size or (None, None)
-    chosen = {
-        "width": width,
-        "height": height,
-        "layers": options.layers,
-        "dim": options.dim,
-        "dtype": DTYPES.get(options.dtype),
-        "device": torch.device(options.device) if options.device else None,
-        "timed_blocks": options.blocks,
-        "vae_dim": options.vae_dim,
-        "seed": options.seed,
-    }
-    return replace(PRESETS[options.preset], **{name: value for name, value in chosen.items() if value is not None})
+    """The preset with what the options name as the fields of a case are named."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    width, height = given.get("size", (None, None))
+    given |= {"width": width, "height": height} if width else {}
+    given |= {"dtype": getattr(torch, options.dtype)} if options.dtype else {}
+    names = given.keys() & {field.name for field in fields(Case)}
+    return replace(PRESETS[options.preset], **{name: given[name] for name in names})
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -214,9 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--size", type=_size, help="pixels, such as 832x480")
     add("--layers", type=int)
     add("--dim", type=_dim, help=f"width of the model, a multiple of {HEAD_DIM}")
-    add("--dtype", choices=DTYPES)
-    add("--device", help="such as cuda or cpu")
-    add("--blocks", type=int, help="timed blocks after the warm-up")
+    add("--dtype", choices=["bfloat16", "float16", "float32"])
+    add("--device", type=torch.device, help="such as cuda or cpu")
+    add("--blocks", type=int, dest="timed_blocks", help="timed blocks after the warm-up")
     add("--repeat", type=int, help="repetitions of rows, of which the best counts")
     add("--vae-dim", type=int, help="base width of the VAE's decoder; 0 leaves decoding out")
     add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")

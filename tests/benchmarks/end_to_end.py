@@ -22,7 +22,6 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.headforcing_core.video.wan_decoder import held_bytes
 from headforcing.headforcing_core.video.wan_decoder import peak_bytes as peak_bytes_of
-from torch import nn
 
 from .case import HEAD_DIM, PROMPT, SCHEDULE, Case, fp8_model, random_model
 from .decoder import enlarged_images, random_decoder, tiny_random_decoder
@@ -81,7 +80,8 @@ def video(
         synchronize(case.device)
         whole = time.perf_counter() - begun
     times = [end - begun for end in ends.times]
-    weights = sum(x.nbytes for x in (*model.backbone.parameters(), *_weights(decoder)))
+    networks = [model.backbone, *([decoder._network] if decoder else [])]
+    weights = sum(x.nbytes for network in networks for x in network.parameters())
     half = len(times) - round(len(times) * SHARE_OF_STEADY)
     steady = (times[-1] - times[half - 1]) / (len(times) - half) if half else times[-1] / len(times)
     return {
@@ -145,8 +145,3 @@ def _decoder_memory(case: Case) -> DecoderMemory:
     """Of the decoder of `random_decoder`, without its weights."""
     sizes = (case.height // 8, case.width // 8), case.dtype, case.vae_dim
     return DecoderMemory(held=held_bytes(*sizes), peak=peak_bytes_of(*sizes)) if case.vae_dim else DecoderMemory()
-
-
-def _weights(decoder: Any) -> list[torch.Tensor]:
-    modules = [value for value in vars(decoder).values() if isinstance(value, nn.Module)] if decoder else []
-    return [x for module in modules for x in module.parameters()]

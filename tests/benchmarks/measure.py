@@ -30,7 +30,7 @@ COMPARED_BLOCKS = 10
 HANDLING_BLOCKS = 6  # two cycles of episodic memory
 
 
-def measure(case: Case, row: Row) -> dict[str, Any]:
+def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
     """The numbers of a row in a full cache, or why there are none.
 
     Milliseconds per block are those of the stages `denoise`, `clean`, `cache` and `vae`, and of `block`, which is all
@@ -40,17 +40,16 @@ def measure(case: Case, row: Row) -> dict[str, Any]:
         if reason := row.reason(case):
             return not_available(reason)
         with dispatch.using(row.kernels), torch.no_grad():
-            return _measure(case, row)
+            return _measure(case, row, random_decoder(case) if decodes and case.vae_dim else None)
     except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
         return refusal(error)
 
 
-def _measure(case: Case, row: Row) -> dict[str, Any]:
+def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any]:
     warm_up = warm_up_blocks(row.policy) + (STEADY_BLOCKS + 1 if row.forward else 0)
     blocks, held = warm_up + case.timed_blocks, 0
     shape, latents, laps = case.shape(row.policy, blocks), list[Tensor](), list[dict[str, float]]()
     with _launches(row.needs) as launched:
-        vae = random_decoder(case) if case.vae_dim else None
         for index, (stages, block, cache) in enumerate(timed_blocks(case, row, blocks, vae, warm_up - 1)):
             laps.append(stages)
             if index < COMPARED_BLOCKS:

@@ -3,21 +3,67 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from headforcing.headforcing_core.render.describe import format_bytes
 from torch import Tensor
 
-STEPS = ("open", "write", "attend", "commit", "total")
-DASH = "–"
-
 Measured = dict[str, Any]
-Columns = Mapping[str, Callable[[Measured], str]]
+Column = tuple[str, str, Callable[[Any], str]]  # its head, where its value lies in a line, and how that is written
 
-
-# ---------------------------------------------------------------------------------------------------- rows
+MS, NUMBER, RATIO = "{:.4g}".format, "{:.3g}".format, "{:.2f}".format
+ROW: list[Column] = [("row", "row", str)]
+TITLED: list[Column] = [*ROW, ("", "title", str)]
+RATIOS: list[Column] = [
+    *TITLED,
+    ("block", "ratio/block", RATIO),
+    ("self-attention with its cache", "ratio/cache_and_attention", RATIO),
+    ("the cache alone", "ratio/cache_handling", RATIO),
+]
+STEADY: list[Column] = [
+    *TITLED,
+    ("denoise ms", "ms_per_block/denoise/median", MS),
+    ("clean ms", "ms_per_block/clean/median", MS),
+    ("cache update ms", "ms_per_block/cache/median", MS),
+    ("block ms", "ms_per_block/block/median", MS),
+    ("p95", "ms_per_block/block/p95", MS),
+    ("FPS", "fps", NUMBER),
+    ("VAE ms", "ms_per_block/vae/median", MS),
+    ("FPS with VAE", "fps_with_vae", NUMBER),
+    ("TFLOP/s", "tflops", NUMBER),
+    ("of matmul", "share_of_matmul", "{:.0%}".format),
+]
+OTHER_TABLES: dict[str, list[Column]] = {
+    "Memory, and the largest difference of latents to V1": [
+        *ROW,
+        ("cache by formula", "cache_formula_bytes", format_bytes),
+        ("cache measured", "cache_bytes", format_bytes),
+        ("peak memory", "peak_bytes", format_bytes),
+        ("difference after 1 block", "difference_after_1_block", NUMBER),
+        ("after 10 blocks", "difference_after_10_blocks", NUMBER),
+    ],
+    "The cache alone, without attention, ms per block": [
+        *ROW,
+        *((step, f"cache_handling_ms/{step}", NUMBER) for step in ("open", "write", "attend", "commit", "total")),
+        ("with attention", "cache_and_attention_ms", MS),
+        ("attention", "attention_backend", str),
+    ],
+    "Warm-up, ms per block": [
+        *ROW,
+        ("blocks", "warm_up_ms", lambda times: str(len(times))),
+        *((name, f"warm_up_ms/{place}", MS) for name, place in (("first", 0), ("second", 1), ("last", -1))),
+    ],
+}
+LINES: list[Column] = [
+    ("", "what", str),
+    ("ms per block", "ms_per_block", MS),
+    ("fastest block", "fastest_ms", MS),
+    ("beside the first", "ratio/fastest_ms", RATIO),
+    ("cache", "cache_bytes", format_bytes),
+    ("beside the first", "ratio/cache_bytes", RATIO),
+]
 
 
 def block_ms(row: Measured) -> float:
@@ -39,12 +85,10 @@ def compared(row: Measured, matmul_tflops: float, reference: Sequence[Tensor]) -
     if "not_available" in row:
         return row
     row = dict(row)
-    latents = row.pop("latents")
-    differences = [float((found - expected).abs().max()) for found, expected in zip(latents, reference, strict=False)]
-    for blocks in (1, 10):
-        plural = "blocks" if blocks > 1 else "block"
-        enough = len(differences) >= blocks
-        row[f"difference_after_{blocks}_{plural}"] = max(differences[:blocks]) if enough else None
+    pairs = zip(row.pop("latents"), reference, strict=False)
+    apart = [float((found - expected).abs().max()) for found, expected in pairs]
+    for blocks, key in ((1, "difference_after_1_block"), (10, "difference_after_10_blocks")):
+        row[key] = max(apart[:blocks]) if len(apart) >= blocks else None
     return row | {"share_of_matmul": row["tflops"] / matmul_tflops}
 
 
@@ -70,141 +114,64 @@ def ratios(rows: Iterable[Measured]) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------------------------------------- pages
-
-
-def _number(key: str) -> Callable[[Measured], str]:
-    return lambda row: DASH if row[key] is None else f"{row[key]:.3g}"
-
-
-def _bytes(key: str) -> Callable[[Measured], str]:
-    return lambda row: DASH if row[key] is None else format_bytes(row[key])
-
-
-def _ms(stage: str) -> Callable[[Measured], str]:
-    return lambda row: f"{row['ms_per_block'][stage]['median']:.4g}" if stage in row["ms_per_block"] else DASH
-
-
-def _step(step: str) -> Callable[[Measured], str]:
-    return lambda row: f"{row['cache_handling_ms'][step]:.3g}"
-
-
-NAME: Columns = {"row": lambda row: row["row"]}
-TITLE: Columns = {"": lambda row: row["title"]}
-TABLES: dict[str, Columns] = {
-    "Steady state": {
-        **NAME,
-        **TITLE,
-        "denoise ms": _ms("denoise"),
-        "clean ms": _ms("clean"),
-        "cache update ms": _ms("cache"),
-        "block ms (p95)": lambda row: f"{_ms('block')(row)} ({row['ms_per_block']['block']['p95']:.4g})",
-        "FPS": _number("fps"),
-        "VAE ms": _ms("vae"),
-        "FPS with VAE": _number("fps_with_vae"),
-        "TFLOP/s (of matmul)": lambda row: f"{row['tflops']:.3g} ({row['share_of_matmul']:.0%})",
-    },
-    "Memory, and the largest difference of latents to V1": {
-        **NAME,
-        "cache by formula": _bytes("cache_formula_bytes"),
-        "cache measured": _bytes("cache_bytes"),
-        "peak memory": _bytes("peak_bytes"),
-        "difference after 1 block": _number("difference_after_1_block"),
-        "after 10 blocks": _number("difference_after_10_blocks"),
-    },
-    "The cache alone, without attention, ms per block": {
-        **NAME,
-        **{step: _step(step) for step in STEPS},
-        "with attention": lambda row: f"{row['cache_and_attention_ms']:.4g}",
-        "attention": lambda row: row["attention_backend"],
-    },
-    "Warm-up, ms per block": {
-        **NAME,
-        "blocks": lambda row: str(len(row["warm_up_ms"])),
-        "first": lambda row: f"{row['warm_up_ms'][0]:.4g}",
-        "second": lambda row: f"{row['warm_up_ms'][1]:.4g}",
-        "last": lambda row: f"{row['warm_up_ms'][-1]:.4g}",
-    },
-}
-
-
 def page(results: Measured) -> str:
     """The page that people read: of rows, or of what a block costs as something grows."""
-    return _rows_page(results) if "rows" in results else _tables_page(results)
-
-
-def _rows_page(results: Measured) -> str:
-    rows, beside = results["rows"], results["ratios"]
-    parts = ["# Benchmark", _facts(results)]
-    if beside:
-        ratio = {
-            **NAME,
-            **TITLE,
-            "block": lambda row: f"{beside['block'][row['row']]:.2f}",
-            "self-attention with its cache": lambda row: f"{beside['cache_and_attention'][row['row']]:.2f}",
-            "the cache alone": lambda row: f"{beside['cache_handling'][row['row']]:.2f}",
-        }
-        title = f"Times as long as {beside['compared_with']}, by the fastest blocks of this run"
-        parts += [f"## {title}", _table(ratio, [row for row in rows if row["row"] in beside["block"]])]
-    present = [row for row in rows if "not_available" not in row]
-    for title, columns in TABLES.items():
-        parts += [f"## {title}", _table(columns, rows if title == "Steady state" else present)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _tables_page(results: Measured) -> str:
-    """Every line beside the first of its table, by the fastest blocks: other work on a machine disturbs them least."""
-    parts = ["# Scaling", _facts(results)]
-    for name, lines in results["tasks"].items():
-        first, head = lines[0], ["", "ms per block", "fastest block", "beside the first", "cache", "beside the first"]
-        cells = [
-            [
-                line["what"],
-                f"{line['ms_per_block']:.4g}",
-                f"{line['fastest_ms']:.4g}",
-                f"{line['fastest_ms'] / first['fastest_ms']:.2f}",
-                format_bytes(line["cache_bytes"]),
-                f"{line['cache_bytes'] / first['cache_bytes']:.2f}",
-            ]
-            for line in lines
-        ]
-        parts += [f"## {name}", table(head, cells)]
-    return "\n\n".join(parts) + "\n"
-
-
-def _facts(results: Measured) -> str:
-    """What was measured, and on what."""
     case, where = results["case"], results["environment"]
-    lines = [
+    facts = [
         f"{case['width']}x{case['height']} ({case['frame_tokens']} tokens a frame), {case['layers']} layers of "
         f"{case['heads']} heads, random weights, {where['dtype']}, four denoising passes and a clean one per block.",
         f"{where['device']}, {where['threads']} thread(s), {where['clock']}, torch {where['torch']}, "
         f"CUDA {where['cuda']}, triton {where['triton']}.",
     ]
-    if "matmul_tflops" in results:
-        lines.append(f"A matrix product reaches {results['matmul_tflops']:.3g} TFLOP/s. VAE: {results['vae']}.")
-    return "  \n".join(lines)
+    if "rows" in results:
+        facts.append(f"A matrix product reaches {results['matmul_tflops']:.3g} TFLOP/s. VAE: {results['vae']}.")
+    parts = ["# Benchmark" if "rows" in results else "# Scaling", "  \n".join(facts)]
+    for title, columns, lines in _tables(results):
+        parts += [f"## {title}", table(columns, lines)]
+    return "\n\n".join(parts) + "\n"
 
 
-def _table(columns: Columns, rows: Iterable[Measured]) -> str:
-    cells = []
-    for row in rows:
-        if "not_available" in row:
-            cells.append([row["row"], row["title"], f"not available: {row['not_available']}"])
+def _tables(results: Measured) -> Iterable[tuple[str, list[Column], list[Measured]]]:
+    for name, lines in results.get("tasks", {}).items():
+        # by the fastest blocks: other work on a machine disturbs them least
+        yield name, LINES, [line | {"ratio": {key: line[key] / lines[0][key] for key in _GROWS}} for line in lines]
+    if "rows" not in results:
+        return
+    beside, present = dict(results["ratios"]), [row for row in results["rows"] if "not_available" not in row]
+    if beside:
+        title = f"Times as long as {beside.pop('compared_with')}, by the fastest blocks of this run"
+        yield title, RATIOS, [row | {"ratio": {key: beside[key][row["row"]] for key in beside}} for row in present]
+    yield "Steady state", STEADY, results["rows"]
+    for title, columns in OTHER_TABLES.items():
+        yield title, columns, present
+
+
+_GROWS = ("fastest_ms", "cache_bytes")
+
+
+def table(columns: Sequence[Column], lines: Iterable[Measured]) -> str:
+    """A Markdown table, with a dash for what is missing."""
+    rows = [[head for head, _, _ in columns], ["---"] * len(columns)]
+    for line in lines:
+        cells = [_cell(line, *column) for column in columns]
+        if "not_available" in line:
+            cells[2:] = [f"not available: {line['not_available']}", *[""] * (len(columns) - 3)]
+        rows.append(cells)
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def _cell(line: Any, head: str, place: str, written: Callable[[Any], str]) -> str:
+    for key in place.split("/"):
+        if isinstance(line, list):
+            line = line[int(key)]
         else:
-            cells.append([column(row) for column in columns.values()])
-    return table(list(columns), cells)
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; short rows are filled up."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("| " + " | ".join([*line, *[""] * (len(head) - len(line))]) + " |" for line in lines)
+            line = None if line is None else line.get(key)
+    return "–" if line is None else written(line)
 
 
 def write(folder: Path, name: str, results: Measured) -> None:
     """The numbers, and their page where they have one, in place of what an earlier measurement left."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{name}.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    if "rows" in results or results.get("part") == "scaling":
+    if "rows" in results or name == "scaling":
         (folder / f"{name}.md").write_text(page(results), encoding="utf-8")
