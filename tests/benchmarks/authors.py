@@ -7,6 +7,7 @@ the same weights, noise, prompt and noise levels, and this pack's loop over nois
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -44,6 +45,7 @@ class WholePasses(WanVideoModel):
 
 def most_bytes(run: Callable[[], None]) -> int:
     """Bytes allocated in a call that are in use at once, at most, from its `record_function(FULL)` on."""
+    gc.collect()  # what was allocated before and is freed in the call would count as less than nothing
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         run()

@@ -98,8 +98,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if case.device.type != "cpu" or options.threads != 1:
             parser.error("--processor-time is for one thread of a CPU: others spend it waiting, too")
         Stopwatch.clock = time.process_time
+    if options.rows and part not in ROWS_OF:
+        parser.error(f"{part} has no rows to choose")
     torch.set_num_threads(options.threads)
-    known = tasks(part, case, options.preset == "dry")
+    known = tasks("results" if options.rows else part, case, options.preset == "dry")
     known[FACTS] = partial(facts, part)
     if options.worker:
         torch.save(known[options.worker](case), options.left)

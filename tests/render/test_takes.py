@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -110,6 +111,8 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
     assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
     assert newest["seeds"] == [None, None, None, 7, None, None] and newest["prompts"] == list(SIX)
+    video = stored_videos(tmp_path)[0]
+    assert replace(video, about=video.about | {"video_frames": 75 * 16}).length == "0:05 of 1:15"
     (empty := tmp_path / "empty").mkdir()
     assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
 
