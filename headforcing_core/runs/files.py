@@ -81,12 +81,8 @@ def files_of(folder: Path, kind: str) -> dict[str, Path]:
     A killed process can leave two files with one key. The later one is returned, because the files written after it
     depend on it.
     """
-    by_key: dict[str, Path] = {}
-    for path in own_files(folder):
-        if path.name.startswith(f"{kind}-"):
-            key = path.name.split("-")[-2]
-            by_key[key] = max(path, by_key[key], key=_written) if key in by_key else path
-    return by_key
+    found = [path for path in own_files(folder) if path.name.startswith(f"{kind}-")]
+    return {path.name.split("-")[-2]: path for path in sorted(found, key=_written)}
 
 
 def _written(path: Path) -> tuple[int, str]:
@@ -96,13 +92,12 @@ def _written(path: Path) -> tuple[int, str]:
     return 0, path.name
 
 
-def read_note(path: Path, any_version: bool = False) -> dict[str, Any]:
+def read_note(path: Path) -> dict[str, Any]:
     """The fields of a JSON note.
 
-    Raises DamagedFile if the content has changed or is of another file, HeadForcingError for another format version,
-    but not with `any_version`.
+    Raises DamagedFile if the content has changed or is of another file, HeadForcingError for another format version.
     """
-    return _fields(path, read_bytes(path), any_version)
+    return _fields(path, read_bytes(path))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -172,16 +167,16 @@ def _check_hash(path: Path) -> None:
         raise DamagedFile(f"{path.name} is damaged")
 
 
-def _fields(path: Path, text: str | bytes, any_version: bool = False) -> dict[str, Any]:
+def _fields(path: Path, text: str | bytes) -> dict[str, Any]:
     try:
         fields = json.loads(text)
         version = fields["format_version"]
-        known = any_version or version != FORMAT_VERSION or _FIELDS[path.name.split("-")[0]] <= fields.keys()
+        known = version != FORMAT_VERSION or _FIELDS[path.name.split("-")[0]] <= fields.keys()
     except (ValueError, RecursionError, TypeError, KeyError):
         known = False
     if not known:
         raise DamagedFile(f"{path.name} is not a file of a run")
-    if version != FORMAT_VERSION and not any_version:
+    if version != FORMAT_VERSION:
         raise HeadForcingError(
             f"{path} has format version {version!r}, this version of Head Forcing reads {FORMAT_VERSION}; "
             "update the pack, or move the folder away"

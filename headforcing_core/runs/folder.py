@@ -46,9 +46,9 @@ log = logging.getLogger(__name__)
 Content = TypeVar("Content")
 
 
-def count_blocks(folder: Path | None, keys: Sequence[str]) -> int:
-    """Number of leading `keys` with a block file in a run folder, if there is one; the files are not read."""
-    stored = {} if folder is None else files_of(folder, "block")
+def count_blocks(folder: Path, keys: Sequence[str]) -> int:
+    """Number of leading `keys` with a block file in a run folder; the files are not read."""
+    stored = files_of(folder, "block")
     return next((place for place, key in enumerate(keys) if key[:SHORT] not in stored), len(keys))
 
 
@@ -191,26 +191,26 @@ class RunFolder(RunReader):
     def __init__(self, parent: Path, setup: str, about: dict[str, Any], patience: float = 0.0):
         super().__init__(parent / setup[:SHORT], setup)
         self.about, self.patience = about, patience
-        self._lock: FileLock | None = None
+        self._lock: FileLock
 
     def __enter__(self) -> RunFolder:
         check_writable(self.folder / "run.json")
-        self._lock = lock(self.folder / "lock", self.patience)
-        if self._lock is None:
+        held = lock(self.folder / "lock", self.patience)
+        if held is None:
             raise HeadForcingError(
                 f"another render is writing to {self.folder}; wait for it, or change the seed of this one"
             )
+        self._lock = held
         try:
             remove_matching(self.folder, LEFTOVER, older_than=0.0)
             self.save_note("run", "", {"setup": self.setup, "about": self.about})
         except BaseException:
-            unlock(self._lock)
+            unlock(held)
             raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._lock is not None:
-            unlock(self._lock)
+        unlock(self._lock)
 
     def save_block(
         self,

@@ -149,7 +149,11 @@ def survey(parent: Path) -> tuple[list[StoredVideo], list[str]]:
             videos += videos_of(folder, problems)
         except (HeadForcingError, OSError) as error:
             problems.append(why(folder, error))
-    return sorted(videos, key=lambda video: video.take[::-1], reverse=True), problems
+    return sorted(videos, key=_last_begun, reverse=True), problems
+
+
+def _last_begun(video: StoredVideo) -> tuple[float, int]:
+    return video.take.begun, video.take.number
 
 
 def find_video(parent: Path, name: str) -> StoredVideo | None:
@@ -166,12 +170,11 @@ def find_stored(place: Path) -> StoredVideo:
     Raises HeadForcingError where there is none.
     """
     place = Path(os.path.abspath(place))
-    folder = place if place.is_dir() else place.parent
-    videos, problems = survey(folder.parent)
-    for video in videos:
-        if video.folder == folder and (place == folder or video.name.endswith(f"/{place.name}")):
-            return video
-    damaged = "".join(f"; {problem}" for problem in problems if problem.startswith(f"{folder.name}: "))
+    folder, problems = place if place.is_dir() else place.parent, list[str]()
+    videos = videos_of(folder, problems)
+    if found := [video for video in videos if place == folder or video.name.endswith(f"/{place.name}")]:
+        return max(found, key=_last_begun)
+    damaged = "".join(f"; {problem}" for problem in problems)
     raise HeadForcingError(f"{place} is no run folder, and no video in one; `runs list` names them{damaged}")
 
 

@@ -87,9 +87,8 @@ def thumbnail(video: StoredVideo, number: int, draw: Callable[[Tensor], bytes]) 
     if not 0 <= number < len(blocks):
         return None
     key = video.keys[blocks[number]]
-    with suppress(HeadForcingError, OSError):  # damaged, or gone with its folder: made again
-        if kept := files_of(folder, THUMBNAIL).get(key[:SHORT]):
-            return read_bytes(kept)
+    with suppress(HeadForcingError, OSError, KeyError):  # none yet, damaged, or gone with its folder: made again
+        return read_bytes(files_of(folder, THUMBNAIL)[key[:SHORT]])
     try:
         tensors, fields = read_tensors(files_of(folder, "block")[key[:SHORT]])
     except (HeadForcingError, OSError, KeyError):
@@ -121,9 +120,9 @@ def disk_bytes(folder: Path) -> int:
 
 def take_bytes(video: StoredVideo, videos: Iterable[StoredVideo]) -> tuple[int, int]:
     """Disk space in bytes of a take's files, and of those among them that none of `videos` needs."""
-    sizes = {path: stat.st_size for path, stat in _stats(video.folder).items()}
+    stats = _stats(video.folder)
     others = [other for other in videos if other.folder == video.folder and other.name != video.name]
-    every, own = (sum(sizes[path] for path in _files_of_take(video, sizes, these)) for these in ([], others))
+    every, own = (sum(stats[path].st_size for path in _files_of_take(video, stats, them)) for them in ([], others))
     return every, own
 
 
@@ -149,44 +148,40 @@ def remove_take(video: StoredVideo) -> int:
     others = [other for other in videos_of(folder, problems) if other.name != video.name]
     if problems:
         raise HeadForcingError(f"{problems[0]}; until then no take of this run is deleted")
-    files = (lambda paths: _files_of_take(video, paths, others)) if others else None
-    freed, problem = _remove(folder, files)
+    freed, problem = _remove(folder, lambda paths: _files_of_take(video, paths, others) if others else paths)
     if problem:
         raise HeadForcingError(f"the take is not deleted: {problem}")
     return freed
 
 
-def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] | None = None) -> tuple[int, str]:
-    """Remove the chosen ones of this pack's files; without a choice all, and the folder, too, if it is empty then.
+def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> tuple[int, str]:
+    """Remove the chosen ones of this pack's files, and with the last of them the folder, if it is empty then.
 
-    Returns the bytes freed, and why something is still there, empty for nothing.
+    Returns the bytes freed, and why something that was to be removed is still there, empty for nothing.
     """
-    held = lock(folder / "lock")
-    if held is None:
+    if (held := lock(folder / "lock")) is None:
         return 0, "it is being rendered"
-    freed, problem = 0, ""
+    freed, path, left = 0, folder, True
     try:
         # the note on the video comes last: a take that was removed in part is still listed
-        for path in sorted((choose or list)(own_files(folder)), key=lambda path: path.name.startswith("video-")):
-            try:
+        for path in sorted(choose(own_files(folder)), key=lambda path: path.name.startswith("video-")):
+            with suppress(FileNotFoundError):  # a page has just replaced it
                 size = path.stat().st_size
                 path.unlink()
                 freed += size
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                problem = f"{path.name} cannot be removed ({reason(error)})"
-                break
+        left = bool(own_files(folder))
+    except OSError as error:
+        return freed, f"{path.name} cannot be removed ({reason(error)})"
     finally:
-        unlock(held, remove=choose is None and not problem)
-    if choose is None and not problem:
-        try:
+        unlock(held, remove=not left)
+    try:
+        if not left:
             folder.rmdir()
-        except OSError as error:
-            problem = f"the folder cannot be removed ({reason(error)})"
-            if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                problem = "what was ours in it is removed, other files are left"
-    return freed, problem
+    except OSError as error:
+        if error.errno in (errno.ENOTEMPTY, errno.EEXIST):
+            return freed, "what was ours in it is removed, other files are left"
+        return freed, f"the folder cannot be removed ({reason(error)})"
+    return freed, ""
 
 
 @dataclass
@@ -232,8 +227,7 @@ def _runs(parent: Path, done: Pruned) -> Iterator[Path]:
     for folder in run_folders(parent):
         try:
             own = [] if folder.is_symlink() else own_files(folder)
-            notes = [path for path in own if path.name.startswith("run-")]
-            if any({"format_version", "setup"} <= read_note(path, any_version=True).keys() for path in notes):
+            if any(read_bytes(path) for path in own if path.name.startswith("run-")):  # of any format
                 yield folder
             elif own:
                 done.stayed[folder.name] = "it has files of a run but no run-*.json"

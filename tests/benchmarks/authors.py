@@ -7,6 +7,7 @@ the same weights, noise, prompt and noise levels, and this pack's loop over nois
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import sys
 import time
@@ -23,10 +24,11 @@ from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
+from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
 from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
-from headforcing.tests.benchmarks.stopwatch import Stopwatch, in_turns
+from headforcing.tests.benchmarks.stopwatch import Stopwatch
 from torch import Tensor
 
 FULL_AFTER = 8  # blocks: by then the caches of all codes are full
@@ -41,34 +43,9 @@ class WholePasses(WanVideoModel):
         self.flow(latents, 0.0, cache)
 
 
-def our_cache(method: str, case: Case, blocks: int) -> Any:
-    """The cache of a method for a video of so many blocks."""
-    policy = method_policy(method)
-    frames = SCHEDULE.frames_per_block
-    sizes = (case.height // 8, case.width // 8, frames, blocks * frames)
-    shape = policy.shape(case.config, case.roles, *sizes)
-    return policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
-
-
-def watch_authors(watch: Stopwatch, network: Any) -> None:
-    """Count their self-attention without the projections and norms, which are stage `rest`."""
-    for block in network.blocks:
-        attention = block.self_attn
-        attention.forward = watch.timed("attention", attention.forward)
-        for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
-            part.forward = watch.timed("rest", part.forward)
-    if hasattr(network, "_apply_cache_updates"):
-        network._apply_cache_updates = watch.timed("attention", network._apply_cache_updates)
-
-
-def watch_ours(watch: Stopwatch, cache: Any) -> None:
-    """Count the same of this pack."""
-    for name in ("begin_block", "write", "attend", "commit"):
-        setattr(cache, name, watch.timed("attention", getattr(cache, name)))
-
-
 def most_bytes(run: Callable[[], None]) -> int:
     """Bytes allocated in a call that are in use at once, at most, from its `record_function(FULL)` on."""
+    gc.collect()  # what was allocated before and is freed in the call would count as less than nothing
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         run()
@@ -80,63 +57,79 @@ def most_bytes(run: Callable[[], None]) -> int:
     return max(most for event, most in zip(changes, held, strict=True) if event.start_ns() >= begun)
 
 
-class Sides:
-    """The authors' code, `method` and Head Forcing, making one video each.
+class Side:
+    """A code that makes a video, with the seconds of self-attention of every block.
 
-    Attributes:
-        first: the number of each one's first block with full caches.
-        self_attention: seconds of every block.
+    Args:
+        first: the number of its first block with full caches.
+        prepare: makes its model and cache, with their parts timed.
     """
 
-    def __init__(self, checkout: Path, method: str, case: Case):
-        self.case, self.text = case, case.embeds[PROMPT]
-        self.first = {"authors": FULL_AFTER, method: FULL_AFTER}
-        self.first["head_forcing"] = warm_up_blocks(PRESETS["head_forcing"])
-        self._network, self._program = authors_code(checkout, CODES[method], case)
-        self._models: dict[str, Any] = {"authors": authors_model(self._network, self.text)}
-        self._row, self._noise = case.script(1).rows[0], case.noise()
-        self._watch, self._caches = Stopwatch(CPU), dict[str, Any]()
-        watch_authors(self._watch, self._network)
-        self.self_attention: dict[str, list[float]] = {name: [] for name in self.first}
+    def __init__(self, case: Case, first: int, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]):
+        self.first, self.prepare, self.watch = first, prepare, Stopwatch(CPU)
+        self.row, self.noise = case.script(1).rows[0], case.noise()
+        self.self_attention: list[float] = []
 
-    def begin(self, name: str) -> None:
+    def begin(self) -> None:
         """Make the blocks before those that are timed."""
-        if name == "authors":
-            self._caches[name] = AuthorsCache(self._program, self._network, self.case)
-        else:
-            backbone = random_model(self.case.config, torch.float32, CPU, self.case.seed).backbone
-            self._models[name] = WholePasses(backbone, torch.float32)
-            self._models[name].use_prompt(self.text)
-            self._caches[name] = our_cache(name, self.case, self.first[name] + self.case.timed_blocks)
-            watch_ours(self._watch, self._caches[name])
-        *filling, full = range(self.first[name])
+        self.model, self.cache = self.prepare(self.watch)
+        *filling, full = range(self.first)
         for block in filling:
-            self.make(name, block)
+            self.make(block)
         with torch.profiler.record_function(FULL):
-            self.make(name, full)
+            self.make(full)
 
-    def make(self, name: str, block: int) -> Tensor:
+    def make(self, block: int) -> Tensor:
         """The latents of a block."""
-        model, cache = self._models[name], self._caches[name]
-        latents, _ = make_block(model, cache, self._row, self._noise, block)
-        laps = self._watch.lap()
-        self.self_attention[name].append((laps["attention"] - laps.get("rest", 0)) / 1000)
+        latents, _ = make_block(self.model, self.cache, self.row, self.noise, block)
+        laps = self.watch.lap()
+        self.self_attention.append((laps["attention"] - laps.get("rest", 0)) / 1000)
         return latents
+
+
+def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
+    """The authors' model and cache; stage `rest` are the projections and norms in their self-attention."""
+    for block in network.blocks:
+        attention = block.self_attn
+        attention.forward = watch.timed("attention", attention.forward)
+        for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
+            part.forward = watch.timed("rest", part.forward)
+    if hasattr(network, "_apply_cache_updates"):
+        network._apply_cache_updates = watch.timed("attention", network._apply_cache_updates)
+    return authors_model(network, case.embeds[PROMPT]), AuthorsCache(program, network, case)
+
+
+def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
+    """This pack's model and the cache of a method for a video of so many blocks."""
+    model = WholePasses(random_model(case.config, torch.float32, CPU, case.seed).backbone, torch.float32)
+    model.use_prompt(case.embeds[PROMPT])
+    policy, frames = method_policy(method), SCHEDULE.frames_per_block
+    shape = policy.shape(case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames)
+    cache = policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
+    for name in ("begin_block", "write", "attend", "commit"):
+        setattr(cache, name, watch.timed("attention", getattr(cache, name)))
+    return model, cache
 
 
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
-    sides = Sides(checkout, method, case)
-    held = {name: most_bytes(partial(sides.begin, name)) for name in sides.first}
-    timed, apart = [], []
+    first = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
+    authors = partial(prepare_authors, *authors_code(checkout, CODES[method], case), case)
+    sides = {"authors": Side(case, FULL_AFTER, authors)}
+    for name, block in first.items():
+        sides[name] = Side(case, block, partial(prepare_ours, name, case, block + case.timed_blocks))
+    held = {name: most_bytes(side.begin) for name, side in sides.items()}
+    of_blocks: dict[str, list[float]] = {name: [] for name in sides}
+    apart = []
     for index in range(case.timed_blocks):
-        calls = {name: partial(sides.make, name, first + index) for name, first in sides.first.items()}
-        seconds, made = in_turns(CPU, calls, index)
-        timed.append(seconds)
+        made = {}
+        for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
+            begun = Stopwatch.clock()
+            made[name] = sides[name].make(sides[name].first + index)
+            of_blocks[name].append(Stopwatch.clock() - begun)
         apart.append(float((made[method] - made["authors"]).norm() / made["authors"].norm()))
-    of_blocks = {name: [seconds[name] for seconds in timed] for name in sides.first}
-    attention = {name: seconds[sides.first[name] :] for name, seconds in sides.self_attention.items()}
+    attention = {name: side.self_attention[side.first :] for name, side in sides.items()}
     return {
         "seconds_per_block": of_blocks,
         "self_attention_seconds": attention,
@@ -190,4 +183,4 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(), indent=1) + "\n")
+    tell(json.dumps(main(), indent=1))

@@ -13,7 +13,7 @@ from headforcing.headforcing_core.model.attention import BACKENDS, AttentionFunc
 from headforcing.headforcing_core.model.attention_backends import attend_layer, by_span, load_attention
 from headforcing.kernels.dispatch import TOLERANCE, Operation
 
-from .apart import first_line
+from .apart import refusal
 from .case import HEAD_DIM, Case
 from .rows import HEAD_FORCING
 from .stopwatch import fastest
@@ -61,7 +61,7 @@ def layer(case: Case, name: str) -> dict[str, Any]:
             ms = fastest(case.device, lambda: attend_layer(attention, q, k, v, sizes.spans))
             off = error(attention)
     except Exception as failure:
-        return {"name": name, "not_available": first_line(failure), "traceback": traceback.format_exc()}
+        return {"name": name, **refusal(failure)}
     speeds = {"ms": ms, "tflops": 4 * sizes.queries * HEAD_DIM * rows / ms / 1e9, "expected_tflops": EXPECTED.get(name)}
     return {"name": name, **speeds, "error": off, "times_rounding": off / max(error(explicit), 1e-30)}
 

@@ -1,4 +1,4 @@
-"""The benchmark command: which rows, on what, and where the results go."""
+"""The benchmark command: what is measured, on what, and where the results go."""
 
 from __future__ import annotations
 
@@ -7,168 +7,172 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from . import report, scaling
-from .apart import Budget, run_apart, tell
+from . import checks, end_to_end, fp8, goals, profiled, report, scaling
+from .apart import Apart, tell
 from .case import HEAD_DIM, Case
-from .decoder import random_decoder
+from .decoder import exactness
 from .environment import environment, matmul_flops
-from .measure import Measurement, measure
-from .rows import BY_NAME, HEAD_FORCING, ROWS, Row
+from .measure import measure
+from .rows import BY_NAME, HEAD_FORCING, ROWS
 from .stopwatch import Stopwatch
 
+CPU = torch.device("cpu")
 PRESETS = {
     "gpu": Case(),
     # 96 tokens a frame; a model so small that what caches do can be seen beside its linear layers
-    "cpu": Case(
-        192, 128, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=6, vae_dim=8
-    ),
+    "cpu": Case(192, 128, layers=2, dim=256, dtype=torch.float32, device=CPU, timed_blocks=6, vae_dim=8),
+    "dry": Case(64, 32, layers=1, dim=128, dtype=torch.float32, device=CPU, timed_blocks=2, vae_dim=8),
 }
-DECODED = "B3"
-FACTS = "facts"  # in place of a row: of the device
-ROW_SECONDS = 150.0  # that one row may take
-REPEATS = {"gpu": 1, "cpu": 3}  # a shared processor is busy with other things at times: the best repetition counts
-DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16, "float32": torch.float32}
+# the most important first; a row takes 30 to 40 s
+ROWS_OF = {
+    "results": [row.name for row in ROWS],
+    "rows": "B3 B1 B4 V4 V1 B2 W21 V2 V3".split(),
+    "more": "F8 B6 G C B5 S W21S W12 W8".split(),
+}
+# that a part may take on a GPU, where each ends within eight minutes, `check` together with the tests that follow it
+SECONDS = {
+    "results": 540, "scaling": 540, "check": 220, "rows": 470, "more": 470, "profile": 350, "video": 440, "rest": 440,
+}  # fmt: skip
+REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other things at times
+FACTS = "facts"  # in place of a measurement: of the device
+
+Task = Callable[[Case], Any]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Parse the command line, measure, write `results.json` and `results.md` after every row."""
+def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Task]:
+    """The measurements of a part by name, in their order."""
+    if part in ROWS_OF:
+        decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
+        return {name: partial(measure, row=BY_NAME[name], decodes=name == decodes) for name in ROWS_OF[part]}
+    if part == "scaling":
+        return {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths}
+    if part == "check":
+        layers = {f"attention: {name}": partial(checks.layer, name=name) for name in checks.backends(case)}
+        return {"kernels": checks.kernels, "vae beside float32": exactness, **layers}
+    if part == "profile":
+        return {
+            "blocks": profiled.blocks,
+            "decoding": profiled.decoding,
+            "vae": end_to_end.vae,
+            "vae, plans searched": partial(end_to_end.vae, searched=True),
+            "vae, images enlarged": partial(end_to_end.vae, enlarged=True),
+        }
+    if part == "video":
+        video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
+        return {
+            "sampled and decoded": video,
+            "sampled, decoded and encoded": partial(video, encoded=True),
+            "sampled": lambda case: video(replace(case, vae_dim=0)),
+            "sampled in fp8, decoded by a tiny VAE": partial(video, tiny_fp8=True),
+            "sampled, decoded and stored": partial(video, stored=True),
+            "waits": end_to_end.waits,
+        }
+    return {"length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)), "fp8": fp8.products}
+
+
+def facts(part: str, case: Case) -> dict[str, Any]:
+    """What does not depend on a measurement: the machine; for rows the decoder, too, and a matrix product."""
+    about: dict[str, Any] = {"environment": environment(case.device, case.dtype)}
+    if part in ROWS_OF:
+        vae = f"the engine's decoder of base width {case.vae_dim}, streaming" if case.vae_dim else "left out"
+        about |= {"vae": vae, "matmul_tflops": matmul_flops(case.device, case.dtype) / 1e12}
+    return about
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Parse the command line and measure; results are written after every measurement. 1 if something was wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    case = _case(options)
+    case, part = _case(options), "scaling" if options.scaling else options.part
     if case.device.type == "cuda" and not torch.cuda.is_available():
-        parser.error("there is no CUDA device here; use --preset cpu, or --device")
+        parser.error("there is no CUDA device here; --preset cpu or dry measures on the CPU")
     if options.processor_time:
         if case.device.type != "cpu" or options.threads != 1:
             parser.error("--processor-time is for one thread of a CPU: others spend it waiting, too")
         Stopwatch.clock = time.process_time
+    if options.rows and part not in ROWS_OF:
+        parser.error(f"{part} has no rows to choose")
     torch.set_num_threads(options.threads)
-    if options.scaling:
-        scaling.run(case, options.out)
-    elif options.worker == FACTS:
-        options.out.mkdir(parents=True, exist_ok=True)
-        (options.out / f"{FACTS}.json").write_text(json.dumps(facts(case)), encoding="utf-8")
-    elif options.worker:
-        measure(case, BY_NAME[options.worker], random_decoder(case)[0]).save(options.out / f"{options.worker}.pt")
-    else:
-        rows = [BY_NAME[name] for name in options.rows.split(",")] if options.rows else list(ROWS)
-        repeats, apart = options.repeat or REPEATS[options.preset], None
-        if options.apart or (options.apart is None and case.device.type == "cuda"):
-            given = list(sys.argv[1:] if arguments is None else arguments)
-            apart = Apart(given, options.out / "rows", Budget(options.seconds))
-        run_rows(case, rows, repeats, options.out, apart)
-        tell(f"{options.out / 'results.md'}")
+    known = tasks("results" if options.rows else part, case, options.preset == "dry")
+    known[FACTS] = partial(facts, part)
+    if options.worker:
+        torch.save(known[options.worker](case), options.left)
+        return 0
+
+    def here(name: str) -> Any:
+        return known[name](case)
+
+    apart = case.device.type == "cuda" if options.apart is None else options.apart
+    given = sys.argv[1:] if arguments is None else arguments
+    measured = Apart(given, options.seconds or SECONDS[part]).measure if apart else here
+    names = options.rows or [name for name in known if name != FACTS]
+    repeats = options.repeat or REPEATS.get((part, options.preset), 1)
+    results = run(part, case, names * repeats, measured, options.out)
+    tell("\n".join(["", *goals.lines(part, results), str(options.out / f"{part}.json")]))
+    return int(_failed(results))
 
 
-@dataclass
-class Apart:
-    """Rows in processes of their own, in a limited time.
-
-    Attributes:
-        arguments: of this command, which the processes get, too.
-        folder: where they leave what they measured.
-        budget: of all rows together.
-    """
-
-    arguments: list[str]
-    folder: Path
-    budget: Budget
-
-    def facts(self) -> dict[str, Any]:
-        """`facts` of the device, measured in a process of its own, which leaves the device's memory to the rows."""
-        file, own = self.folder / f"{FACTS}.json", ["--worker", FACTS, "--out", str(self.folder)]
-        reason, said = run_apart("run.py", [*self.arguments, *own], ROW_SECONDS, file)
-        if reason:
-            raise RuntimeError(f"the device could not be measured: {reason}\n{said}")
-        return json.loads(file.read_text(encoding="utf-8"))
-
-    def measure(self, row: Row, vae: bool) -> Measurement:
-        """A row, or why there is nothing: its process failed or there was no time for it."""
-        limit, file = self.budget.left(ROW_SECONDS), self.folder / f"{row.name}.pt"
-        if limit <= 0:
-            seconds = f"{self.budget.seconds:.0f} s"
-            return Measurement(row.name, row.title, f"not measured: the {seconds} for all rows were over")
-        own = ["--worker", row.name, "--out", str(self.folder), *([] if vae else ["--vae-dim", "0"])]
-        reason, said = run_apart("run.py", [*self.arguments, *own], limit, file)
-        return Measurement(row.name, row.title, reason, said) if reason else Measurement.load(file)
-
-
-def run_rows(case: Case, rows: Sequence[Row], repeats: int, folder: Path, apart: Apart | None = None) -> dict[str, Any]:
-    """Measure rows in turn, `repeats` times, the best repetition of each counts; `apart` in processes of their own.
-
-    Apart, where time is short, the VAE decodes in one row alone: it takes as long in every one.
-    """
-    vae = None if apart is not None else random_decoder(case)[0]
-    about = facts(case) if apart is None else apart.facts()
-    best: dict[str, Measurement] = {}
-    for repeat in range(repeats):
-        for row in rows:
-            if repeat and best[row.name].reason:
-                continue
-            if apart is not None:
-                found = apart.measure(row, vae=row.name == DECODED and not repeat)
-            else:
-                found = measure(case, row, None if repeat else vae)
-            best[row.name] = _better(best.get(row.name, found), found)
-            gc.collect()
-            results = _results(case, best, about)
-            report.write(folder, "results", results, report.markdown(results))
-            tell(f"{row.name} {row.title}: {found.reason or f'{_block_ms(found):.4g} ms, its fastest block'}")
+def run(part: str, case: Case, names: Sequence[str], measured: Callable[[str], Any], folder: Path) -> dict[str, Any]:
+    """Make these measurements in turn; of repetitions of a row the best one counts."""
+    found: dict[str, Any] = {}
+    about = measured(FACTS)
+    if "not_available" in about:
+        raise SystemExit(f"the device could not be measured: {about['not_available']}\n{about.get('traceback', '')}")
+    results = {"part": part, **about, "case": case.describe()}
+    for name in names:
+        one = measured(name)
+        found[name] = report.better(found[name], one) if name in found else one
+        gc.collect()
+        results |= _rows(found, about) if part in ROWS_OF else {"tasks": found}
+        report.write(folder, part, results)
+        tell(f"{part}, {name}: {_said(one)}")
     return results
 
 
-def _better(a: Measurement, b: Measurement) -> Measurement:
-    """The one with the fastest block, and the fastest of the cache alone; `a` has decoded."""
-    if a.reason or b.reason:
-        return a
-    handling = min(a.handling, b.handling, key=lambda steps: steps["total"])
-    with_attention = min(a.with_attention, b.with_attention)
-    faster = min(a, b, key=_block_ms)
-    return replace(faster, handling=handling, with_attention=with_attention, decoding=a.decoding)
-
-
-def _block_ms(result: Measurement) -> float:
-    return min(times["block"] for times in result.blocks)
-
-
-def facts(case: Case) -> dict[str, Any]:
-    """What does not depend on a row: the machine, the decoder and how fast a matrix product is."""
-    return {
-        "environment": environment(case.device, case.dtype),
-        "vae": random_decoder(case)[1],
-        "matmul_tflops": matmul_flops(case.device, case.dtype) / 1e12,
-    }
-
-
-def _results(case: Case, best: dict[str, Measurement], about: dict[str, Any]) -> dict[str, Any]:
+def _rows(found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
+    """In the order of the table. Rows of another policy than V1 make other latents."""
+    naive = found.get("V1", {}).get("latents", [])
     rows = []
     for row in ROWS:
-        if row.name in best:
-            naive = best.get("V1") if row.policy == HEAD_FORCING else None  # of others the latents differ
-            rows.append(report.summary(best[row.name], 1e12 * about["matmul_tflops"], naive))
-    return {**about, "case": case.describe(), "ratios": report.ratios(rows), "rows": rows}
+        if row.name in found:
+            reference = naive if row.policy == HEAD_FORCING else []
+            numbers = report.compared(found[row.name], about["matmul_tflops"], reference)
+            rows.append({"row": row.name, "title": row.title} | numbers)
+    return {"ratios": report.ratios(rows), "rows": rows}
+
+
+def _said(found: Any) -> str:
+    if "latents" in found:
+        return f"{report.block_ms(found):.4g} ms, its fastest block"
+    text = json.dumps(found)
+    return text if len(text) < 300 else f"{text[:300]} ..."
+
+
+def _failed(results: dict[str, Any]) -> bool:
+    """Whether a kernel is wrong or a process failed. That something does not exist on a device is no failure."""
+    found = results.get("tasks", {})
+    checked = [*found.get("kernels", {}).values(), found.get("vae beside float32")]
+    wrong = [one for one in checked if isinstance(one, dict) and not one.get("right", True)]
+    ended = [task for task in found.values() if isinstance(task, dict) and "process" in task.get("not_available", "")]
+    return bool(ended) or (bool(wrong) and results["environment"]["clock"] == "CUDA events")
 
 
 def _case(options: argparse.Namespace) -> Case:
-    width, height = options.size or (None, None)
-    chosen = {
-        "width": width,
-        "height": height,
-        "layers": options.layers,
-        "dim": options.dim,
-        "dtype": DTYPES.get(options.dtype),
-        "device": torch.device(options.device) if options.device else None,
-        "timed_blocks": options.blocks,
-        "vae_dim": options.vae_dim,
-        "seed": options.seed,
-    }
-    return replace(PRESETS[options.preset], **{name: value for name, value in chosen.items() if value is not None})
+    """The preset with what the options name as the fields of a case are named."""
+    given = {name: value for name, value in vars(options).items() if value is not None}
+    width, height = given.get("size", (None, None))
+    given |= {"width": width, "height": height} if width else {}
+    given |= {"dtype": getattr(torch, options.dtype)} if options.dtype else {}
+    names = given.keys() & {field.name for field in fields(Case)}
+    return replace(PRESETS[options.preset], **{name: given[name] for name in names})
 
 
 def _size(text: str) -> tuple[int, int]:
@@ -184,33 +188,36 @@ def _dim(text: str) -> int:
     return int(text)
 
 
-def _row_names(text: str) -> str:
+def _row_names(text: str) -> list[str]:
     unknown = [name for name in text.split(",") if name not in BY_NAME]
     if unknown:
         raise argparse.ArgumentTypeError(f"rows are {', '.join(BY_NAME)}, got {', '.join(unknown)}")
-    return text
+    return text.split(",")
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description="How fast the engine is, beside the paper's implementation.")
     default = "gpu" if torch.cuda.is_available() else "cpu"
     add = parser.add_argument
-    add("--preset", choices=PRESETS, default=default, help=f"the real model, or a small one (default: {default})")
-    add("--out", type=Path, default=Path("output/benchmark"), help="folder for results (default: %(default)s)")
+    add("part", nargs="?", choices=SECONDS, default="results", help="of gpu_day.sh; all rows where none is named")
     add("--scaling", action="store_true", help="cost against length, resolution and episodic memory instead of rows")
+    add("--preset", choices=PRESETS, default=default, help=f"the real model, or a smaller one (default: {default})")
+    add("--out", type=Path, default=Path("output/benchmark"), help="folder for results (default: %(default)s)")
     add("--rows", type=_row_names, help="only these, in this order, such as B1,V1")
     add("--size", type=_size, help="pixels, such as 832x480")
     add("--layers", type=int)
     add("--dim", type=_dim, help=f"width of the model, a multiple of {HEAD_DIM}")
-    add("--dtype", choices=DTYPES)
-    add("--device", help="such as cuda or cpu")
-    add("--blocks", type=int, help="timed blocks after the warm-up")
-    add("--repeat", type=int, help="repetitions, of which the best counts")
+    add("--dtype", choices=["bfloat16", "float16", "float32"])
+    add("--device", type=torch.device, help="such as cuda or cpu")
+    add("--blocks", type=int, dest="timed_blocks", help="timed blocks after the warm-up")
+    add("--repeat", type=int, help="repetitions of rows, of which the best counts")
     add("--vae-dim", type=int, help="base width of the VAE's decoder; 0 leaves decoding out")
     add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")
     add("--processor-time", action="store_true", help="instead of wall time, on a CPU that does other things, too")
     add("--seed", type=int, default=0)
-    add("--apart", action=argparse.BooleanOptionalAction, help="each row in a process of its own (default: on a GPU)")
-    add("--seconds", type=float, default=540.0, help="for all rows, where they are apart (default: %(default)s)")
+    add("--apart", action=argparse.BooleanOptionalAction,
+        help="each measurement in a process of its own (default: on a GPU)")  # fmt: skip
+    add("--seconds", type=float, help="for all measurements, where they are apart (default: that of the part)")
     add("--worker", help=argparse.SUPPRESS)
+    add("--left", type=Path, help=argparse.SUPPRESS)
     return parser

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import time
 import warnings
 from collections import Counter
@@ -22,7 +21,6 @@ from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.headforcing_core.video.wan_decoder import WanDecoder
-from torch import nn
 
 from .case import HEAD_DIM, PROMPT, SCHEDULE, Case, fp8_model, random_model
 from .decoder import enlarged_images, random_decoder, tiny_random_decoder
@@ -55,11 +53,16 @@ def video(
         tiny_fp8: with linear layers in fp8 and a tiny decoder; the memory beside the estimate means nothing then.
         stored: with a run folder.
     """
-    if encoded and not (importlib.util.find_spec("av") and importlib.util.find_spec("PIL")):
-        return {"not_available": "encoding needs the packages av and pillow"}
-    decoder, which = tiny_random_decoder(case) if tiny_fp8 else random_decoder(case)
-    if encoded and decoder is None:
-        return {"not_available": which}
+    if encoded:
+        try:
+            import av  # noqa: F401
+            import PIL  # noqa: F401
+            from headforcing.headforcing_core.render.sinks import VideoFile
+        except ImportError as error:
+            return {"not_available": f"encoding needs more packages: {error}"}
+    decoder = None
+    if case.vae_dim:
+        decoder = tiny_random_decoder(case) if tiny_fp8 else random_decoder(case)
     made_by = fp8_model if tiny_fp8 else random_model
     plan, model = _plan(case, seconds), made_by(case.config, case.dtype, case.device, case.seed)
     attention = attention_function("auto", case.device, case.dtype, HEAD_DIM, plan.shape.layer_sizes)
@@ -69,18 +72,18 @@ def video(
     begun = time.perf_counter()
     with TemporaryDirectory() as folder, torch.no_grad():
         job = RenderJob(plan, case.embeds, "random", case.dtype, runs=Path(folder) / "runs" if stored else None)
-        listeners = [_mp4(Path(folder) / "video.mp4", plan, decoder), ends] if encoded else [ends]
+        listeners: list[Any] = [ends]
+        if encoded:
+            listeners.insert(0, VideoFile(Path(folder) / "video.mp4", plan, lambda: decoder, {}))
         make_video(job, model, Place(case.device, attention), listeners)
         synchronize(case.device)
         whole = time.perf_counter() - begun
     times = [end - begun for end in ends.times]
-    weights = sum(x.nbytes for x in (*model.backbone.parameters(), *_weights(decoder)))
+    networks = [model.backbone, *([decoder._network] if decoder else [])]
+    weights = sum(x.nbytes for network in networks for x in network.parameters())
     half = len(times) - round(len(times) * SHARE_OF_STEADY)
     steady = (times[-1] - times[half - 1]) / (len(times) - half) if half else times[-1] / len(times)
     return {
-        "decoder": which,
-        "encoded": encoded,
-        "stored": stored,
         "video_frames": plan.video_frames,
         "seconds": whole,
         "fps": plan.video_frames / whole,
@@ -120,16 +123,14 @@ def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str,
         searched: whether cuDNN times its plans for every shape, instead of taking the first that it proposes.
         enlarged: whether images are enlarged and convolved, instead of by one transposed convolution.
     """
-    decoder, which = random_decoder(case)
-    if decoder is None:
-        return {"not_available": which}
+    decoder = random_decoder(case)
     latents = torch.randn(3, 16, case.height // 8, case.width // 8, device=case.device)
     with torch.backends.cudnn.flags(benchmark=searched), enlarged_images() if enlarged else nullcontext():
         for _ in range(2):  # the first frame of a video is another computation, and the second block still allocates
             decoder.decode(latents)
         reset_peak(case.device)
         ms = fastest(case.device, lambda: decoder.decode(latents), repetitions=3, warm_up=0)
-    return {"decoder": which, "ms_per_block": ms, "peak_bytes": peak_bytes(case.device)}
+    return {"ms_per_block": ms, "peak_bytes": peak_bytes(case.device)}
 
 
 def _plan(case: Case, seconds: float) -> RenderPlan:
@@ -139,19 +140,8 @@ def _plan(case: Case, seconds: float) -> RenderPlan:
     return RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, case.width, case.height, profile=profile)
 
 
-def _mp4(path: Path, plan: RenderPlan, decoder: Any) -> Any:
-    from headforcing.headforcing_core.render.sinks import VideoFile
-
-    return VideoFile(path, plan, lambda: decoder, {})
-
-
 def _decoder_memory(case: Case) -> DecoderMemory:
     """Of the decoder of `random_decoder`, without its weights."""
     if not case.vae_dim:
         return DecoderMemory()
     return DecoderMemory(0, *WanDecoder(case.vae_dim).memory((case.height // 8, case.width // 8), case.dtype))
-
-
-def _weights(decoder: Any) -> list[torch.Tensor]:
-    modules = [value for value in vars(decoder).values() if isinstance(value, nn.Module)] if decoder else []
-    return [x for module in modules for x in module.parameters()]

@@ -26,7 +26,7 @@ def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
         "clock": "CUDA events" if device.type == "cuda" else CLOCKS[Stopwatch.clock],
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
-        "torch": torch.__version__,
+        "torch": str(torch.__version__),
         "cuda": torch.version.cuda,
         "triton": _triton(),
         "python": platform.python_version(),

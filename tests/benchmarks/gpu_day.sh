@@ -15,8 +15,8 @@
 # Results are written after every measurement, so a run that is cut off still reports. Nothing is installed.
 set -u
 root=$(cd "$(dirname "$0")/../.." && pwd)
-dry=
-[ "${1:-}" = "--dry" ] && { dry=--dry; shift; }
+preset=gpu
+[ "${1:-}" = "--dry" ] && { preset=dry; shift; }
 out=${1:-${OUT:-$root/output/gpu_day}}
 [ $# -gt 0 ] && shift
 python=${PYTHON:-python3}
@@ -30,7 +30,7 @@ export PYTHONPATH="$links${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1
 
 mkdir -p "$out"
 status=0
-if [ -z "$dry" ]; then
+if [ $preset = gpu ]; then
     header="$("$python" -c 'import sysconfig; print(sysconfig.get_path("include"))')/Python.h"
     [ -f "$header" ] || echo "no $header: Triton cannot compile, rows with its kernels will have no number"
     command -v "${CC:-cc}" >/dev/null || command -v gcc >/dev/null || command -v clang >/dev/null ||
@@ -38,9 +38,10 @@ if [ -z "$dry" ]; then
 fi
 for part in "$@"; do
     echo "== $part"
-    timeout 480 "$python" "$root/tests/benchmarks/day.py" "$part" --out "$out" $dry 2>&1 | tee -a "$out/log.txt"
+    timeout 480 "$python" "$root/tests/benchmarks/run.py" "$part" --preset $preset --blocks 12 --apart --out "$out" 2>&1 |
+        tee -a "$out/log.txt"
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
-    if [ "$part" = check ] && [ -z "$dry" ] && "$python" -c "import pytest" 2>/dev/null; then
+    if [ "$part" = check ] && [ $preset = gpu ] && "$python" -c "import pytest" 2>/dev/null; then
         timeout 240 "$python" -m pytest -q "$root/tests/engine/test_gpu.py" "$root/tests/engine/test_cuda_graph.py" \
             "$root/tests/engine/test_kernels.py" 2>&1 | tee -a "$out/log.txt"
         [ "${PIPESTATUS[0]}" -eq 0 ] || status=1

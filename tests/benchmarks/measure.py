@@ -4,125 +4,91 @@ from __future__ import annotations
 
 import copy
 import gc
-import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from statistics import median
+from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.model.cuda_graph import STEADY_BLOCKS, GraphedForward
 from headforcing.headforcing_core.model.wan import PromptKV
 from headforcing.headforcing_core.rollout.loop import rollout
+from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
 from headforcing.kernels import dispatch
 from headforcing.kernels.dispatch import Operation
 from headforcing.kernels.write import write_block
 from torch import Tensor
 
-from .apart import first_line
-from .case import HEAD_DIM, SCHEDULE, Case, block_flops, fp8_model, random_model, warm_up_blocks
+from .apart import not_available, refusal
+from .case import HEAD_DIM, SCHEDULE, VIDEO_FRAMES, Case, block_flops, fp8_model, random_model, warm_up_blocks
+from .decoder import random_decoder
 from .rows import Row
 from .stopwatch import Stopwatch, peak_bytes, reset_peak, tensor_bytes
-
-if TYPE_CHECKING:
-    from headforcing.headforcing_core.video.stream import StreamingDecoder
 
 COMPARED_BLOCKS = 10
 HANDLING_BLOCKS = 6  # two cycles of episodic memory
 
 
-@dataclass
-class Measurement:
-    """What a row gave.
+def measure(case: Case, row: Row, decodes: bool = True) -> dict[str, Any]:
+    """The numbers of a row in a full cache, or why there are none.
 
-    Attributes:
-        reason: why there is nothing else here; `traceback` where that was an exception.
-        blocks: per timed block, milliseconds by stage: `denoise`, `clean`, `cache`, and `block`, which is all of these
-            and what lies between them.
-        warm_up: the same for the blocks before.
-        decoding: milliseconds of the VAE per timed block; empty where nothing was decoded.
-        handling: milliseconds per block that the cache takes with attention left out, by step; fastest block.
-        with_attention: the same with attention, in all.
-        backend: which attention it is.
-        latents: of the first blocks, to compare rows.
+    Milliseconds per block are those of the stages `denoise`, `clean`, `cache` and `vae`, and of `block`, which is all
+    but the last and what lies between them. `latents` are those of the first blocks, to be compared with another row's.
     """
-
-    row: str
-    title: str
-    reason: str = ""
-    traceback: str = ""
-    blocks: list[dict[str, float]] = field(default_factory=list)
-    warm_up: list[dict[str, float]] = field(default_factory=list)
-    decoding: list[float] = field(default_factory=list)
-    handling: dict[str, float] = field(default_factory=dict)
-    with_attention: float = 0.0
-    backend: str = ""
-    flops: float = 0.0
-    cache_formula_bytes: int = 0
-    cache_bytes: int = 0
-    peak_bytes: int | None = None
-    latents: list[Tensor] = field(default_factory=list)
-
-    def save(self, file: Path) -> None:
-        """Write it for another process."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        torch.save(vars(self), file)
-
-    @classmethod
-    def load(cls, file: Path) -> Measurement:
-        """What `save` wrote; OSError if it did not."""
-        return cls(**torch.load(file, weights_only=True))
-
-
-def measure(case: Case, row: Row, vae: StreamingDecoder | None = None) -> Measurement:
-    """Measure a row, or say why it cannot be."""
-    result = Measurement(row.name, row.title)
     try:
-        result.reason = row.reason(case)
-        if not result.reason:
-            with dispatch.using(row.kernels), torch.no_grad():
-                _measure(case, row, vae, result)
+        if reason := row.reason(case):
+            return not_available(reason)
+        with dispatch.using(row.kernels), torch.no_grad():
+            return _measure(case, row, random_decoder(case) if decodes and case.vae_dim else None)
     except Exception as error:  # whatever a backend or a compiler may throw: the other rows still count
-        said = f"{type(error).__name__}: {first_line(error)}"
-        result = Measurement(row.name, row.title, said, traceback.format_exc())
-    return result
+        return refusal(error)
 
 
-def _measure(case: Case, row: Row, vae: StreamingDecoder | None, result: Measurement) -> None:
+def _measure(case: Case, row: Row, vae: WanVideoDecoder | None) -> dict[str, Any]:
     warm_up = warm_up_blocks(row.policy) + (STEADY_BLOCKS + 1 if row.forward else 0)
-    blocks = warm_up + case.timed_blocks
-    shape = case.shape(row.policy, blocks)
+    blocks, held = warm_up + case.timed_blocks, 0
+    shape, latents, laps = case.shape(row.policy, blocks), list[Tensor](), list[dict[str, float]]()
     with _launches(row.needs) as launched:
-        for index, (times, latents, cache) in enumerate(timed_blocks(case, row, blocks, vae, warm_up - 1)):
+        for index, (stages, block, cache) in enumerate(timed_blocks(case, row, blocks, vae, warm_up - 1)):
+            laps.append(stages)
             if index < COMPARED_BLOCKS:
-                result.latents.append(latents.cpu())
-            decoding = times.pop("vae", None)
-            (result.warm_up if index < warm_up else result.blocks).append(times)
-            if index >= warm_up and decoding is not None:
-                result.decoding.append(decoding)
+                latents.append(block.cpu())
             if index == warm_up - 1:
-                result.cache_bytes = tensor_bytes(cache)
+                held = tensor_bytes(cache)
                 reset_peak(case.device)
             del cache
     gc.collect()  # the next thing measured has the memory for itself
-    unused = [operation.name for operation in row.needs if operation.name not in launched]
-    if unused:
-        result.reason, result.blocks = f"the engine did not use these kernels here: {', '.join(unused)}", []
-        result.traceback = failures(row.needs)
-        return
-    result.peak_bytes = peak_bytes(case.device)
-    result.cache_formula_bytes = shape.bytes(case.dtype)
-    result.flops = block_flops(case.config, shape)
-    result.backend = row.backend(case, shape)
+    if unused := [operation.name for operation in row.needs if operation.name not in launched]:
+        raise RuntimeError(f"the engine did not use these kernels here: {', '.join(unused)}\n{failures(row.needs)}")
+    peak, timed = peak_bytes(case.device), laps[warm_up:]
+    ms = {stage: _spread([stages[stage] for stages in timed]) for stage in timed[0]}
+    with_vae = ms["block"]["median"] + ms["vae"]["median"] if "vae" in ms else None
     prompt = random_model(case.config, case.dtype, case.device, case.seed).prompt
-    result.handling = cache_steps(case, row, prompt, hollow=True)
-    result.with_attention = cache_steps(case, row, prompt, hollow=False)["total"]
+    return {
+        "timed_blocks": len(timed),
+        "ms_per_block": ms,
+        "fps": 1000 * VIDEO_FRAMES / ms["block"]["median"],
+        "fps_with_vae": 1000 * VIDEO_FRAMES / with_vae if with_vae else None,
+        "tflops": block_flops(case.config, shape) / ms["block"]["median"] / 1e9,
+        "attention_backend": row.backend(case, shape),
+        "cache_handling_ms": cache_steps(case, row, prompt, hollow=True),
+        "cache_and_attention_ms": cache_steps(case, row, prompt, hollow=False)["total"],
+        "cache_formula_bytes": shape.bytes(case.dtype),
+        "cache_bytes": held,
+        "peak_bytes": peak,
+        "warm_up_ms": [stages["block"] for stages in laps[:warm_up]],
+        "latents": latents,
+    }
+
+
+def _spread(times: Sequence[float]) -> dict[str, float]:
+    p95 = float(torch.tensor(times, dtype=torch.float64).quantile(0.95))
+    return {"median": median(times), "p95": p95, "fastest": min(times)}
 
 
 def timed_blocks(
-    case: Case, row: Row, blocks: int, vae: StreamingDecoder | None = None, first_decoded: int = 0
+    case: Case, row: Row, blocks: int, vae: WanVideoDecoder | None = None, first_decoded: int = 0
 ) -> Iterator[tuple[dict[str, float], Tensor, Any]]:
     """Every block's milliseconds by stage and its latents, as it is made, and the cache."""
     watch = Stopwatch(case.device)
@@ -135,8 +101,6 @@ def timed_blocks(
     cache.begin_block, cache.commit = watch.timed("cache", cache.begin_block), watch.timed("cache", cache.commit)
     made = rollout(model, cache, case.script(blocks), case.noise())
     admitted = 0
-    if vae is not None:
-        vae.reset()
     for index in range(blocks):
         with watch.stage("block"):
             block = next(made)

@@ -1,4 +1,3 @@
-# ruff: noqa: T201
 """A rehearsal at real size, on a CPU: files of random weights in the published layouts, loaded and rendered.
 
     python tests/benchmarks/rehearsal.py [--folder DISK] [--out FILE] [--without bf16 fp8 comfyui]
@@ -24,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,20 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.render.describe import format_bytes
 from headforcing.tests.benchmarks import report
+from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.rehearsal_files import PROMPTS, write_model, write_umt5, write_vae
 
 HERE = Path(__file__).resolve().parent
 sys.path.append(str(HERE.parent / "helpers"))
 
 SIZE, SECONDS = (128, 64), 1.5
+COLUMNS: list[report.Column] = [  # of the table in tests/benchmarks/README.md
+    ("stage", "stage", str),
+    ("time", "seconds", "{:.0f} s".format),
+    ("own memory", "own", format_bytes),
+    ("with mapped files", "with_files", format_bytes),
+    ("estimate", "estimate", format_bytes),
+]
 
 
 @contextmanager
@@ -100,17 +107,7 @@ class Rehearsal:
         machine = {"processors": os.cpu_count(), "python": platform.python_version(), "torch": torch.__version__}
         found = {"machine": machine, "size": SIZE, "seconds": SECONDS, "program": self.program, "stages": self.stages}
         self.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        print(table(self.stages[-1:]), flush=True)
-
-
-def table(stages: Iterable[Mapping[str, Any]]) -> str:
-    """The table in tests/benchmarks/README.md from the stages in rehearsal.json."""
-    rows = []
-    for stage in stages:
-        sizes = (stage["own"], stage["with_files"], stage["estimate"])
-        cells = ("-" if size is None else format_bytes(size) for size in sizes)
-        rows.append([stage["stage"], f"{stage['seconds']:.0f} s", *cells])
-    return report.table(["stage", "time", "own memory", "with mapped files", "estimate"], rows)
+        tell(report.table(COLUMNS, self.stages[-1:]))
 
 
 # --------------------------------------------------------------------------------------------- stages
@@ -128,7 +125,7 @@ def written(path: Path, write: Callable[[], None]) -> Iterator[Path]:
             os._exit(1)
     if os.waitpid(pid, 0)[1]:
         raise SystemExit(f"{path} could not be written")
-    print(f"wrote {path.name}, {path.stat().st_size / 1e9:.2f} GB", flush=True)
+    tell(f"wrote {path.name}, {path.stat().st_size / 1e9:.2f} GB")
     try:
         yield path
     finally:
@@ -247,7 +244,7 @@ def main() -> None:
             rehearse_longlive2(rehearsal, Path(folder))
         else:
             rehearse(rehearsal, Path(folder), args.without)
-    print(table(rehearsal.stages))
+    tell(report.table(COLUMNS, rehearsal.stages))
 
 
 if __name__ == "__main__":

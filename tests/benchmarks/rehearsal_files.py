@@ -6,13 +6,13 @@ import io
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 
+Kinds = dict[str, tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of tensors by name
 PROMPTS = ["a red fox runs through deep snow, morning light", "the fox stops and looks back"]
 _NAMES = {
     torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32", torch.float8_e4m3fn: "F8_E4M3",
@@ -36,8 +36,8 @@ class Numbers:
         return filled
 
 
-def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapping[str, tuple[Any, ...]]) -> None:
-    """Write a safetensors file tensor by tensor; `kinds` has the dtype and shape of each, in the same order."""
+def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Kinds) -> None:
+    """Write a safetensors file tensor by tensor, in the order of `kinds`."""
     header, end = {}, 0
     for name, (dtype, shape) in kinds.items():
         begin, end = end, end + math.prod(shape) * dtype.itemsize
@@ -51,10 +51,10 @@ def write_tensors(path: Path, tensors: Iterator[tuple[str, Tensor]], kinds: Mapp
             file.write(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
 
 
-def released_umt5(matrices: torch.dtype, others: torch.dtype) -> dict[str, Tensor]:
-    """The weights of umT5-xxl's encoder under transformers' names, on the meta device."""
+def released_umt5(matrices: torch.dtype, others: torch.dtype) -> Kinds:
+    """The weights of umT5-xxl's encoder under transformers' names."""
     dim, wide, heads, layers, vocabulary, buckets = 4096, 10240, 64, 24, 256384, 32
-    shapes: dict[str, Sequence[int]] = {"shared.weight": (vocabulary, dim), "encoder.final_layer_norm.weight": (dim,)}
+    shapes: dict[str, tuple[int, ...]] = {"shared.weight": (vocabulary, dim), "encoder.final_layer_norm.weight": (dim,)}
     for layer in range(layers):
         block = f"encoder.block.{layer}.layer."
         shapes |= {f"{block}0.SelfAttention.{name}.weight": (dim, dim) for name in "qkvo"}
@@ -62,16 +62,16 @@ def released_umt5(matrices: torch.dtype, others: torch.dtype) -> dict[str, Tenso
         shapes[f"{block}1.DenseReluDense.wo.weight"] = (dim, wide)
         shapes[f"{block}0.SelfAttention.relative_attention_bias.weight"] = (buckets, heads)
         shapes |= {f"{block}{part}.layer_norm.weight": (dim,) for part in range(2)}
-    kinds = {name: others if len(shape) == 1 or name.endswith(("shared.weight", "bias.weight")) else matrices
-             for name, shape in shapes.items()}  # fmt: skip
-    return {name: torch.empty(shape, dtype=kinds[name], device="meta") for name, shape in shapes.items()}
+    rest = {
+        name for name, shape in shapes.items() if len(shape) == 1 or name.endswith(("shared.weight", "bias.weight"))
+    }
+    return {name: (others if name in rest else matrices, shape) for name, shape in shapes.items()}
 
 
 def write_umt5(path: Path, scaled: bool) -> None:
     """umT5-xxl's encoder as ComfyUI publishes it: bf16, or matrices in fp8 with a scale each and the rest in fp16."""
     rest = torch.float16 if scaled else torch.bfloat16
-    weights = released_umt5(torch.float8_e4m3fn if scaled else torch.bfloat16, rest)
-    kinds = {name: (tensor.dtype, tuple(tensor.shape)) for name, tensor in weights.items()}
+    kinds = released_umt5(torch.float8_e4m3fn if scaled else torch.bfloat16, rest)
     tokenizer, scale = torch.frombuffer(bytearray(_tokenizer()), dtype=torch.uint8), torch.tensor(4096**-0.5 / 64)
     small = {"spiece_model": tokenizer}
     if scaled:

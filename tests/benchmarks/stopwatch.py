@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -65,19 +65,6 @@ def fastest(device: torch.device, run: Callable[[], Any], repetitions: int = 10,
             run()
         times.append(watch.lap()["call"])
     return min(times[warm_up:])
-
-
-def in_turns(
-    device: torch.device, calls: Mapping[str, Callable[[], Any]], number: int
-) -> tuple[dict[str, float], dict[str, Any]]:
-    """Seconds and results of these calls, the last one first where `number` is even."""
-    seconds, made = {}, {}
-    for name in list(calls)[:: 1 if number % 2 else -1]:
-        begun = Stopwatch.clock()
-        made[name] = calls[name]()
-        synchronize(device)
-        seconds[name] = Stopwatch.clock() - begun
-    return {name: seconds[name] for name in calls}, {name: made[name] for name in calls}
 
 
 def synchronize(device: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""The pages of the repository: links lead somewhere, commands and options exist, the folders are those of the code."""
+"""The pages of the repository: links, commands and options exist, tables are those of the code, examples run."""
 
 import contextlib
 import io
@@ -10,27 +10,34 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+import torch
 from counts import COUNTED
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.methods.registry import METHODS, method_names, method_policy
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.render import begin_render
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from headforcing.research.__main__ import main as research
+from path_arguments import commands
 
 ROOT = next(folder for folder in Path(__file__).resolve().parents if (folder / "pyproject.toml").is_file())
 FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflows", "tests", "research")
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-COMMANDS = (
-    "demo", "generate", "batch", "compare", "convert", "inspect", "profile",
-    "profiles merge", "profiles compare", "profiles show", "profiles plot", "report", "runs list", "runs takes",
-    "runs show", "runs prune", "methods", "budget", "replay", "encode", "decode", "memory",
-)  # fmt: skip
-RESEARCH = (
-    "train", "gate", "accuracy", "rooms", "returns", "references", "check-claim",
-)  # fmt: skip
+COMMANDS = [name for name, _ in commands(_parser())]
+RESEARCH = ["train", "gate", "accuracy", "rooms", "returns", "references", "check-claim"]
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")
 OF_COMFYUI = {"--enable-cors-header", "--listen"}
 PACKAGE_FOLDERS = ("headforcing_core", "research", "")  # where a path such as `cache/policy.py` is looked for
+MOST_WORDS = 1400  # of the README
 MAY_IMPORT = runpy.run_path(str(next((ROOT / "tests").rglob("test_layers.py"))))["MAY_IMPORT"]
 
 
@@ -114,18 +121,18 @@ def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
 
 
 @pytest.mark.parametrize(
-    ("page", "end", "commands", "program"),
+    ("page", "end", "named", "program"),
     [
         ("docs/command_line.md", "Exit code", COMMANDS, main),
         ("research/README.md", "| folder or file", RESEARCH, research),
     ],
     ids=["commands", "research"],
 )
-def test_a_page_of_commands_has_them_all(page: str, end: str, commands: tuple[str, ...], program):
+def test_a_page_of_commands_has_them_all(page: str, end: str, named: list[str], program):
     table = (ROOT / page).read_text("utf-8").split(end)[0]
     rows = "".join(re.findall(r"^\| (`.+?) \| ", table, re.MULTILINE))
-    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(commands)
-    assert all(options(*command.split(), program=program) for command in commands)
+    assert {" ".join(command_of(code.split())) for code in re.findall(r"`([^`]+)`", rows)} == set(named)
+    assert all(options(*command.split(), program=program) for command in named)
 
 
 def test_the_memory_table_is_what_the_command_computes(capsys):
@@ -175,3 +182,57 @@ def test_the_page_on_reliability_holds_the_counts_that_a_complete_run_must_reach
     page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
     rows = dict(re.findall(r"^\| ([a-z ]+) \| (\d+) \|$", page, flags=re.MULTILINE))
     assert {label: int(count) for label, count in rows.items()} == COUNTED
+
+
+def examples() -> list[str]:
+    return re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "python.md").read_text("utf-8"), re.DOTALL)
+
+
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").split()) <= MOST_WORDS
+
+
+def test_the_python_example_makes_a_video(tmp_path: Path):
+    code, _, _ = examples()
+    (tmp_path / "example.py").write_text(code, encoding="utf-8")
+    names = runpy.run_path(str(tmp_path / "example.py"))
+    assert names["latents"].shape == (27, 16, 8, 8)  # 6 s: 96 video frames of the 105 that 9 blocks hold
+    assert names["plan"].video_frames == 96
+
+
+@pytest.mark.slow
+def test_the_example_of_a_changed_story_tells_it(tmp_path: Path):
+    video, story, _ = examples()
+    (tmp_path / "example.py").write_text(video + story, encoding="utf-8")
+    names = runpy.run_path(str(tmp_path / "example.py"))
+    texts = [segment.text for segment in names["result"].plan.timeline.segments]
+    assert texts == ["a red ball bouncing in the teal plain room", "a blue star circling in the navy checkerboard room"]
+
+
+@pytest.mark.slow
+def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch):
+    _, _, code = examples()
+    assert len(code.splitlines()) <= 40
+    monkeypatch.setitem(METHODS, "thinned", METHODS["causvid"])  # removed after the test
+    (tmp_path / "thinned.py").write_text(code, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "thinned.py"))
+    assert "thinned" in method_names()
+    info, timeline = inspect_checkpoint(assets.model_path()), parse_timeline("a red ball", 9.0)
+    policy = method_policy("thinned")
+    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64)
+    state_dict, _ = load_state_dict(assets.model_path())
+    backbone = WanModel.from_state_dict(info.config, state_dict, torch.float32)
+    job = RenderJob(plan, {"a red ball": word_hash.encode("a red ball")})
+    with begin_render(job, WanVideoModel(backbone, torch.float32)) as render:
+        blocks = list(render.blocks())
+    assert len(blocks) == plan.blocks and all(block.latents.isfinite().all() for block in blocks)
+    held = sum(len(k) * k.shape[1] for k, _ in (*render.run.cache.past, *render.run.cache.own))
+    assert held == plan.shape.frame_slots
+
+
+def test_the_table_of_nodes_names_every_node():
+    shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    nodes = (ROOT / "nodes").rglob("*.py")
+    schema = r'helpers\.schema\(\s*"HeadForcing\w+",\s*"([A-Z][\w ]+)",'
+    names = [name for path in nodes for name in re.findall(schema, path.read_text("utf-8"))]
+    assert len(names) > 8 and sorted(names) == sorted(shown)

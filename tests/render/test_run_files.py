@@ -43,27 +43,23 @@ def copied(finished, name, tmp_path):
     return render, latents
 
 
-def damage(path, how):
+def damage(path, cut=False):
     data = bytearray(path.read_bytes())
-    if how == "flipped":
-        data[len(data) // 2] ^= 1
-    else:
-        data = data[: len(data) // 2]
-    path.write_bytes(data)
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data[: len(data) // 2] if cut else data)
 
 
 def of_kind(render, kind):
     return [path for path in files(render) if path.name.startswith(f"{kind}-")]
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut short"])
 @pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
-def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, how, caplog):
+def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, caplog):
     render, expected = copied(finished, name, tmp_path)
     assert {path.name.split("-")[0] for path in files(render)} == set(KINDS[name])
     assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
     path = of_kind(render, kind)[-1]
-    damage(path, how)
+    damage(path, cut=name == "start")
     if kind == "state":  # which a video that is known to be finished does not need
         of_kind(render, "seconds")[0].unlink()
     assert torch.equal(render.go(), expected)
@@ -73,12 +69,11 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
     assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
 
 
-@pytest.mark.parametrize("how", ["flipped", "cut short"])
 @pytest.mark.parametrize("kind", ["run", "video", "block", "found"])
-def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, how, capsys):
+def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, capsys):
     render, latents = copied(finished, "found", tmp_path)
     path = of_kind(render, kind)[-1]
-    damage(path, how)
+    damage(path, cut=True)
     before = {path.name: path.read_bytes() for path in files(render)}
     assert main(["runs", "list", str(render.folder), "--json"]) == 0
     listed = json.loads(capsys.readouterr().out)
@@ -86,7 +81,8 @@ def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tm
     said = capsys.readouterr()
     assert (listed["runs"] == [], shown) == ((True, 2) if kind == "video" else (False, 0))
     assert f"{path.name} is damaged" in (said.err if shown else said.out)
-    assert [path.name in problem for problem in listed["problems"]] == ([True] if kind in ("run", "video") else [])
+    named = f"{path.parent.name}: {path.name} is damaged; repeating the same render restores it"
+    assert listed["problems"] == ([named] if kind in ("run", "video") else [])
     if kind == "block":
         assert len(stored_videos(render.folder)[0].latents()) == len(latents) - 3
     assert {path.name: path.read_bytes() for path in files(render)} == before
@@ -206,7 +202,7 @@ def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
         (tmp_path / name / "chapters").mkdir(parents=True)
         for other in others:
             (tmp_path / name / other).write_text("{}")
-    damage(next(three[0].glob("run-*")), "flipped")
+    damage(next(three[0].glob("run-*")))
     (three[1] / "block-dir").mkdir()
     (tmp_path / "link").symlink_to(three[2])
     before = {path for path in tmp_path.rglob("*") if three[1] not in path.parents and three[2] not in path.parents}

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -45,17 +46,6 @@ def seeds(plan):
 
 def blocks_on_disk(render):
     return {path.name: path.read_bytes() for path in files(render) if path.name.startswith("block-")}
-
-
-def test_a_take_leaves_the_files_of_the_others_and_adds_blocks_from_its_scene_on(backbone, tmp_path):
-    first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    assert first.setup == second.setup
-    first.go()
-    stored = blocks_on_disk(first)
-    second.go()
-    now = blocks_on_disk(first)
-    assert stored.items() <= now.items(), "the blocks of the first take are the same files"
-    assert len(now) == len(stored) + first.plan.new_blocks - first_block(first.plan, 3)
 
 
 def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(backbone, tmp_path):
@@ -121,6 +111,8 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
     assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
     assert newest["seeds"] == [None, None, None, 7, None, None] and newest["prompts"] == list(SIX)
+    video = stored_videos(tmp_path)[0]
+    assert replace(video, about=video.about | {"video_frames": 75 * 16}).length == "0:05 of 1:15"
     (empty := tmp_path / "empty").mkdir()
     assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
 
@@ -162,15 +154,17 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
 
 def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
     first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    expected = first.go()
+    shared, expected = first_block(first.plan, 3), first.go()
+    alone = blocks_on_disk(first)
     second.go()
+    both = blocks_on_disk(second)
+    assert alone.items() <= both.items() and len(both) == len(alone) + first.plan.new_blocks - shared
     folder, key = tmp_path / first.setup[:16], first.keys[-1]
     write_label(folder, key, title="the red one", starred=True)
     write_label(folder, key, file="video/red_00001_.mp4")
     rolled, plain = takes = stored_videos(tmp_path)
     written = Label("the red one", True, "video/red_00001_.mp4")
     assert read_label(folder, key) == written and read_label(folder, second.keys[-1]) == Label()
-    shared = first_block(first.plan, 3)
     sizes = [take_bytes(take, takes) for take in takes]
     assert all(every > own > 0 for every, own in sizes)
 

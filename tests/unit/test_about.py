@@ -32,13 +32,10 @@ def test_the_version_is_that_of_the_package(repo_root: Path):
     assert re.search(rf'^version = "{re.escape(VERSION)}"$', (repo_root / "pyproject.toml").read_text(), re.MULTILINE)
 
 
-def test_what_is_noted_is_plain_json_with_times_and_switches(about):
+@pytest.mark.parametrize("fps", [None, 8.0])
+def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file(about, fps):
     assert json.loads(json.dumps(about)) == about
     assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
-
-
-@pytest.mark.parametrize("fps", [None, 8.0])
-def test_the_tag_of_a_file_is_read_back_with_times_of_that_file(about, fps):
     found = read_tags(file_tags(about, fps), fps or 16.0)
     assert (found.method, found.seed, found.frames_per_block) == ("head_forcing", 7, 3)
     assert found.prompts == ((0.0, "a red ball"), (81 / (fps or 16), "a pink star"))

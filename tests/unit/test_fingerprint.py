@@ -59,14 +59,26 @@ def numbers(count=40_000, seed=0):
     return torch.randint(0, 256, (count,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
 
 
-def model(weight, patches=None):
-    """A MODEL of one layer with this weight."""
+def host_model(net, **more):
+    """A MODEL of ComfyUI with this network."""
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **more)
+
+
+def network(count, size):
     net = nn.Module()
-    net.head, net.blocks = nn.Linear(2, 2, bias=False), nn.ModuleList([nn.Module()])
+    net.blocks = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
+    net.head = nn.Linear(size, 3)
+    return net
+
+
+def model(weight):
+    """A MODEL of one layer with this weight."""
+    net = network(0, 2)
     nn.init.ones_(net.head.weight)
-    net.blocks[0].q = nn.Module()
-    net.blocks[0].q.weight = weight
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches=patches or {})
+    nn.init.zeros_(net.head.bias)
+    net.blocks.append(nn.Module())
+    net.blocks[0].weight = weight
+    return host_model(net)
 
 
 KINDS = {
@@ -89,14 +101,12 @@ def test_quantised_weights_have_names_of_their_own(kind: str):
     assert len({fingerprint(model(weight)) for weight in [*weights, nn.Parameter(data.float())]}) == 5
 
 
-def layers(count=4, size=6):
+def layers():
     generator = torch.Generator().manual_seed(0)
-    net = nn.Module()
-    net.blocks = nn.ModuleList(nn.Linear(size, size) for _ in range(count))
-    net.head = nn.Linear(size, 3)
+    net = network(4, 6)
     for parameter in net.parameters():
         parameter.data = torch.randn(parameter.shape, generator=generator)
-    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={})
+    return host_model(net)
 
 
 def test_one_number_in_any_tensor_or_patch_changes_the_name():
@@ -146,12 +156,8 @@ def test_a_weight_counts_in_the_dtype_that_comfyui_names_for_it():
 
 
 def patcher(**transformer_options):
-    net = nn.Module()
-    net.blocks = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
-    model_options = {"transformer_options": transformer_options}
-    return SimpleNamespace(
-        model=SimpleNamespace(diffusion_model=net), model_options=model_options, wrappers={}, object_patches={}
-    )
+    options = {"transformer_options": transformer_options}
+    return host_model(network(3, 2), model_options=options, wrappers={}, object_patches={})
 
 
 def test_every_kind_of_patch_that_is_not_run_is_named():

@@ -70,14 +70,11 @@ def test_a_command_begins_with_its_modules_left_out_of_garbage_collection_which_
     assert cli.main(["methods"]) == 0 and gc.get_freeze_count() == before, "torch was there before"
 
 
-def test_the_overview_has_a_line_for_every_command():
+def test_the_command_line_lists_every_command_and_the_names_of_the_tables():
     known = " ".join(cli._parser().format_help().split())
     assert all(text in known for _, _, text in cli.COMMANDS.values())
     functions = {parser.get_default("run") for _, parser in commands(cli._parser())}
     assert functions and all(callable(cli._function(run)) for run in functions)
-
-
-def test_the_names_on_the_command_line_are_those_of_the_tables():
     assert list(attention_backends.BACKENDS) == list(names.BACKENDS)
     assert list(PRESETS) == list(names.PRESETS)
     assert list(registry.METRICS) == list(names.METRICS)

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.tests.benchmarks import day
+from headforcing.tests.benchmarks import command
 
 WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
 
@@ -13,8 +13,8 @@ WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attenti
 @pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
 def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
     """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
-    case = replace(day.DRY, device=torch.device("cuda"), dtype=torch.bfloat16)
-    tasks = day.tasks(part, case, dry=True)
+    case = replace(command.PRESETS["dry"], device=torch.device("cuda"), dtype=torch.bfloat16)
+    tasks = command.tasks(part, case, dry=True)
     for name in names or tasks:
         told = json.dumps(tasks[name](case))
         assert "not_available" not in told and "traceback" not in told, told

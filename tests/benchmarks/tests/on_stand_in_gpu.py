@@ -94,19 +94,17 @@ def generate(files: Path):
     return run
 
 
-@pytest.fixture(scope="module")
-def videos_of_a_cpu() -> dict[tuple[str, ...], tuple[torch.Tensor, np.ndarray]]:
-    return {}
+_of_a_cpu: dict[tuple[str, ...], tuple[torch.Tensor, np.ndarray]] = {}
 
 
 @pytest.fixture
-def on_cpu(generate, videos_of_a_cpu):
+def on_cpu(generate):
     """`generate` on the CPU in float32, once with the same options."""
 
     def run(*options: str) -> tuple[torch.Tensor, np.ndarray]:
-        if options not in videos_of_a_cpu:
-            videos_of_a_cpu[options] = generate("cpu", "--dtype", "fp32", *options)
-        return videos_of_a_cpu[options]
+        if options not in _of_a_cpu:
+            _of_a_cpu[options] = generate("cpu", "--dtype", "fp32", *options)
+        return _of_a_cpu[options]
 
     return run
 

@@ -314,10 +314,12 @@ def install() -> None:
             library.set_device(before)
 
     current: Any = threading.local()
+    nothing = ("_lazy_init", "empty_cache", "ipc_collect", "reset_peak_memory_stats", "set_sync_debug_mode")
+    no_bytes = ("memory_reserved", "memory_allocated", "max_memory_allocated")
     fakes: dict[str, Any] = {
-        "_lazy_init": lambda: None,
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
+        **dict.fromkeys(nothing, lambda *_: None),
+        **dict.fromkeys(no_bytes, lambda *_: 0),
+        **dict.fromkeys(("is_available", "is_initialized", "is_bf16_supported"), lambda *_, **__: True),
         "device_count": lambda: DEVICES,
         "current_device": lambda: library.current_device(),  # PyTorch keeps it in a dict, and ctypes' cannot be hashed
         "set_device": lambda device: library.set_device(_index(device)),
@@ -327,26 +329,18 @@ def install() -> None:
         "Event": Event,
         "current_stream": lambda device=None: current.__dict__.setdefault(str(device), Stream(device)),
         "synchronize": lambda device=None: wait("synchronize"),
-        "empty_cache": lambda: None,
-        "ipc_collect": lambda: None,
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-        "memory_reserved": lambda device=None: 0,
-        "memory_allocated": lambda device=None: 0,
         "memory_stats": lambda device=None: dict.fromkeys(
             ("active_bytes.all.current", "reserved_bytes.all.current"), 0
         ),
         "get_device_properties": lambda device=None: SimpleNamespace(
             name="stand-in", major=8, minor=9, total_memory=MEMORY, multi_processor_count=1
         ),
-        "max_memory_allocated": lambda device=None: 0,
-        "reset_peak_memory_stats": lambda device=None: None,
         "get_device_name": lambda device=None: "stand-in",
         "get_device_capability": lambda device=None: (8, 9),
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-        "set_sync_debug_mode": lambda mode: None,
         "CUDAGraph": Graph,
-        "is_bf16_supported": lambda *_, **__: True,
     }
     for name, fake in fakes.items():
         setattr(torch.cuda, name, fake)

@@ -13,14 +13,14 @@ from headforcing.headforcing_core.model import attention
 from headforcing.headforcing_core.model import fp8 as model_fp8
 from headforcing.headforcing_core.render.render import Render
 from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.tests.benchmarks import command, day, decoder, end_to_end, environment, goals, paper_caches
+from headforcing.tests.benchmarks import apart, command, decoder, end_to_end, environment, goals, paper_caches
 from headforcing.tests.benchmarks import fp8 as benchmark_fp8
-from headforcing.tests.benchmarks.apart import Budget, run_apart
-from headforcing.tests.benchmarks.measure import Measurement
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
 from own_process import run
 
-BENCHMARKS = Path(day.__file__).parent
+DRY = command.PRESETS["dry"]
+PARTS = ("check", "profile", "video", "rest")  # beside rows
+GPU = {"environment": {"clock": "CUDA events"}}
 NOT_ON_A_BARE_MACHINE = [
     "av", "PIL", "diffusers", "einops", "transformers", "matplotlib", "tqdm", "importlib_metadata", "huggingface_hub",
 ]  # fmt: skip
@@ -32,27 +32,22 @@ def test_it_needs_torch_triton_numpy_and_safetensors_alone():
     program = f"""
 import sys
 sys.modules.update(dict.fromkeys({NOT_ON_A_BARE_MACHINE}))
-sys.path.insert(0, {str(BENCHMARKS.parent)!r})
-from headforcing.tests.benchmarks import day, scaling
-from headforcing.tests.benchmarks.measure import measure
-from headforcing.tests.benchmarks.rows import BY_NAME
-from dataclasses import replace
-found = measure(replace(day.DRY, vae_dim=0), BY_NAME["B1"])
-assert found.blocks, found.reason
-for part in day.SECONDS:
-    if part not in day.ROWS:
-        assert day.tasks(part, day.DRY, True)
+from headforcing.tests.benchmarks.command import PRESETS, SECONDS, tasks
+for part in SECONDS:
+    assert tasks(part, PRESETS["dry"], True)
+found = tasks("rows", PRESETS["dry"])["B1"](PRESETS["dry"])
+assert "fps" in found, found
 """
     run("-c", program)
 
 
-TASKS = [(part, name) for part in day.SECONDS if part not in day.ROWS for name in day.tasks(part, day.DRY, True)]
+TASKS = [(part, name) for part in PARTS for name in command.tasks(part, DRY, True)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("part", "name"), TASKS, ids=[f"{part}: {name}" for part, name in TASKS])
 def test_every_measurement_runs_on_a_cpu(part, name):
-    found = day.tasks(part, day.DRY, True)[name](day.DRY)
+    found = command.tasks(part, DRY, True)[name](DRY)
     json.dumps(found)
     if name == "kernels":
         for kernel in found.values():  # there is no GPU to compile for, or no triton
@@ -64,7 +59,7 @@ def test_every_measurement_runs_on_a_cpu(part, name):
 def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_call(monkeypatch):
     rounded, quantise = [], model_fp8.quantise
     monkeypatch.setattr(model_fp8, "quantise", lambda x: [rounded.append(x.shape), quantise(x)][1])
-    found = benchmark_fp8.products(replace(day.DRY, dtype=torch.bfloat16))
+    found = benchmark_fp8.products(replace(DRY, dtype=torch.bfloat16))
     for layer in found:
         speeds = {"tflops", "fp8_tflops", "fp8_product_tflops", "fp8_fast_product_tflops"}
         assert set(layer) == speeds | {"shape", "relative_error"}
@@ -76,39 +71,40 @@ def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_c
 @pytest.mark.slow
 def test_a_part_writes_its_results_and_prints_its_goals(tmp_path: Path, capsys):
     """Through processes of its own, as on a GPU."""
-    assert day.main(["rest", "--dry", "--out", str(tmp_path)]) == 0
-    results = json.loads((tmp_path / "rest.json").read_text())
-    assert set(results["tasks"]) == {"length", "fp8"} and results["tasks"]["length"][1]["what"] == "block 40"
-    assert "dry run" in capsys.readouterr().out.splitlines()[-1]
-    assert [path.name for path in tmp_path.iterdir()] == ["rest.json"]
+    words = ["--preset", "dry", "--apart", "--out", str(tmp_path)]
+    assert command.main(["more", "--rows", "B1", *words]) == 0  # any row
+    rows = json.loads((tmp_path / "more.json").read_text())
+    assert rows["ratios"]["block"] == {"B1": 1.0} and rows["vae"].startswith("the engine's decoder")
+    assert command.main(["rest", *words[:2], "--out", str(tmp_path)]) == 0
+    rest = json.loads((tmp_path / "rest.json").read_text())
+    assert set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
+    assert "dry run" in capsys.readouterr().out
+    assert {path.name for path in tmp_path.iterdir()} == {"rest.json", "more.json", "more.md"}
 
 
-def test_a_row_whose_process_dies_or_for_which_there_is_no_time_says_so(tmp_path: Path, monkeypatch):
+def test_a_measurement_whose_process_dies_or_for_which_there_is_no_time_says_so(tmp_path: Path, monkeypatch):
     """That of the device leaves its facts; this process takes none of the device's memory."""
-    case = replace(day.DRY, vae_dim=0)
-    known = command.facts(case)
+    known, asked = command.facts("rows", DRY), []
 
-    def run(script, arguments, seconds, file):
-        where = Path(arguments[arguments.index("--out") + 1])
-        if "V1" in arguments:
+    def run(arguments, seconds, file):
+        asked.append(arguments[-3])
+        if asked[-1] == "V1":
             return "its process ended with -6: illegal access", "a long\ntrace"
-        where.mkdir(parents=True, exist_ok=True)
-        if command.FACTS in arguments:
-            (where / "facts.json").write_text(json.dumps(known))
-        else:
-            Measurement("B1", "ours", "another reason", latents=[torch.ones(2)], peak_bytes=7).save(file)
+        torch.save(known if asked[-1] == command.FACTS else {"not_available": "other"}, file)
         return "", ""
 
-    for name, function in {"run_apart": run, "matmul_flops": pytest.fail, "random_decoder": pytest.fail}.items():
-        monkeypatch.setattr(command, name, function)
-    apart = command.Apart(["--preset", "cpu"], tmp_path / "rows", Budget(100.0))
-    results = command.run_rows(case, [BY_NAME["V1"], BY_NAME["B1"]], 1, tmp_path, apart)
-    assert json.loads((tmp_path / "results.json").read_text()) == results
+    monkeypatch.setattr(apart, "run_apart", run)
+    monkeypatch.setattr(command, "matmul_flops", pytest.fail)
+    words = ["rows", "--preset", "dry", "--rows", "V1,B1", "--out", str(tmp_path), "--apart"]
+    command.main(words)
+    results = json.loads((tmp_path / "rows.json").read_text())
     dead, read = results["rows"]
     assert "illegal access" in dead["not_available"] and dead["traceback"] == "a long\ntrace"
-    assert read["not_available"] == "another reason", "as its process left it"
-    monkeypatch.setattr(command, "run_apart", lambda *_: pytest.fail("nothing may be begun"))
-    assert "the 0 s for all rows were over" in command.Apart([], tmp_path, Budget(0.0)).measure(ROWS[0], False).reason
+    assert read["not_available"] == "other", "as its process left it"
+    assert asked == [command.FACTS, "V1", "B1"] and results["vae"] == known["vae"]
+    assert "illegal access" in (tmp_path / "rows.md").read_text()
+    assert "the 0 s for all were over" in apart.Apart([], 0.0).measure("B1")["not_available"]
+    assert command._failed(GPU | {"tasks": {"length": dead}})
 
 
 @pytest.mark.parametrize(
@@ -121,13 +117,13 @@ def test_a_row_whose_process_dies_or_for_which_there_is_no_time_says_so(tmp_path
     ],
 )
 def test_a_process_that_fails_dies_or_hangs_is_a_reason(tmp_path: Path, monkeypatch, program, reason):
-    monkeypatch.setattr("headforcing.tests.benchmarks.apart.HERE", tmp_path)
-    (tmp_path / "script.py").write_text(f"print('began', flush=True)\n{program}\n")
+    monkeypatch.setattr(apart, "SCRIPT", tmp_path / "script.py")
     file = tmp_path / "found"
-    why, said = run_apart("script.py", [], 2.0, file)
+    apart.SCRIPT.write_text(f"print('began', flush=True)\n{program}\n")
+    why, said = apart.run_apart([], 2.0, file)
     assert reason in why and "\n" not in why and "began" in said
-    (tmp_path / "script.py").write_text(f"open({str(file)!r}, 'w')")
-    assert run_apart("script.py", [], 30.0, file) == ("", "")
+    apart.SCRIPT.write_text(f"open({str(file)!r}, 'w')")
+    assert apart.run_apart([], 30.0, file) == ("", "")
 
 
 def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_that_does_the_same_work():
@@ -154,23 +150,22 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
 
 
 def test_every_row_is_in_one_part_of_the_day():
-    named = [name for part in day.ROWS.values() for name in part.split(",")]
-    assert sorted(named) == sorted(row.name for row in ROWS)
+    parts = {part: command.ROWS_OF[part] for part in ("rows", "more")}
+    assert sorted(sum(parts.values(), [])) == sorted(row.name for row in ROWS)
     # with 30 s a row the process of the device included
-    assert all(30 * (1 + part.count(",") + 1) <= day.SECONDS[name] for name, part in day.ROWS.items())
+    assert all(30 * (len(rows) + 1) <= command.SECONDS[part] for part, rows in parts.items())
 
 
 def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(monkeypatch):
-    case = replace(day.DRY, width=64, height=64)
+    case = replace(DRY, width=64, height=64)
     latents = torch.randn(2, 16, 8, 8)
-    expected = decoder.random_decoder(case)[0].decode(latents)
+    expected = decoder.random_decoder(case).decode(latents)
     with decoder.enlarged_images():
-        torch.testing.assert_close(decoder.random_decoder(case)[0].decode(latents), expected)
+        torch.testing.assert_close(decoder.random_decoder(case).decode(latents), expected)
     assert decoder.exactness(replace(case, dtype=torch.bfloat16))["right"]
-    monkeypatch.setattr(decoder.OwnDecoder, "decode", lambda self, x: torch.rand(3))  # another one each time
+    monkeypatch.setattr(decoder.WanVideoDecoder, "decode", lambda self, x: torch.rand(3))  # another one each time
     wrong = decoder.exactness(case)
-    gpu = {"environment": {"clock": "CUDA events"}}
-    assert not wrong["right"] and day._failed(gpu | {"tasks": {"vae beside float32": wrong}})
+    assert not wrong["right"] and command._failed(GPU | {"tasks": {"vae beside float32": wrong}})
 
 
 def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_for(monkeypatch):
@@ -180,7 +175,7 @@ def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_fo
     checked, check = [], Render.check_finite
     monkeypatch.setattr(Render, "check_finite", lambda self, block: checked.append(block.index) or check(self, block))
     for keeps in (False, True):
-        end_to_end.video(replace(day.DRY, vae_dim=0), 2.0, encoded=False, stored=keeps)
+        end_to_end.video(replace(DRY, vae_dim=0), 2.0, encoded=False, stored=keeps)
     assert stored == [0, 1, 2] and checked == 2 * [0, 1, 2]
 
 
@@ -194,7 +189,7 @@ def test_the_environment_has_what_a_gpu_is_set_to(monkeypatch):
 
 def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
     """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
-    case, blocks = replace(day.DRY, dim=256, layers=2), 24
+    case, blocks = replace(DRY, dim=256, layers=2), 24
     cache = paper_caches.FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, kernels="reference")
     built, upload = [], paper_caches.upload
     monkeypatch.setattr(paper_caches, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
@@ -220,7 +215,7 @@ def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_
     backend = attention.LayerAttention
     monkeypatch.setattr(attention, "load_attention", lambda name, *_: backend(lambda q, k, v, spans: q, name))
     attention.fastest_backend.cache_clear()
-    case = replace(day.DRY, device=torch.device("cuda"))
+    case = replace(DRY, device=torch.device("cuda"))
     try:
         for name in ("B2", "V2"):
             assert BY_NAME[name].reason(case) == ""
@@ -232,7 +227,8 @@ def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
 def test_the_script_is_sound_and_runs_every_part():
-    script = BENCHMARKS / "gpu_day.sh"
+    script = apart.SCRIPT.with_name("gpu_day.sh")
     assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    assert f"set -- {' '.join(day.SECONDS)}\n" in script.read_text(encoding="utf-8")
-    assert all(seconds < 480 for seconds in day.SECONDS.values())
+    parts = "check rows more profile video rest"
+    assert f"set -- {parts}\n" in script.read_text(encoding="utf-8")
+    assert all(command.SECONDS[part] < 480 for part in parts.split())
