@@ -27,12 +27,13 @@ from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
-from .host.conditioning import fitted, timeline_of
+from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import check_text_width, compute_dtype, fingerprint, options_for
+from .host.loaded_model import compute_dtype, fingerprint, options_for
+from .host.memory import check_disk_room
 from .host.native_model import size_for
-from .host.player import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, check_room, sample
+from .host.progress import RenderProgress
+from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
 from .host.vae import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -46,11 +47,9 @@ class CompareMethods(io.ComfyNode):
             "Compare Methods",
             "sampling",
             aliases="compare, side by side, grid, ablation, benchmark, XY plot",
-            description=(
-                "Makes one video per method from the same prompts and noise, shows them side by side, and reports in "
-                "one table each method's cache size, time per block and drift of the video. The numbers are not "
-                "VBench scores."
-            ),
+            description="Makes one video per method from the same prompts and noise, shows them side by side, and "
+            "reports in one table each method's cache size, time per block and drift of the video. The numbers are "
+            "not VBench scores.",
             inputs=[
                 helpers.model_input(),
                 io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
@@ -110,14 +109,12 @@ class CompareMethods(io.ComfyNode):
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
         chosen, _ = options_for(model, RenderOptions(model_family=model_family))
-        positive = fitted(positive, chosen)
-        timeline, embeds = timeline_of(positive, seconds)
-        check_text_width(model, embeds.values())
         width, height = size_for(model, width, height)
-        sized = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
+        chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
+        positive, timeline, embeds = read_prompts(model, positive, chosen)
         shared = HostRender(
             model,
-            sized,
+            chosen,
             timeline,
             embeds,
             runs=RUNS if resume else None,
@@ -130,7 +127,7 @@ class CompareMethods(io.ComfyNode):
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-        check_room([video.needs for video in todo])
+        check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()

@@ -29,10 +29,9 @@ class DecodeLatentsToVideo(helpers.FileNode):
             "Decode Latents to Video",
             "video",
             aliases="video combine, save video, VAE decode, mp4, export video",
-            description=(
-                "Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 MP4 in "
-                "the output folder. The frames equal those of decoding all at once; memory does not grow with length."
-            ),
+            description="Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 "
+            "MP4 in the output folder. The frames equal those of decoding all at once; memory does not grow with "
+            "length.",
             inputs=[
                 io.Latent.Input(
                     "samples",

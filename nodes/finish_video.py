@@ -39,11 +39,9 @@ class FinishVideo(helpers.FileNode):
             "Finish Video",
             "video",
             aliases="upscale video, interpolate video, RIFE, FILM, super resolution, 4K",
-            description=(
-                "Enlarges a video with an upscale model, adds frames with a frame interpolation model, or both, into "
-                "an H.264 MP4 that plays while it grows. It reads and writes a few frames at a time: memory does not "
-                "grow with length. Work that was stopped goes on where it was."
-            ),
+            description="Enlarges a video with an upscale model, adds frames with a frame interpolation model, or "
+            "both, into an H.264 MP4 that plays while it grows. It reads and writes a few frames at a time: memory "
+            "does not grow with length. Work that was stopped goes on where it was.",
             inputs=[
                 io.Video.Input("video", tooltip="From Head Forcing Sampler, Load Video or any other node."),
                 io.UpscaleModel.Input(

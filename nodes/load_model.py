@@ -20,11 +20,9 @@ class LoadSelfForcing(io.ComfyNode):
             "Load Self Forcing",
             "loaders",
             aliases="LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
-            description=(
-                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 and 2.2, as "
-                "published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers accept "
-                "it too."
-            ),
+            description="Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 and "
+            "2.2, as published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers "
+            "accept it too.",
             inputs=[
                 io.Combo.Input(
                     "checkpoint",

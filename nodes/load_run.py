@@ -19,10 +19,8 @@ class LoadHeadForcingRun(io.ComfyNode):
             "Load Head Forcing Run",
             "loaders",
             aliases="resume, continue, restore, recover, earlier render, takes",
-            description=(
-                "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
-                "decoding failed. To resume a render, queue its graph again."
-            ),
+            description="The finished latents of an earlier render, to decode a video whose render was stopped or "
+            "whose decoding failed. To resume a render, queue its graph again.",
             inputs=[
                 io.Combo.Input(
                     "run",

@@ -30,7 +30,8 @@ from .host.bridge import HostedModel, host
 from .host.helpers import HeadProfileType
 from .host.loaded_model import compute_dtype, fingerprint, wan_config
 from .host.native_model import is_toy_clip, size_for
-from .host.player import previewer, say
+from .host.player import say
+from .host.progress import previewer
 
 
 class ProfileHeads(io.ComfyNode):
@@ -41,10 +42,9 @@ class ProfileHeads(io.ComfyNode):
             "Profile Heads",
             "analysis",
             aliases="head roles, attention, measure, calibrate",
-            description=(
-                "Measures which attention heads of a model are local, anchor or memory heads, while it samples videos "
-                "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
-            ),
+            description="Measures which attention heads of a model are local, anchor or memory heads, while it "
+            "samples videos that are discarded. Needed once per model. Cancelling keeps what was measured; queue "
+            "again to resume.",
             inputs=[
                 io.Model.Input("model", tooltip="Any autoregressive Wan model, with its LoRA."),
                 io.Clip.Input("clip", tooltip="The text encoder of the model."),

@@ -27,11 +27,9 @@ class PromptTimeline(io.ComfyNode):
             "Prompt Timeline",
             "prompts",
             aliases="prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
-            description=(
-                "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
-                "by vertical bars, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend "
-                "3] before a prompt sets its prompt switch. Other samplers use the first prompt only."
-            ),
+            description="Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), "
+            "separated by vertical bars, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or "
+            "[blend 3] before a prompt sets its prompt switch. Other samplers use the first prompt only.",
             inputs=[
                 io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
                 helpers.explain(

@@ -21,11 +21,9 @@ class SceneReferences(io.ComfyNode):
             "Scene References",
             "prompts",
             aliases="reference image, character, identity, consistency, ip adapter",
-            description=(
-                "Pictures that scenes keep. Connect it to Prompt Timeline and write a picture's name into a prompt, "
-                "with an at sign before it: while that prompt's scene lasts, anchor and memory heads hold the picture. "
-                "The sampler needs a vae. What it does to real weights has not been measured."
-            ),
+            description="Pictures that scenes keep. Connect it to Prompt Timeline and write a picture's name into a "
+            "prompt, with an at sign before it: while that prompt's scene lasts, anchor and memory heads hold the "
+            "picture. The sampler needs a vae. What it does to real weights has not been measured.",
             inputs=[part for number, name in enumerate(_NAMES, 1) for part in _picture(number, name)],
             outputs=[References.Output(display_name="references")],
         )

@@ -31,11 +31,9 @@ class VideoDriftReport(io.ComfyNode):
             "Video Drift Report",
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
-            description=(
-                "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
-                "fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos of any "
-                "length from any source. These are not VBench scores."
-            ),
+            description="Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition "
+            "and how fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos "
+            "of any length from any source. These are not VBench scores.",
             inputs=[
                 io.Video.Input(
                     "video",

@@ -211,6 +211,12 @@ def workflow_id(hidden: Any) -> str:
     return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
 
 
+def prompt_id() -> str:
+    """The id of the run in which a node runs."""
+    context = get_executing_context()
+    return "" if context is None else context.prompt_id
+
+
 def graph_tags(hidden: Any) -> dict[str, str]:
     """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas.
 
@@ -218,12 +224,9 @@ def graph_tags(hidden: Any) -> dict[str, str]:
     """
     if args.disable_metadata:
         return {}
-    tags, context = dict(hidden.extra_pnginfo or {}), get_executing_context()
-    if isinstance(workflow := tags.get("workflow"), dict) and context is not None:
-        tags["workflow"] = {
-            **workflow,
-            "extra": {**(workflow.get("extra") or {}), "head_forcing_run": context.prompt_id},
-        }
+    tags = dict(hidden.extra_pnginfo or {})
+    if isinstance(workflow := tags.get("workflow"), dict) and (run := prompt_id()):
+        tags["workflow"] = {**workflow, "extra": {**(workflow.get("extra") or {}), "head_forcing_run": run}}
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     return {key: json.dumps(value) for key, value in tags.items()}

@@ -28,7 +28,7 @@ said = []
 server.PromptServer.instance = types.SimpleNamespace(
     client_id=None, send_progress_text=lambda text, node, client: said.append(text)
 )
-toy, render, player = (module(f".nodes.host.{n}") for n in ("native_model", "render", "player"))
+toy, render, progress, memory = (module(f".nodes.host.{n}") for n in ("native_model", "render", "progress", "memory"))
 folders, loaded_model, bridge = (module(f".nodes.host.{n}") for n in ("folders", "loaded_model", "bridge"))
 core = {
     n: module(f".headforcing_core.{n}")
@@ -75,7 +75,7 @@ def tracked(self, *args, **kwargs):
 core["cache.head_cache"].HeadCache.__init__ = tracked
 
 STAGES = {  # where, and at which call there
-    "before_block_0": (player.RenderProgress, "begin", 1),
+    "before_block_0": (progress.RenderProgress, "begin", 1),
     "first_step": (bridge.HostedModel, "denoise", 1),
     "mid_step": (bridge.HostedModel, "denoise", 14),
     "clean_pass": (bridge.HostedModel, "write_clean", 3),
@@ -103,7 +103,7 @@ def run(folder, background):
         filename_prefix=f"{folder.name}/v",
         decode_in_background=background,
     )
-    watcher = player.RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
+    watcher = progress.RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
     watcher.next_video(0, plan)
     with torch.inference_mode():
         return render.sample(job, plan, 0, watcher)
@@ -172,6 +172,9 @@ for background in (False, True):
             del again
 oom = mm.OOM_EXCEPTION("CUDA out of memory (test)")
 needs = render.HostRender(model, options, timeline, embeds, runs=output, vae=vae).check_needs(plan)
-told = render.out_of_memory(oom, needs, True)
-results["message"] = {"kind": type(told) is type(oom) and render.is_out_of_memory(told), "text": str(told)}
+try:
+    with memory.explained(needs, kept=True):
+        raise oom
+except mm.OOM_EXCEPTION as told:
+    results["message"] = {"kind": type(told) is type(oom), "text": str(told)}
 print(json.dumps({"base": issubclass(mm.InterruptProcessingException, Exception), "results": results}))

@@ -448,10 +448,10 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
 @probe
 def a_preview_is_made_of_a_copy_in_the_hosts_memory():
     """What a previewer is given for a finished block: the host's memory, and one frame fewer at each step."""
-    player, shown, block = module(".nodes.host.player"), [], MagicMock()
+    progress, shown, block = module(".nodes.host.progress"), [], MagicMock()
     block.to.return_value = torch.zeros(3, 16, 2, 2)
-    with patch.object(player, "previewer", lambda model: lambda latents: shown.append(latents) or "image"):
-        preview = player.MovingPreview(None)
+    with patch.object(progress, "previewer", lambda model: lambda latents: shown.append(latents) or "image"):
+        preview = progress.MovingPreview(None)
         assert [preview.next(given) for given in (None, block, None)] == [None, "image", "image"]
     block.to.assert_called_once_with("cpu")
     assert [list(latents.shape) for latents in shown] == [[1, 16, n, 2, 2] for n in (3, 2)]
@@ -548,7 +548,7 @@ def a_fingerprint_names_weights_and_loras():
 def cancel_stops_within_one_model_call_and_frees_the_cache():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = MagicMock(client_id=None, last_node_id=None)
-    player, model, calls = module(".nodes.host.player"), native(), []
+    progress, model, calls = module(".nodes.host.progress"), native(), []
     plan, forward = make_plan(model, 3.0), bridge.forward_block
 
     def counted(*args, **kwargs):
@@ -559,7 +559,7 @@ def cancel_stops_within_one_model_call_and_frees_the_cache():
 
     def run():
         try:
-            hosted(model, plan, on_step=player.RenderProgress(model, [plan], HIDDEN).step)
+            hosted(model, plan, on_step=progress.RenderProgress(model, [plan], HIDDEN).step)
         except mm.InterruptProcessingException:
             calls.append("stopped")
 
