@@ -74,6 +74,7 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     server, _, renderer = getattr(request, "param", "comfy_latest, Nodes 2.0").partition(", ")
     with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), size=(1600, 1200), any_source=True) as page:
         yield page
+        assert (page.page_errors, page.alerts) == ([], [])
 
 
 @pytest.fixture

@@ -11,27 +11,6 @@ AGAIN = "change tests/helpers/translations.txt, then run python tests/helpers/ma
 
 TYPED = ("[recache]", "[flush]", "[blend 3]", "[re-anchor]", "832x480", "0.75")  # whatever the language
 
-# what people type into the search box, and the node that they look for
-SEARCHES = {
-    "prompt travel": "HeadForcingPromptTimeline",
-    "prompt schedule": "HeadForcingPromptTimeline",
-    "long video": "HeadForcingSampler",
-    "extend": "HeadForcingSampler",
-    "video combine": "HeadForcingDecodeVideo",
-    "resume": "HeadForcingLoadRun",
-    "XY plot": "HeadForcingCompareMethods",
-    "attention": "HeadForcingProfileHeads",
-}
-
-
-def test_nodes_are_found_by_what_people_type_and_lie_in_categories(comfy):
-    nodes = {name: info for name, info in comfy.object_info().items() if name.startswith("HeadForcing")}
-    for name, info in nodes.items():
-        assert len(info["search_aliases"]) >= 3, name
-        assert info["category"].startswith("Head Forcing/"), name
-    for typed, name in SEARCHES.items():
-        assert typed in nodes[name]["search_aliases"], typed
-
 
 def test_translations_are_those_of_todays_texts_and_served(comfy):
     """A text that is not translated yet is English: in the file, or where the frontend finds none in it."""
@@ -65,7 +44,6 @@ def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
             assert page.locator(f".hf-tools input[value='{words}']").count() == 1
     finally:
         browser.server.post("/settings/Comfy.Locale", "en")
-    assert browser.page_errors == []
 
 
 def outdated(stored: Any, texts: Any, place: str = "") -> list[str]:

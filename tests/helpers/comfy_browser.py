@@ -81,6 +81,11 @@ def of_widget(kind: str, name: str) -> str:
     return f"{of_node(kind)}.widgets.find((widget) => widget.name === '{name}')"
 
 
+def of_player(kind: str = "Sampler") -> str:
+    """JavaScript for the player on the first node of a type of the pack; undefined where it has none."""
+    return f"({of_node(kind)}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild)"
+
+
 class Browser:
     """One editor page on a running server. Use as a context manager.
 
@@ -169,14 +174,15 @@ class Browser:
         outcome, message = self.page.evaluate("window.__runs[0]")
         return f"error: {message}" if outcome == "error" else outcome
 
-    def node_types(self) -> list[str]:
-        """Types of all nodes in the open workflow, subgraphs included."""
-        return self.page.evaluate(f"{_ALL_NODES}.map((node) => node.type)")
-
     def missing_nodes(self) -> list[str]:
-        """Types in the open workflow that the editor does not know."""
+        """Types in the open workflow, subgraphs included, that the editor does not know."""
         known = set(self.page.evaluate("Object.keys(LiteGraph.registered_node_types)"))
-        return sorted(set(self.node_types()) - known)
+        return sorted(set(self.page.evaluate(f"{_ALL_NODES}.map((node) => node.type)")) - known)
+
+    def run(self, timeout: float = 240) -> None:
+        """Press Run and wait for its success."""
+        self.queue()
+        assert self.wait_done(timeout) == "success"
 
     def widgets(self, node_type: str) -> dict[str, Any]:
         """Widget names and values of the first node of this type."""
@@ -196,6 +202,28 @@ class Browser:
         for name, value in values.items():
             put = f"(value) => {{ const each = {of_widget(kind, name)}; each.value = value; each.callback?.(value); }}"
             (page or self.page).evaluate(put, value)
+
+    def watch(self, kind: str = "Sampler") -> None:
+        """Note what a player plays, ten times a second, for `watched`."""
+        self.page.evaluate(
+            f"""() => {{
+              clearInterval(window.__watch);
+              window.__seen = [];
+              window.__watch = setInterval(() => {{
+                const player = {of_player(kind)}, video = player?.querySelector("video"), text = player?.firstChild;
+                if (video?.readyState >= 2)
+                  __seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime, text.textContent]);
+              }}, 100);
+            }}"""
+        )
+
+    def watched(self) -> tuple[list[list[Any]], list[list[Any]]]:
+        """(length, time, text above it) of a video while it grew, and then of the finished one."""
+        self.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
+        seen = self.page.evaluate("window.__seen")
+        grew, finished = ([more for now, *more in seen if now == grows] for grows in (True, False))
+        assert grew + finished == [more for _, *more in seen], "first it grows, then it is finished"
+        return grew, finished
 
     def last_report(self) -> str:
         """The text that the last run has shown."""
@@ -230,10 +258,6 @@ class Browser:
         session = self.page.context.new_cdp_session(self.page)
         session.send("HeapProfiler.collectGarbage")
         return int(session.send("Runtime.getHeapUsage")["usedSize"])
-
-    def screenshot(self, path: Path) -> Path:
-        self.page.screenshot(path=str(path))
-        return path
 
     def _note_alert(self, dialog: Dialog) -> None:
         if dialog.type == "beforeunload":  # the page is loaded again
