@@ -23,6 +23,7 @@ from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
 from .host import bridge, helpers, memory
 from .host.conditioning import TIMELINE, read_prompts
+from .host.helpers import HeadProfileType
 from .host.loaded_model import check_text_width, fingerprint, ignored, options_for
 from .host.render import FOUND_PROFILES, HostRender
 from .sampler_inputs import options_input, sampler_options
@@ -39,27 +40,17 @@ class ApplyHeadForcing(io.ComfyNode):
             "Apply Head Forcing",
             "sampling",
             aliases="SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
-            description="Long videos with SamplerCustomAdvanced: connect the model and the same conditioning to "
-            "BasicGuider, and the sampler, RandomNoise, sigmas and an empty video latent to SamplerCustomAdvanced. "
-            "The same seed and sigmas give the same latents as Head Forcing Sampler, which also resumes and writes "
-            "the video as it grows.",
             inputs=[
-                helpers.model_input(),
-                helpers.positive_input(),
-                helpers.profile_input(),
-                options_input("Method and memory, from Head Forcing Options. Not connected: those of the paper."),
+                io.Model.Input("model"),
+                io.Conditioning.Input("positive"),
+                HeadProfileType.Input("head_profile", optional=True),
+                options_input(),
             ],
             outputs=[
-                io.Model.Output(display_name="model", tooltip="For the guider, and for BasicScheduler."),
+                io.Model.Output(display_name="model"),
                 io.Sampler.Output(display_name="sampler"),
-                io.Sigmas.Output(
-                    display_name="sigmas",
-                    tooltip="The noise levels of the method or the model family. Other sigmas can be used instead.",
-                ),
-                io.Int.Output(
-                    display_name="length",
-                    tooltip="Video frames that the timeline fills, in whole blocks: the length of the empty latent.",
-                ),
+                io.Sigmas.Output(display_name="sigmas"),
+                io.Int.Output(display_name="length"),
             ],
         )
 

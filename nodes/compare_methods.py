@@ -47,37 +47,25 @@ class CompareMethods(io.ComfyNode):
             "Compare Methods",
             "sampling",
             aliases="compare, side by side, grid, ablation, benchmark, XY plot",
-            description="Makes one video per method from the same prompts and noise, shows them side by side, and "
-            "reports in one table each method's cache size, time per block and drift of the video. The numbers are "
-            "not VBench scores.",
             inputs=[
-                helpers.model_input(),
-                io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
-                io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
-                helpers.explain(
-                    io.String.Input("methods", default=EXAMPLE, multiline=True),
-                    "Names, separated by commas or one per line: " + ", ".join(method_names()) + ". all: every "
-                    "published one that the weights allow.",
+                io.Model.Input("model"),
+                io.Conditioning.Input("positive"),
+                io.Vae.Input("vae"),
+                io.String.Input(
+                    "methods",
+                    default=EXAMPLE,
+                    multiline=True,
+                    tooltip="Names, separated by commas or one per line: "
+                    + ", ".join(method_names())
+                    + ". all: every published one that the weights allow.",
                 ),
                 *helpers.size_inputs(),
-                helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
-                helpers.seed_input("Seed of the noise, which is the same for all methods."),
-                helpers.filename_input(
-                    "video/Compare",
-                    "Name of the files under ComfyUI's output folder; the method's name and a counter are added.",
-                ),
-                HeadProfileType.Input(
-                    "head_profile",
-                    optional=True,
-                    tooltip="Roles of the attention heads, for methods that use them. Not connected: the bundled "
-                    "profile that fits the model.",
-                ),
+                helpers.seconds_input(),
+                helpers.seed_input(),
+                io.String.Input("filename_prefix", default="video/Compare"),
+                HeadProfileType.Input("head_profile", optional=True),
                 helpers.family_input(),
-                helpers.explain(
-                    io.Boolean.Input("resume", default=True, optional=True),
-                    "Store every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
-                    "resumes, and if a method is added only that one is rendered.",
-                ),
+                io.Boolean.Input("resume", default=True, optional=True),
             ],
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
             makes_video=True,

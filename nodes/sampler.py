@@ -35,14 +35,11 @@ class HeadForcingSampler(helpers.FileNode):
             "Head Forcing Sampler",
             "sampling",
             aliases="long video, infinite, extend, continue, resume, autoregressive, self forcing",
-            description="Makes long videos with a five-second autoregressive Wan model: every attention head keeps "
-            "only the frames of its role, so memory use does not grow with length. No negative prompt: these models "
-            "are distilled to run without guidance.",
             inputs=sampler_inputs(),
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
-                io.Video.Output(display_name="video", is_output_list=True, tooltip="Needs a vae."),
+                io.Video.Output(display_name="video", is_output_list=True),
             ],
             makes_video=True,
         )

@@ -31,19 +31,9 @@ class VideoDriftReport(io.ComfyNode):
             "Video Drift Report",
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
-            description="Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition "
-            "and how fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos "
-            "of any length from any source. These are not VBench scores.",
             inputs=[
-                io.Video.Input(
-                    "video",
-                    tooltip="From Decode Latents to Video, Load Video or any other node. Prompts and blocks are read "
-                    "from the file where it holds the workflow. The numbers are not VBench scores.",
-                ),
-                helpers.explain(
-                    io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True),
-                    "Colours of the plot.",
-                ),
+                io.Video.Input("video"),
+                helpers.theme_input(),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
