@@ -26,7 +26,7 @@ from .host.conditioning import TIMELINE, read_prompts
 from .host.helpers import HeadProfileType
 from .host.loaded_model import check_text_width, fingerprint, ignored, options_for
 from .host.render import FOUND_PROFILES, HostRender
-from .sampler_inputs import options_input, sampler_options
+from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
 _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
@@ -44,7 +44,7 @@ class ApplyHeadForcing(io.ComfyNode):
                 io.Model.Input("model"),
                 io.Conditioning.Input("positive"),
                 HeadProfileType.Input("head_profile", optional=True),
-                options_input(),
+                HeadForcingOptions.Input("options", optional=True),
             ],
             outputs=[
                 io.Model.Output(display_name="model"),

@@ -12,7 +12,7 @@ from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switc
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
 from .host.conditioning import CLIPS, TimelineNode
-from .references import references_input
+from .references import References
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 0:20 The fox stops at a frozen lake and looks at its reflection
@@ -37,7 +37,7 @@ class PromptTimeline(io.ComfyNode):
                     io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS)
                 ),
                 helpers.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
-                references_input(),
+                References.Input("references", optional=True),
                 helpers.family_input(),
             ],
             outputs=[

@@ -21,7 +21,14 @@ class SceneReferences(io.ComfyNode):
             "Scene References",
             "prompts",
             aliases="reference image, character, identity, consistency, ip adapter",
-            inputs=[part for number, name in enumerate(_NAMES, 1) for part in _picture(number, name)],
+            inputs=[
+                part
+                for number, name in enumerate(_NAMES, 1)
+                for part in (
+                    io.Image.Input(f"image_{number}", optional=True),
+                    io.String.Input(f"name_{number}", default=name, optional=True),
+                )
+            ],
             outputs=[References.Output(display_name="references")],
         )
 
@@ -35,16 +42,3 @@ class SceneReferences(io.ComfyNode):
         check_names(names)
         pictures = {name: one_image(given[f"image_{n}"], f"image_{n}") for n, name in zip(numbers, names, strict=True)}
         return io.NodeOutput(pictures)
-
-
-def references_input() -> Any:
-    """The input of *Prompt Timeline*."""
-    return References.Input("references", optional=True)
-
-
-def _picture(number: int, name: str) -> list[Any]:
-    """An image and its name."""
-    return [
-        io.Image.Input(f"image_{number}", optional=True),
-        io.String.Input(f"name_{number}", default=name, optional=True),
-    ]

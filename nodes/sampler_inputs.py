@@ -23,7 +23,15 @@ def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = N
 
 
 def sampler_inputs() -> list[Any]:
-    return [*_video(), *_method(), *_memory(), *_files(), options_input(), *_starts()]
+    return [
+        *_video(),
+        *_method(),
+        *_memory(),
+        *_files(),
+        HeadForcingOptions.Input("options", optional=True),
+        io.Image.Input("start_image", optional=True),
+        io.Video.Input("start_video", optional=True),
+    ]
 
 
 def method_inputs() -> list[Any]:
@@ -33,11 +41,6 @@ def method_inputs() -> list[Any]:
         widget.extra_dict.pop("advanced")
     method_options = io.String.Input("method_options", default=DEFAULTS.method_options, optional=True)
     return [*inputs, method_options]
-
-
-def options_input() -> Any:
-    """Settings from *Head Forcing Options*."""
-    return HeadForcingOptions.Input("options", optional=True)
 
 
 def _video() -> list[Any]:
@@ -50,10 +53,6 @@ def _video() -> list[Any]:
         HeadProfileType.Input("head_profile", optional=True),
         io.Latent.Input("start_frames", optional=True),
     ]
-
-
-def _starts() -> list[Any]:
-    return [io.Image.Input("start_image", optional=True), io.Video.Input("start_video", optional=True)]
 
 
 def _method() -> list[Any]:

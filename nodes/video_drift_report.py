@@ -31,10 +31,7 @@ class VideoDriftReport(io.ComfyNode):
             "Video Drift Report",
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
-            inputs=[
-                io.Video.Input("video"),
-                helpers.theme_input(),
-            ],
+            inputs=[io.Video.Input("video"), helpers.theme_input()],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
 
@@ -84,9 +81,5 @@ def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel |
         return report_frames(chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images), panel=panel)
     start, duration = helpers.window_of(video)
     return report_video(
-        video.get_stream_source(),
-        on_progress=on_progress,
-        start_seconds=start,
-        duration_seconds=duration,
-        panel=panel,
+        video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration, panel=panel
     )

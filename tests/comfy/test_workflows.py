@@ -12,7 +12,7 @@ from make_workflows import numbers_of, stand_ins
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
-from workflow_layout import TITLE
+from workflow_layout import box_of, box_of_group, inside, overlapping
 from workflow_sources import CORE, MODELS, PACK, models_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
@@ -27,15 +27,6 @@ def graph_of(name: str) -> dict[str, Any]:
     return json.loads((FOLDER / f"{name}.json").read_text(encoding="utf-8"))
 
 
-def files_of(graph: dict[str, Any]) -> set[str]:
-    return {str(value) for node in graph["nodes"] for value in node.get("widgets_values") or ()}
-
-
-def note_of(name: str) -> str:
-    (note,) = (node["widgets_values"][0] for node in graph_of(name)["nodes"] if node["type"] == "MarkdownNote")
-    return note
-
-
 def test_the_folder_holds_exactly_the_workflows_that_are_drawn_and_a_thumbnail_for_each():
     assert NAMES == sorted(WORKFLOWS)
     assert sorted(path.stem for path in FOLDER.glob("*.jpg")) == NAMES
@@ -47,27 +38,24 @@ def test_the_folder_holds_exactly_the_workflows_that_are_drawn_and_a_thumbnail_f
 @pytest.mark.parametrize("name", NAMES)
 def test_the_note_reads_in_both_renderers_and_links_to_every_file(name):
     """Nodes 2.0 draws `code` in a colour that cannot be read."""
-    note = note_of(name)
+    nodes = graph_of(name)["nodes"]
+    (note,) = (node["widgets_values"][0] for node in nodes if node["type"] == "MarkdownNote")
     assert note == WORKFLOWS[name].note and "`" not in note
     if name not in RUNNABLE:
-        for model in models_of(files_of(graph_of(name))).values():
+        files = {str(value) for node in nodes for value in node.get("widgets_values") or ()}
+        for model in models_of(files).values():
             assert f"[{model['name']}]({model['url']})" in note and f"models/{model['directory']}" in note
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_wires_run_from_left_to_right(name):
+def test_wires_run_from_left_to_right_and_nodes_lie_in_titled_groups_apart_from_one_another(name):
     graph = graph_of(name)
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert len(nodes) < 14
     for _, source, _, target, _, kind in graph["links"]:
         right = nodes[source]["pos"][0] + nodes[source]["size"][0]
         assert right < nodes[target]["pos"][0], f"{kind} from {nodes[source]['type']} to {nodes[target]['type']}"
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_nodes_lie_in_titled_groups_apart_from_one_another(name):
-    graph = graph_of(name)
-    boxes = {node["id"]: box_of(node["pos"], node["size"]) for node in graph["nodes"]}
+    boxes = {number: box_of(node["pos"], node["size"]) for number, node in nodes.items()}
     groups = [group["bounding"] for group in graph["groups"]]
     assert overlapping(list(boxes.values())) == overlapping([box_of_group(group) for group in groups]) == []
     assert all(group["title"] and group["color"] for group in graph["groups"])
@@ -76,30 +64,6 @@ def test_nodes_lie_in_titled_groups_apart_from_one_another(name):
     for node in graph["nodes"]:
         around = [group for group in groups if inside(boxes[node["id"]], box_of_group(group))]
         assert len(around) == (node["type"] != "MarkdownNote"), node["type"]
-
-
-Box = tuple[float, float, float, float]  # left, top, right, bottom
-
-
-def box_of(place: list[float], size: list[float], title: float = TITLE) -> Box:
-    return place[0], place[1] - title, place[0] + size[0], place[1] + size[1]
-
-
-def box_of_group(bounding: list[float]) -> Box:
-    return box_of(bounding[:2], bounding[2:], title=0)
-
-
-def inside(inner: Box, outer: Box) -> bool:
-    return outer[0] <= inner[0] and outer[1] <= inner[1] and inner[2] <= outer[2] and inner[3] <= outer[3]
-
-
-def overlapping(boxes: list[Box]) -> list[tuple[Box, Box]]:
-    return [
-        (a, b)
-        for number, a in enumerate(boxes)
-        for b in boxes[:number]
-        if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]
-    ]
 
 
 def test_every_node_names_its_pack_and_every_loader_the_source_of_its_file():

@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
 from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError, sync_playwright
+from workflow_layout import box_of, box_of_group, inside
 
 _FLAGS = [
     *"--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
@@ -58,17 +59,6 @@ def _chromium() -> BrowserContext:
     context = playwright.chromium.launch_persistent_context(profile.name, executable_path=str(executable), args=_FLAGS)
     context.set_default_timeout(120_000)  # what never comes fails; a busy machine takes its time
     return context
-
-
-_OUTSIDE_GROUPS = """() => {
-  const box = ({ pos, size }, title = 0) => [pos[0], pos[1] - title, pos[0] + size[0], pos[1] + size[1]];
-  const groups = app.graph.groups.map((group) => box(group));
-  const inside = (inner, outer) =>
-    outer[0] <= inner[0] && outer[1] <= inner[1] && inner[2] <= outer[2] && inner[3] <= outer[3];
-  return app.graph.nodes
-    .filter((node) => node.type !== "MarkdownNote" && !groups.some((group) => inside(box(node, 30), group)))
-    .map((node) => [node.type, box(node, 30), groups]);
-}"""
 
 
 def of_node(kind: str) -> str:
@@ -249,9 +239,15 @@ class Browser:
         self.page.evaluate(_FIT)
         self.page.wait_for_timeout(300)
 
-    def outside_groups(self) -> list[Any]:
-        """Nodes, but for notes, that stick out of every group, with the boxes of all."""
-        return self.page.evaluate(_OUTSIDE_GROUPS)
+    def outside_groups(self) -> list[str]:
+        """Types of nodes, but for notes, that stick out of every group."""
+        nodes, groups = self.page.evaluate(
+            """[app.graph.nodes.map(({ type, pos, size }) => [type, [...pos], [...size]]),
+              app.graph.groups.map(({ pos, size }) => [...pos, ...size])]"""
+        )
+        frames = [box_of_group(group) for group in groups]
+        nodes = [(kind, box_of(*place)) for kind, *place in nodes if kind != "MarkdownNote"]
+        return [kind for kind, box in nodes if not any(inside(box, frame) for frame in frames)]
 
     def heap_bytes(self) -> int:
         """The page's JavaScript heap after a garbage collection."""

@@ -60,33 +60,6 @@ def kind_of(decoder):
     return type(decoder).__name__
 
 
-@probe
-@torch.inference_mode()
-def streaming_decode_equals_decoding_at_once():
-    vae = wan_vae()
-    own = vae_decoding.load_decoder(vae, (4, 6))
-    exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
-    assert kind_of(own) == "WanVideoDecoder"
-    with patch.object(vae.patcher, "patches", {"decoder.conv1.weight": []}):
-        assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder", "a changed VAE is ComfyUI's"
-    hook = vae.first_stage_model.decoder.middle[1].register_forward_hook(lambda *_: None)
-    assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder"
-    hook.remove()
-    for frames in (1, 10):
-        latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
-        at_once = whole(vae, latents)
-        for size in (1, 3):
-            for decoder in (exact, own):
-                decoder.reset()  # one decoder makes one video after another
-                assert apart(decoded(decoder, latents, size), at_once) < 1e-4, (frames, size, kind_of(decoder))
-    joined = decoded(overlap, latents)
-    later = (joined[9:-4] - at_once[13:]).abs().mean(), (joined[13:] - at_once[9:-4]).abs().mean()
-    assert len(joined) == 37 and float(at_once.std()) > 0.01
-    assert (joined - at_once).abs().mean() < 0.5 * min(map(float, later)), "every picture in its place"
-    check_decoder_of_dynamic_vram(vae, latents)
-    check_current_devices(vae, latents)
-
-
 def check_decoder_of_dynamic_vram(vae, latents):
     """Layers that cast weights of the file's dtype when they run: ComfyUI's where it is low on VRAM, else copies."""
     for part in vae.first_stage_model.modules():
@@ -118,6 +91,33 @@ def check_current_devices(vae, latents):
         vae_decoding.OverlapDecoder(vae).decode(latents[:1])
         vae_decoding.codec_of(vae).encode_video(torch.rand(1, 32, 48, 3))
     assert seen == [True] * 3 and current(torch.device("cuda:1")).idx == 1
+
+
+@probe
+@torch.inference_mode()
+def streaming_decode_equals_decoding_at_once():
+    vae = wan_vae()
+    own = vae_decoding.load_decoder(vae, (4, 6))
+    exact, overlap = vae_decoding.WanStreamingDecoder(vae), vae_decoding.OverlapDecoder(vae)
+    assert kind_of(own) == "WanVideoDecoder"
+    with patch.object(vae.patcher, "patches", {"decoder.conv1.weight": []}):
+        assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder", "a changed VAE is ComfyUI's"
+    hook = vae.first_stage_model.decoder.middle[1].register_forward_hook(lambda *_: None)
+    assert kind_of(vae_decoding.load_decoder(vae, (4, 6))) == "WanStreamingDecoder"
+    hook.remove()
+    for frames in (1, 10):
+        latents = torch.randn(frames, 16, 4, 6, generator=torch.Generator().manual_seed(frames))
+        at_once = whole(vae, latents)
+        for size in (1, 3):
+            for decoder in (exact, own):
+                decoder.reset()  # one decoder makes one video after another
+                assert apart(decoded(decoder, latents, size), at_once) < 1e-4, (frames, size, kind_of(decoder))
+    joined = decoded(overlap, latents)
+    later = (joined[9:-4] - at_once[13:]).abs().mean(), (joined[13:] - at_once[9:-4]).abs().mean()
+    assert len(joined) == 37 and float(at_once.std()) > 0.01
+    assert (joined - at_once).abs().mean() < 0.5 * min(map(float, later)), "every picture in its place"
+    check_decoder_of_dynamic_vram(vae, latents)
+    check_current_devices(vae, latents)
 
 
 @probe
