@@ -58,14 +58,3 @@ def test_no_text_has_characters_that_the_frontend_reads_as_syntax_and_tags_stay_
         for text, translation in known.items():
             assert translation.strip() == translation and translation and not set(translation) & set(SYNTAX), text
             assert all(tag in translation for tag in TYPED if tag in text), translation
-
-
-def test_a_text_without_a_translation_stays_english_and_is_named():
-    new = {"Node": {"display_name": "Load Self Forcing", "inputs": {"x": {"name": "a new input"}}}}
-    shown = translated(new, translations()["ja"])
-    name = shown["Node"]["display_name"]
-    assert shown["Node"]["inputs"] == new["Node"]["inputs"] and name != "Load Self Forcing"
-    assert outdated({"Node": {"display_name": name}}, shown) == []
-    assert outdated({"Node": {"display_name": "old"}}, shown) == ["/Node/display_name"]
-    assert missing(new) == ["a new input"]
-    assert strings({"a": {"b": "c"}, "d": "e"}) == ["c", "e"]

@@ -181,18 +181,6 @@ def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_c
 
 
 @probe
-def a_preview_is_made_of_a_copy_in_the_hosts_memory():
-    """What a previewer is given for a finished block: the host's memory, and one frame fewer at each step."""
-    progress, shown, block = module(".nodes.host.progress"), [], MagicMock()
-    block.to.return_value = torch.zeros(3, 16, 2, 2)
-    with patch.object(progress, "previewer", lambda model: lambda latents: shown.append(latents) or "image"):
-        preview = progress.MovingPreview(None)
-        assert [preview.next(given) for given in (None, block, None)] == [None, "image", "image"]
-    block.to.assert_called_once_with("cpu")
-    assert [list(latents.shape) for latents in shown] == [[1, 16, n, 2, 2] for n in (3, 2)]
-
-
-@probe
 def a_fingerprint_names_weights_and_loras():
     model, lora = native(), comfy.utils.load_torch_file(LORA)
     other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
