@@ -21,11 +21,12 @@ from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
-from .host import bridge, helpers
-from .host.conditioning import TIMELINE, fitted, timeline_of
-from .host.loaded_model import check_text_width, fingerprint, ignored, options_for, wan_config
-from .host.render import FOUND_PROFILES, HostRender, is_out_of_memory, out_of_memory
-from .sampler_inputs import options_input, sampler_options
+from .host import bridge, helpers, memory
+from .host.conditioning import TIMELINE, read_prompts
+from .host.helpers import HeadProfileType
+from .host.loaded_model import check_text_width, fingerprint, ignored, options_for
+from .host.render import FOUND_PROFILES, HostRender
+from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
 _PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
@@ -39,29 +40,17 @@ class ApplyHeadForcing(io.ComfyNode):
             "Apply Head Forcing",
             "sampling",
             aliases="SamplerCustomAdvanced, custom sampler, long video, infinite, autoregressive, self forcing",
-            description=(
-                "Long videos with SamplerCustomAdvanced: connect the model and the same conditioning to BasicGuider, "
-                "and the sampler, RandomNoise, sigmas and an empty video latent to SamplerCustomAdvanced. The same "
-                "seed and sigmas give the same latents as Head Forcing Sampler, which also resumes and writes the "
-                "video as it grows."
-            ),
             inputs=[
-                helpers.model_input(),
-                helpers.positive_input(),
-                helpers.profile_input(),
-                options_input("Method and memory, from Head Forcing Options. Not connected: those of the paper."),
+                io.Model.Input("model"),
+                io.Conditioning.Input("positive"),
+                HeadProfileType.Input("head_profile", optional=True),
+                HeadForcingOptions.Input("options", optional=True),
             ],
             outputs=[
-                io.Model.Output(display_name="model", tooltip="For the guider, and for BasicScheduler."),
+                io.Model.Output(display_name="model"),
                 io.Sampler.Output(display_name="sampler"),
-                io.Sigmas.Output(
-                    display_name="sigmas",
-                    tooltip="The noise levels of the method or the model family. Other sigmas can be used instead.",
-                ),
-                io.Int.Output(
-                    display_name="length",
-                    tooltip="Video frames that the timeline fills, in whole blocks: the length of the empty latent.",
-                ),
+                io.Sigmas.Output(display_name="sigmas"),
+                io.Int.Output(display_name="length"),
             ],
         )
 
@@ -70,15 +59,13 @@ class ApplyHeadForcing(io.ComfyNode):
     def execute(
         cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
     ) -> io.NodeOutput:
-        wan_config(model)  # refuses other models
         chosen, _ = options_for(model, sampler_options({"head_profile": head_profile}, options))
-        timeline, embeds = timeline_of(fitted(positive, chosen), 0.0)
+        _, timeline, embeds = read_prompts(model, positive, chosen)
         if timeline.references:
             raise HeadForcingError(
                 "Apply Head Forcing has no vae that could encode pictures: use Head Forcing Sampler, or disconnect "
                 "references from Prompt Timeline"
             )
-        check_text_width(model, embeds.values())
         request = Request(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())
 
@@ -130,7 +117,7 @@ def applied(model: Any, request: Request) -> Any:
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             return executor(patcher, noise_shape, *args, **kwargs)
         one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
-        return bridge.load_with_room(executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs)
+        return memory.load_with_room(executor, patcher, one_pass, *args, memory=render.needs(plan).working, **kwargs)
 
     return bridge.hosting(model, prepare)
 
@@ -175,7 +162,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         for line in ignored(model):  # there is no report to put it in, here and below
             log.warning("Apply Head Forcing: %s", line)
         progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
-        try:
+        with memory.explained(needs, kept=False):
             for video in range(len(noise)):
                 job, kept = render.job(plan, video), KeptLatents()
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
@@ -187,10 +174,6 @@ class RolloutSampler(comfy.samplers.Sampler):
                         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
                 if made.found_profile is not None:
                     plan = render.plan(made.found_profile)
-        except BaseException as error:
-            if is_out_of_memory(error):
-                raise out_of_memory(error, needs, kept=False) from error
-            raise
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples

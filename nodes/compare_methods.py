@@ -27,12 +27,13 @@ from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
-from .host.conditioning import fitted, timeline_of
+from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import check_text_width, compute_dtype, fingerprint, options_for
+from .host.loaded_model import compute_dtype, fingerprint, options_for
+from .host.memory import check_disk_room
 from .host.native_model import size_for
-from .host.player import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, check_room, sample
+from .host.progress import RenderProgress
+from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
 from .host.vae import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -46,39 +47,25 @@ class CompareMethods(io.ComfyNode):
             "Compare Methods",
             "sampling",
             aliases="compare, side by side, grid, ablation, benchmark, XY plot",
-            description=(
-                "Makes one video per method from the same prompts and noise, shows them side by side, and reports in "
-                "one table each method's cache size, time per block and drift of the video. The numbers are not "
-                "VBench scores."
-            ),
             inputs=[
-                helpers.model_input(),
-                io.Conditioning.Input("positive", tooltip="Prompt Timeline or CLIP Text Encode, for all methods."),
-                io.Vae.Input("vae", tooltip="Decodes each video while it is sampled."),
-                helpers.explain(
-                    io.String.Input("methods", default=EXAMPLE, multiline=True),
-                    "Names, separated by commas or one per line: " + ", ".join(method_names()) + ". all: every "
-                    "published one that the weights allow.",
+                io.Model.Input("model"),
+                io.Conditioning.Input("positive"),
+                io.Vae.Input("vae"),
+                io.String.Input(
+                    "methods",
+                    default=EXAMPLE,
+                    multiline=True,
+                    tooltip="Names, separated by commas or one per line: "
+                    + ", ".join(method_names())
+                    + ". all: every published one that the weights allow.",
                 ),
                 *helpers.size_inputs(),
-                helpers.seconds_input("Length of every video. 0: the timeline's, or 10 for a plain prompt."),
-                helpers.seed_input("Seed of the noise, which is the same for all methods."),
-                helpers.filename_input(
-                    "video/Compare",
-                    "Name of the files under ComfyUI's output folder; the method's name and a counter are added.",
-                ),
-                HeadProfileType.Input(
-                    "head_profile",
-                    optional=True,
-                    tooltip="Roles of the attention heads, for methods that use them. Not connected: the bundled "
-                    "profile that fits the model.",
-                ),
+                helpers.seconds_input(),
+                helpers.seed_input(),
+                io.String.Input("filename_prefix", default="video/Compare"),
+                HeadProfileType.Input("head_profile", optional=True),
                 helpers.family_input(),
-                helpers.explain(
-                    io.Boolean.Input("resume", default=True, optional=True),
-                    "Store every finished block in ComfyUI/output/head_forcing: a comparison that was stopped "
-                    "resumes, and if a method is added only that one is rendered.",
-                ),
+                io.Boolean.Input("resume", default=True, optional=True),
             ],
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
             makes_video=True,
@@ -110,14 +97,12 @@ class CompareMethods(io.ComfyNode):
         for prefix in (filename_prefix, *(_prefix(filename_prefix, entry) for entry in entries)):
             folders.check_prefix(prefix)
         chosen, _ = options_for(model, RenderOptions(model_family=model_family))
-        positive = fitted(positive, chosen)
-        timeline, embeds = timeline_of(positive, seconds)
-        check_text_width(model, embeds.values())
         width, height = size_for(model, width, height)
-        sized = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
+        chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
+        positive, timeline, embeds = read_prompts(model, positive, chosen)
         shared = HostRender(
             model,
-            sized,
+            chosen,
             timeline,
             embeds,
             runs=RUNS if resume else None,
@@ -130,7 +115,7 @@ class CompareMethods(io.ComfyNode):
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-        check_room([video.needs for video in todo])
+        check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()

@@ -29,31 +29,14 @@ class DecodeLatentsToVideo(helpers.FileNode):
             "Decode Latents to Video",
             "video",
             aliases="video combine, save video, VAE decode, mp4, export video",
-            description=(
-                "Decodes latents of any length with the Wan VAE, a few latent frames at a time, into an H.264 MP4 in "
-                "the output folder. The frames equal those of decoding all at once; memory does not grow with length."
-            ),
             inputs=[
-                io.Latent.Input(
-                    "samples",
-                    optional=True,
-                    tooltip="Video latents, from Head Forcing Sampler or any Wan sampler. Not needed with a run.",
-                ),
-                io.Vae.Input("vae", tooltip="The Wan 2.1 VAE, the Wan 2.2 VAE for its models, or the demo model's."),
-                helpers.filename_input("video/HeadForcing"),
-                helpers.explain(
-                    io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
-                    "Frames per second. 16, for which Wan 2.1 is trained, becomes 24 with models of Wan 2.2.",
-                ),
+                io.Latent.Input("samples", optional=True),
+                io.Vae.Input("vae"),
+                io.String.Input("filename_prefix", default="video/HeadForcing"),
+                io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
                 helpers.crf_input(),
-                helpers.advanced(
-                    io.Int.Input("upscale", default=1, min=1, max=16),
-                    "Enlarge by repeating pixels, without smoothing; for the demo's 64x64 frames.",
-                ),
-                helpers.advanced(
-                    io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED),
-                    "Decode a render stored in ComfyUI/output/head_forcing instead, finished or not, from its folder.",
-                ),
+                helpers.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
+                helpers.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,

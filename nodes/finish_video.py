@@ -39,30 +39,13 @@ class FinishVideo(helpers.FileNode):
             "Finish Video",
             "video",
             aliases="upscale video, interpolate video, RIFE, FILM, super resolution, 4K",
-            description=(
-                "Enlarges a video with an upscale model, adds frames with a frame interpolation model, or both, into "
-                "an H.264 MP4 that plays while it grows. It reads and writes a few frames at a time: memory does not "
-                "grow with length. Work that was stopped goes on where it was."
-            ),
             inputs=[
-                io.Video.Input("video", tooltip="From Head Forcing Sampler, Load Video or any other node."),
-                io.UpscaleModel.Input(
-                    "upscale_model",
-                    optional=True,
-                    tooltip="From Load Upscale Model: enlarges every frame, as Upscale Image (using Model) does.",
-                ),
-                io.Custom("INTERP_MODEL").Input(
-                    "interp_model",
-                    optional=True,
-                    tooltip="From Load Frame Interpolation Model, RIFE or FILM: adds frames between those of the "
-                    "video, before they are enlarged.",
-                ),
-                helpers.explain(
-                    io.Int.Input("multiplier", default=2, min=2, max=16),
-                    "How many times as many frames a second; without an interp_model not used.",
-                ),
-                helpers.filename_input("video/Finished"),
-                io.Audio.Input("audio", optional=True, tooltip="Sound of the file. Not connected: that of the video."),
+                io.Video.Input("video"),
+                io.UpscaleModel.Input("upscale_model", optional=True),
+                io.Custom("INTERP_MODEL").Input("interp_model", optional=True),
+                io.Int.Input("multiplier", default=2, min=2, max=16),
+                io.String.Input("filename_prefix", default="video/Finished"),
+                io.Audio.Input("audio", optional=True),
                 helpers.crf_input(),
             ],
             outputs=[io.Video.Output(display_name="video")],

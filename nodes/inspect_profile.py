@@ -19,14 +19,10 @@ class InspectHeadProfile(io.ComfyNode):
             "Inspect Head Profile",
             "analysis",
             aliases="head roles, attention heads, heat map, compare profiles",
-            description="Plots which head has which role, and how far two profiles of one model agree.",
             inputs=[
-                HeadProfileType.Input("head_profile", tooltip="The profile to plot."),
-                HeadProfileType.Input("compare_with", optional=True, tooltip="Another profile of the same model."),
-                helpers.explain(
-                    io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True),
-                    "Colours of the plot.",
-                ),
+                HeadProfileType.Input("head_profile"),
+                HeadProfileType.Input("compare_with", optional=True),
+                helpers.theme_input(),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )

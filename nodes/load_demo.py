@@ -2,7 +2,6 @@
 
 from comfy_api.latest import io
 
-from ..headforcing_core.demo import words
 from .host import helpers
 from .host import native_model as native
 
@@ -15,12 +14,6 @@ class LoadDemoModel(io.ComfyNode):
             "Load Demo Model",
             "loaders",
             aliases="demo, example, toy, test model, head forcing",
-            description=(
-                "A tiny model of shapes that move through rooms. It comes with the pack, runs without a graphics card "
-                "and with the same engine as Self Forcing, and makes videos of 64x64 only. "
-                + words.HELP.translate({ord(brace): None for brace in "{}"})  # else placeholders
-                + "."
-            ),
             inputs=[],
             outputs=[
                 io.Model.Output(display_name="model"),

@@ -20,25 +20,12 @@ class LoadSelfForcing(io.ComfyNode):
             "Load Self Forcing",
             "loaders",
             aliases="LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
-            description=(
-                "Loads Self Forcing, Causal Forcing, LongLive and other autoregressive weights of Wan 2.1 and 2.2, as "
-                "published (.pt) or repacked (.safetensors), as a native MODEL: LoRA loaders and core samplers accept "
-                "it too."
-            ),
             inputs=[
-                io.Combo.Input(
-                    "checkpoint",
-                    options=folder_paths.get_filename_list("diffusion_models"),
-                    tooltip="A file in ComfyUI/models/diffusion_models: Self Forcing or a relative of it.",
-                ),
+                io.Combo.Input("checkpoint", options=folder_paths.get_filename_list("diffusion_models")),
                 helpers.advanced(
-                    io.Combo.Input("weights", options=["auto", "generator_ema", "generator"], default="auto"),
-                    "Which copy to load if a file holds several. auto: the averaged one (EMA).",
+                    io.Combo.Input("weights", options=["auto", "generator_ema", "generator"], default="auto")
                 ),
-                helpers.advanced(
-                    io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default"),
-                    "How weights are stored in memory. default: ComfyUI chooses; fp8 halves them at some loss.",
-                ),
+                helpers.advanced(io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")),
             ],
             outputs=[io.Model.Output(display_name="model")],
         )

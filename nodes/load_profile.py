@@ -26,32 +26,15 @@ class LoadHeadProfile(io.ComfyNode):
             "Load Head Profile",
             "loaders",
             aliases="head roles, attention heads, KV cache",
-            description="Loads the roles (local, anchor, memory) of a model's attention heads.",
             inputs=[
-                helpers.explain(
-                    io.Combo.Input(
-                        "profile",
-                        options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
-                        default="self_forcing",
-                    ),
-                    "Profiles of the pack, and files in ComfyUI/models/head_profiles. auto: roles are found "
-                    "while the first five seconds are sampled, and stored for later runs with the same model.",
+                io.Combo.Input(
+                    "profile",
+                    options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
+                    default="self_forcing",
                 ),
-                helpers.advanced(
-                    io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
-                    "Percentage of all heads that become anchor heads: those with most attention to the first "
-                    "frame. -1: as in the file. 20 to 35 is stable in the paper. Needs measured shares.",
-                ),
-                helpers.advanced(
-                    io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0),
-                    "Percentage of all heads that become local heads: of the others, those with most attention "
-                    "to the current block. -1: as in the file. Too many reduce quality. Needs measured shares.",
-                ),
-                helpers.advanced(
-                    io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE),
-                    "Roles from the measured shares. quota: the paper's. function: memory heads are those that "
-                    "look at the middle most, and weak anchors are local. auto: function where quota misnames a head.",
-                ),
+                helpers.advanced(io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
+                helpers.advanced(io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
+                helpers.advanced(io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE)),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )

@@ -19,24 +19,11 @@ class LoadHeadForcingRun(io.ComfyNode):
             "Load Head Forcing Run",
             "loaders",
             aliases="resume, continue, restore, recover, earlier render, takes",
-            description=(
-                "The finished latents of an earlier render, to decode a video whose render was stopped or whose "
-                "decoding failed. To resume a render, queue its graph again."
-            ),
-            inputs=[
-                io.Combo.Input(
-                    "run",
-                    options=take_names() or [NONE],
-                    tooltip="Renders stored in ComfyUI/output/head_forcing, the newest first: date, take, length, size "
-                    "and prompt. Takes are the videos of one story, numbered as they were begun. Press R to refresh.",
-                )
-            ],
+            inputs=[io.Combo.Input("run", options=take_names() or [NONE])],
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
-                io.Image.Output(
-                    display_name="picture", tooltip="Drift of the latents, and decisions of episodic memory."
-                ),
+                io.Image.Output(display_name="picture"),
             ],
         )
 

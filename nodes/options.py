@@ -17,10 +17,6 @@ class HeadForcingOptionsNode(io.ComfyNode):
             "Head Forcing Options",
             "sampling",
             aliases="method, settings, advanced, long video, head forcing",
-            description=(
-                "The method, the model family and what memory heads keep, for Head Forcing Sampler and Apply Head "
-                "Forcing. Without it they use Head Forcing with the settings of the paper."
-            ),
             inputs=method_inputs(),
             outputs=[HeadForcingOptions.Output(display_name="options")],
         )

@@ -30,7 +30,8 @@ from .host.bridge import HostedModel, host
 from .host.helpers import HeadProfileType
 from .host.loaded_model import compute_dtype, fingerprint, wan_config
 from .host.native_model import is_toy_clip, size_for
-from .host.player import previewer, say
+from .host.player import say
+from .host.progress import previewer
 
 
 class ProfileHeads(io.ComfyNode):
@@ -41,40 +42,17 @@ class ProfileHeads(io.ComfyNode):
             "Profile Heads",
             "analysis",
             aliases="head roles, attention, measure, calibrate",
-            description=(
-                "Measures which attention heads of a model are local, anchor or memory heads, while it samples videos "
-                "that are discarded. Needed once per model. Cancelling keeps what was measured; queue again to resume."
-            ),
             inputs=[
-                io.Model.Input("model", tooltip="Any autoregressive Wan model, with its LoRA."),
-                io.Clip.Input("clip", tooltip="The text encoder of the model."),
-                helpers.explain(
-                    io.Combo.Input("preset", options=list(BUDGETS), default="quick"),
-                    "quick: 4 prompts, 10 s each. full: 20 prompts, 30 s each, as in the paper.",
-                ),
+                io.Model.Input("model"),
+                io.Clip.Input("clip"),
+                io.Combo.Input("preset", options=list(BUDGETS), default="quick"),
                 *helpers.size_inputs(),
-                helpers.seed_input("Seed of the videos' noise."),
-                io.String.Input(
-                    "save_name",
-                    default="my_model",
-                    tooltip="Saved under this name in ComfyUI/models/head_profiles, numbered if another profile has "
-                    "it. Empty: not saved.",
-                ),
-                helpers.explain(
-                    io.String.Input("prompts", default="", multiline=True, optional=True),
-                    "One prompt per line. Empty: twenty prompts that come with the pack.",
-                ),
-                helpers.advanced(
-                    io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute"),
-                    "Temporal indices (RoPE) while measuring. absolute: as in the paper. contiguous: as the "
-                    "sampler uses the heads.",
-                ),
-                helpers.family_input("Which weights: sets noise levels and frames per block."),
-                helpers.advanced(
-                    io.Combo.Input("rule", options=list(RULES), default="quota"),
-                    "What makes roles of the measured shares. quota: the paper's. function: memory heads are "
-                    "those that look most at the past. auto: function where the quota misnames a head.",
-                ),
+                helpers.seed_input(),
+                io.String.Input("save_name", default="my_model"),
+                io.String.Input("prompts", default="", multiline=True, optional=True),
+                helpers.advanced(io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")),
+                helpers.family_input(),
+                helpers.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),

@@ -12,7 +12,7 @@ from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switc
 from ..headforcing_core.timeline.timeline import parse_timeline
 from .host import helpers
 from .host.conditioning import CLIPS, TimelineNode
-from .references import references_input
+from .references import References
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 0:20 The fox stops at a frozen lake and looks at its reflection
@@ -27,44 +27,18 @@ class PromptTimeline(io.ComfyNode):
             "Prompt Timeline",
             "prompts",
             aliases="prompt travel, prompt schedule, prompt scheduling, multi prompt, story, keyframes, scenes",
-            description=(
-                "Prompts over time. One per line with its start (0:20 text), as ranges ([00:10-00:20] text), separated "
-                "by vertical bars, as 'Scene 1:' blocks, or LongLive JSON. A tag such as [recache], [flush] or [blend "
-                "3] before a prompt sets its prompt switch. Other samplers use the first prompt only."
-            ),
             inputs=[
-                io.Clip.Input("clip", tooltip="Load CLIP with umt5_xxl, type wan (or the demo model's)."),
-                helpers.explain(
-                    io.String.Input("prompts", multiline=True, default=EXAMPLE),
-                    "The timeline. A new prompt takes effect at the nearest block.",
-                ),
-                helpers.seconds_input(
-                    "Length of the video. 0 takes it from the text: its last end, or 10 s a prompt.", default=60.0
-                ),
+                io.Clip.Input("clip"),
+                io.String.Input("prompts", multiline=True, default=EXAMPLE),
+                helpers.seconds_input(default=60.0),
+                helpers.advanced(io.String.Input("shared_prompt", default="")),
+                helpers.advanced(io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)),
                 helpers.advanced(
-                    io.String.Input("shared_prompt", default=""),
-                    "Put before every prompt, for what stays the same: the subject, the style.",
+                    io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS)
                 ),
-                helpers.advanced(
-                    io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind),
-                    "What a new prompt does to the caches. reset: nothing. recache: the last blocks are "
-                    "written again under the new prompt. flush: only the first and the last two latent frames stay. "
-                    "A tag before a prompt, such as [flush], sets it for that prompt.",
-                ),
-                helpers.advanced(
-                    io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS),
-                    "Blocks over which the text embedding is interpolated at a new prompt. As a tag: [blend 3].",
-                ),
-                helpers.advanced(
-                    io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor),
-                    "Every prompt is a new scene: its first frames replace the video's first frames in the "
-                    "cache of anchor heads. As a tag, for single cuts: [re-anchor], or [flush, re-anchor].",
-                ),
-                references_input(),
-                helpers.family_input(
-                    "Whose blocks the bars and the table show: 0.75 s with Wan 2.1, 1.33 s with longlive2. The sampler "
-                    "reads the text for the model that it gets.",
-                ),
+                helpers.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
+                References.Input("references", optional=True),
+                helpers.family_input(),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),

@@ -21,12 +21,14 @@ class SceneReferences(io.ComfyNode):
             "Scene References",
             "prompts",
             aliases="reference image, character, identity, consistency, ip adapter",
-            description=(
-                "Pictures that scenes keep. Connect it to Prompt Timeline and write a picture's name into a prompt, "
-                "with an at sign before it: while that prompt's scene lasts, anchor and memory heads hold the picture. "
-                "The sampler needs a vae. What it does to real weights has not been measured."
-            ),
-            inputs=[part for number, name in enumerate(_NAMES, 1) for part in _picture(number, name)],
+            inputs=[
+                part
+                for number, name in enumerate(_NAMES, 1)
+                for part in (
+                    io.Image.Input(f"image_{number}", optional=True),
+                    io.String.Input(f"name_{number}", default=name, optional=True),
+                )
+            ],
             outputs=[References.Output(display_name="references")],
         )
 
@@ -40,24 +42,3 @@ class SceneReferences(io.ComfyNode):
         check_names(names)
         pictures = {name: one_image(given[f"image_{n}"], f"image_{n}") for n, name in zip(numbers, names, strict=True)}
         return io.NodeOutput(pictures)
-
-
-def references_input() -> Any:
-    """The input of *Prompt Timeline*."""
-    return References.Input(
-        "references",
-        optional=True,
-        tooltip="Pictures from Scene References. A prompt holds those that it names, with an at sign before the name, "
-        "while its scene lasts.",
-    )
-
-
-def _picture(number: int, name: str) -> list[Any]:
-    """An image and its name."""
-    return [
-        io.Image.Input(f"image_{number}", optional=True, tooltip="One image, cropped and scaled to the video's size."),
-        helpers.explain(
-            io.String.Input(f"name_{number}", default=name, optional=True),
-            "Its name in prompts, where an at sign stands before it: letters and digits.",
-        ),
-    ]

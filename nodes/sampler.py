@@ -16,12 +16,13 @@ from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
 from .host import folders, helpers, live_story, player
-from .host.conditioning import fitted, other_blocks, timeline_of
-from .host.loaded_model import check_text_width, compute_dtype, fingerprint, ignored, inexact, options_for
+from .host.conditioning import other_blocks, read_prompts
+from .host.loaded_model import compute_dtype, fingerprint, ignored, inexact, options_for
+from .host.memory import check_disk_room
 from .host.native_model import size_for
-from .host.player import RenderProgress
+from .host.progress import RenderProgress
 from .host.queued_graph import Part
-from .host.render import FOUND_PROFILES, RUNS, HostRender, check_room, free_on, sample
+from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
 from .host.vae import STARTS, draft_decoder, pictures_of, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
@@ -34,16 +35,11 @@ class HeadForcingSampler(helpers.FileNode):
             "Head Forcing Sampler",
             "sampling",
             aliases="long video, infinite, extend, continue, resume, autoregressive, self forcing",
-            description=(
-                "Makes long videos with a five-second autoregressive Wan model: every attention head keeps only the "
-                "frames of its role, so memory use does not grow with length. No negative prompt: these models are "
-                "distilled to run without guidance."
-            ),
             inputs=sampler_inputs(),
             outputs=[
                 io.Latent.Output(display_name="latents"),
                 io.String.Output(display_name="report"),
-                io.Video.Output(display_name="video", is_output_list=True, tooltip="Needs a vae."),
+                io.Video.Output(display_name="video", is_output_list=True),
             ],
             makes_video=True,
         )
@@ -55,77 +51,84 @@ class HeadForcingSampler(helpers.FileNode):
 
     @classmethod
     @player.shows_errors
-    def execute(
-        cls,
-        model: Any,
-        positive: list[Any],
-        batch_size: int = 1,
-        resume: bool = True,
-        vae: Any = None,
-        filename_prefix: str = "video/HeadForcing",
-        decode_in_background: bool = False,
-        options: Any = None,
-        **settings: Any,
-    ) -> io.NodeOutput:
-        begins_with = {name: settings.pop(name, None) for name in STARTS}
-        part = Part.of(cls.hidden)
-        if part.draft and begins_with["start_frames"] is not None:
-            raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
-        asked = settings["width"], settings["height"]
-        settings["width"], settings["height"] = made_for = size_for(model, *asked)
-        options, notes = options_for(model, sampler_options(settings, options))
-        width, height = part.size(options.width, options.height, options.schedule.latents)
+    def execute(cls, model: Any, positive: list[Any], batch_size: int = 1, **inputs: Any) -> io.NodeOutput:
+        render, story, notes = _render(cls.hidden, model, positive, **inputs)
+        return _make(render, story, batch_size, notes)
+
+
+def _render(
+    hidden: Any,
+    model: Any,
+    positive: list[Any],
+    resume: bool = True,
+    vae: Any = None,
+    filename_prefix: str = "video/HeadForcing",
+    decode_in_background: bool = False,
+    options: Any = None,
+    **settings: Any,
+) -> tuple[HostRender, live_story.LiveStory, list[str]]:
+    """The render that the inputs describe, its story, and lines for the report."""
+    begins_with = {name: settings.pop(name, None) for name in STARTS}
+    part = Part.of(hidden)
+    if part.draft and begins_with["start_frames"] is not None:
+        raise HeadForcingError("a draft is smaller than start_frames, whose size a render takes; connect the video")
+    asked = settings["width"], settings["height"]
+    settings["width"], settings["height"] = made_for = size_for(model, *asked)
+    options, notes = options_for(model, sampler_options(settings, options))
+    width, height = part.size(options.width, options.height, options.schedule.latents)
+    options = replace(options, width=width, height=height)
+    notes += other_blocks(positive, options)
+    if begins_with["start_frames"] is None and made_for != asked:
+        notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
+    positive, timeline, embeds = read_prompts(model, positive, options)
+    start = start_of(options, begins_with, vae)
+    if start.latents is not None:
+        height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
         options = replace(options, width=width, height=height)
-        notes += other_blocks(positive, options)
-        if begins_with["start_frames"] is None and made_for != asked:
-            notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
-        positive = fitted(positive, options)
-        timeline, embeds = timeline_of(positive, options.seconds)
-        check_text_width(model, embeds.values())
-        start = start_of(options, begins_with, vae)
-        if start.latents is not None:
-            height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
-            options = replace(options, width=width, height=height)
-        story = live_story.LiveStory(positive, cls.hidden, model, options.seconds)
-        render = HostRender(
-            model,
-            options,
-            timeline,
-            embeds,
-            start,
-            runs=RUNS if resume else None,
-            found_profiles=FOUND_PROFILES,
-            vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
-            filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
-            hidden=cls.hidden,
-            decode_in_background=decode_in_background,
-            weights=fingerprint(model),
-            story=story,
-            part=part,
-            pictures=pictures_of(options, positive, vae),
-        )
-        planned = render.planned()
-        count = batch_size if start.latents is None else max(batch_size, len(start.latents))
-        check_room([needs := render.check_needs(planned, count)])
-        report = ["", needs.describe(), *notes, *start.notes]
-        report += [*(f"inexact: {what}" for what in inexact(model)), *ignored(model)]
-        progress = RenderProgress(model, [planned] * count, cls.hidden, part=part)
-        story.room = lambda: free_on(model)
-        with live_story.running(story):
-            videos, lines = _sample(render, planned, count, progress)
-        progress.completed()
-        plan, render = videos[-1].plan, render.retold(videos[-1])
-        # the story of the last plan; roles that have been found since are not in it
-        told = {name: vars(plan)[name] for name in ("timeline", "story", "alike", "rows", "video_frames")}
-        plan_text = describe(replace(planned, **told), compute_dtype(model))
-        head = [*describe_method(options.method, options.method_options), plan_text, *story.notes]
-        files = [folders.shown(made.video.path) for made in videos if made.video is not None]
-        return io.NodeOutput(
-            _latents(videos, plan, render.job(plan).about),
-            "\n".join([*head, *report, *lines]).rstrip(),
-            [_video(made) for made in videos],
-            ui=progress.player.output(files) if files else None,
-        )
+    story = live_story.LiveStory(positive, hidden, model, options.seconds)
+    render = HostRender(
+        model,
+        options,
+        timeline,
+        embeds,
+        start,
+        runs=RUNS if resume else None,
+        found_profiles=FOUND_PROFILES,
+        vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
+        filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
+        hidden=hidden,
+        decode_in_background=decode_in_background,
+        weights=fingerprint(model),
+        story=story,
+        part=part,
+        pictures=pictures_of(options, positive, vae),
+    )
+    return render, story, [*notes, *start.notes]
+
+
+def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]) -> io.NodeOutput:
+    """Make the videos of a batch, while their story can be changed, and report on them; `notes` are part of that."""
+    planned, start, model = render.planned(), render.start.latents, render.model
+    count = batch_size if start is None else max(batch_size, len(start))
+    check_disk_room([needs := render.check_needs(planned, count)])
+    notes += [*(f"inexact: {what}" for what in inexact(model)), *ignored(model)]
+    progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
+    with live_story.running(story):
+        videos, lines = _sample(render, planned, count, progress)
+    progress.completed()
+    plan, render = videos[-1].plan, render.retold(videos[-1])
+    # the story of the last plan; roles that have been found since are not in it
+    told = {name: vars(plan)[name] for name in ("timeline", "story", "alike", "rows", "video_frames")}
+    plan_text = describe(replace(planned, **told), compute_dtype(model))
+    method = describe_method(render.options.method, render.options.method_options)
+    report = [*method, plan_text, *story.notes, "", needs.describe(), *notes, *lines]
+    files = [folders.shown(made.video.path) for made in videos if made.video is not None]
+    return io.NodeOutput(
+        _latents(videos, plan, render.job(plan).about),
+        "\n".join(report).rstrip(),
+        [_video(made) for made in videos],
+        ui=progress.player.output(files) if files else None,
+    )
 
 
 def _sample(

@@ -31,22 +31,7 @@ class VideoDriftReport(io.ComfyNode):
             "Video Drift Report",
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
-            description=(
-                "Measures flicker, seams between blocks, drift of colour and sharpness, freezing, repetition and how "
-                "fast new prompts take effect, beside the same numbers for the first 5 seconds. Works on videos of any "
-                "length from any source. These are not VBench scores."
-            ),
-            inputs=[
-                io.Video.Input(
-                    "video",
-                    tooltip="From Decode Latents to Video, Load Video or any other node. Prompts and blocks are read "
-                    "from the file where it holds the workflow. The numbers are not VBench scores.",
-                ),
-                helpers.explain(
-                    io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True),
-                    "Colours of the plot.",
-                ),
-            ],
+            inputs=[io.Video.Input("video"), helpers.theme_input()],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
 
@@ -96,9 +81,5 @@ def _measure(video: Any, on_progress: Callable[[int, int], None], panel: Panel |
         return report_frames(chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images), panel=panel)
     start, duration = helpers.window_of(video)
     return report_video(
-        video.get_stream_source(),
-        on_progress=on_progress,
-        start_seconds=start,
-        duration_seconds=duration,
-        panel=panel,
+        video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration, panel=panel
     )

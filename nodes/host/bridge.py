@@ -14,7 +14,6 @@ import comfy.ldm.modules.attention
 import comfy.samplers
 import torch
 from comfy.cli_args import args as command_line
-from comfy.controlnet import ControlBase
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
@@ -25,6 +24,7 @@ from ...headforcing_core.model.attention import AttentionFunction, attention_fun
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ...headforcing_core.rollout.schedule import Schedule
 from .loaded_model import KEY, uncompiled
+from .memory import load_with_room
 
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
@@ -128,43 +128,6 @@ def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
     if hosted is None:
         return executor(x, timestep, context, *args, **kwargs)
     return hosted.forward(executor.class_obj, x, options)
-
-
-class _Room(ControlBase):
-    """In a prompt, memory that ComfyUI keeps free while it samples: it counts that of ControlNets as it is stated."""
-
-    def __init__(self, size: float):
-        super().__init__()
-        self.size = size
-
-    def inference_memory_requirements(self, dtype: torch.dtype) -> float:
-        return self.size
-
-    def get_models(self) -> list[Any]:
-        return []
-
-    def deepclone_multigpu(self, load_device: torch.device, autoregister: bool = False) -> _Room:
-        self.multigpu_clones[load_device] = self
-        return self
-
-
-def load_with_room(
-    executor: Callable[..., Any],
-    model: Any,
-    one_pass: Sequence[int],
-    conds: dict[str, Any],
-    *args: Any,
-    memory: int,
-    **kwargs: Any,
-) -> Any:
-    """ComfyUI's `prepare_sampling`, which loads a MODEL, with `memory` bytes free for the render.
-
-    What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more where there is room.
-    """
-    missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
-    asked = {**conds, KEY: [{"control": _Room(missing)}]}
-    real_model, _, models = executor(model, list(one_pass), asked, *args, **kwargs)
-    return real_model, conds, models
 
 
 def hosting(model: Any, prepare: Callable[..., Any]) -> Any:

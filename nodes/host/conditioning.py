@@ -15,10 +15,9 @@ from ...headforcing_core.timeline.clock import BlockClock
 from ...headforcing_core.timeline.editor import read_widgets
 from ...headforcing_core.timeline.switch import Switch
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
+from .loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
-
-
 CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()  # text encoders that nodes ran with, by a key of the run
 
 
@@ -30,7 +29,7 @@ class TimelineNode:
 
     Attributes:
         clip: key of the text encoder in `CLIPS`: a CONDITIONING in a cache must not keep it in memory.
-        options: of the render for whose model the text is read, see `fitted`; before it the node's own model family.
+        options: of the render for whose model the text is read; before that the node's own model family.
         references: pictures `[h, w, 3]` in 0..1 that prompts can hold, by name.
     """
 
@@ -79,12 +78,26 @@ class TimelineNode:
         return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
-def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
+def read_prompts(
+    model: Any, positive: list[Any], options: RenderOptions
+) -> tuple[list[Any], Timeline, dict[str, torch.Tensor]]:
+    """The CONDITIONING as a MODEL with these options reads it, its timeline, and the embedding of each text.
+
+    Embeddings are `[tokens, text_dim]`. A plain CONDITIONING is a timeline of one prompt that lasts the options'
+    `seconds`, 10 when that is 0. Refuses what was made by another text encoder than the model's.
+    """
+    positive = _fitted(positive, options)
+    timeline, embeds = _timeline_of(positive, options.seconds)
+    check_text_width(model, embeds.values())
+    return positive, timeline, embeds
+
+
+def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
     """The CONDITIONING read again for a model with other blocks, or with texts of their own where shots begin.
 
     Unchanged for a model as the node's, and for a CONDITIONING of another node.
     """
-    node = node_of(positive) if len(positive) == 1 else None
+    node = node_of(positive)
     if node is None or (_timing(node.options) == _timing(options) and not options.schedule.shot_prefix):
         return positive
     (tensor, entry), node = positive[0], replace(node, options=options)
@@ -98,7 +111,7 @@ def fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
 
 def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
     """A line for the report where *Prompt Timeline* shows other blocks than those of the model."""
-    node = node_of(positive) if len(positive) == 1 else None
+    node = node_of(positive)
     if node is None or _timing(node.options) == _timing(options):
         return []
     shown, made = (each.schedule.clock.block_seconds for each in (node.options, options))
@@ -112,11 +125,7 @@ def _timing(options: RenderOptions) -> tuple[BlockClock, str]:
     return options.schedule.clock, options.schedule.shot_prefix
 
 
-def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:
-    """The timeline inside a CONDITIONING and, by text, the embeddings of its texts, `[tokens, text_dim]` each.
-
-    A plain CONDITIONING is a timeline of one prompt that lasts `seconds`, 10 when that is 0.
-    """
+def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str, torch.Tensor]]:
     if not positive:
         raise HeadForcingError("positive is empty; connect Prompt Timeline or CLIP Text Encode")
     if len(positive) > 1:
@@ -135,5 +144,5 @@ def timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[str
 
 
 def node_of(positive: list[Any]) -> TimelineNode | None:
-    """The node that a CONDITIONING comes from; None for one of another node."""
-    return positive[0][1].get(TIMELINE, {}).get("node")
+    """The node that a CONDITIONING comes from; None for one of another node, and for several that were combined."""
+    return positive[0][1].get(TIMELINE, {}).get("node") if len(positive) == 1 else None

@@ -151,12 +151,12 @@ def profile_path(name: str) -> Path:
 
 def save_profile(profile: HeadProfile, path: Path) -> Path:
     """Write a head profile to a `profile_path`, numbered where that holds another one, and return where it is."""
-    later = (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2))
-    for place in chain([path], later):
-        if place.is_file() and place.read_bytes() == profile.to_json().encode():
-            return place
+    places = chain([path], (path.with_name(f"{path.stem}_{number:05}.json") for number in count(2)))
+    for place in places:
         if not place.is_file():
             break
-    with claimed_first(chain([place], later)) as new:
+        if place.read_bytes() == profile.to_json().encode():
+            return place
+    with claimed_first(chain([place], places)) as new:
         profile.save(new)
     return new

@@ -6,6 +6,7 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from comfy_execution.utils import get_executing_context
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
@@ -58,13 +58,18 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
     return True
 
 
+@functools.cache
+def _texts() -> dict[str, Any]:
+    """The English descriptions and tooltips of all nodes, as ComfyUI reads them for its frontend."""
+    return json.loads((Path(__file__).resolve().parents[2] / "locales/en/nodeDefs.json").read_text(encoding="utf-8"))
+
+
 def schema(
     node_id: str,
     name: str,
     folder: str,
     *,
     aliases: str,
-    description: str,
     inputs: list[Any],
     outputs: list[Any],
     makes_video: bool = False,
@@ -72,15 +77,20 @@ def schema(
 ) -> io.Schema:
     """The schema of a node in a folder of the menu; `aliases` for the search are separated by commas.
 
-    One that `makes_video` runs without another node after it, and gets the graph, which its files hold.
+    Description and tooltips are those of `locales/en`, but for a tooltip that is given. A node that `makes_video` runs
+    without another node after it, and gets the graph, which its files hold.
     """
+    texts = _texts().get(node_id, {})
+    for part, slots in (("inputs", {each.id: each for each in inputs}), ("outputs", dict(enumerate(outputs)))):
+        for place, slot in slots.items():
+            slot.tooltip = slot.tooltip or texts.get(part, {}).get(str(place), {}).get("tooltip")
     if makes_video:
         hidden = io.Hidden.unique_id, io.Hidden.prompt, io.Hidden.extra_pnginfo
     made = io.Schema(
         node_id=node_id,
         display_name=name,
         category=f"Head Forcing/{folder}",
-        description=description,
+        description=texts.get("description", ""),
         inputs=inputs,
         outputs=outputs,
         hidden=list(hidden),
@@ -100,64 +110,43 @@ class FileNode(io.ComfyNode):
         return refusal(check_prefix, filename_prefix)
 
 
-def explain(widget: Any, tooltip: str) -> Any:
-    """The widget with a tooltip."""
-    widget.tooltip = tooltip
-    return widget
-
-
-def advanced(widget: Any, tooltip: str) -> Any:
+def advanced(widget: Any) -> Any:
     """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
     widget.optional, widget.extra_dict["advanced"] = True, True
-    return explain(widget, tooltip)
-
-
-def model_input() -> Any:
-    return io.Model.Input("model", tooltip="Self Forcing or a relative, from Load Self Forcing or any loader.")
-
-
-def positive_input() -> Any:
-    tooltip = "Prompt Timeline for several prompts, CLIP Text Encode for one."
-    return io.Conditioning.Input("positive", tooltip=tooltip)
-
-
-def profile_input() -> Any:
-    """The head profile of a sampler, which finds one by itself."""
-    tooltip = (
-        "Roles of the attention heads. Not connected: the bundled profile that fits the model, or, if none fits, roles "
-        "found while the first seconds are sampled."
-    )
-    return HeadProfileType.Input("head_profile", optional=True, tooltip=tooltip)
+    return widget
 
 
 def size_inputs() -> list[Any]:
     """Width and height, 0 for what the model was made for, see `native_model.size_for`."""
-    tooltip = "In pixels, a multiple of 16. 0: what the model was made for, {} (Wan 2.2 {}, the demo model 64)."
-    options: dict[str, Any] = {"default": 0, "min": 0, "max": 4096, "step": 16}
-    sizes = zip(("width", "height"), WAN21.size, WAN22.size, strict=True)
-    return [io.Int.Input(name, tooltip=tooltip.format(*made_for), **options) for name, *made_for in sizes]
+    return [io.Int.Input(name, default=0, min=0, max=4096, step=16) for name in ("width", "height")]
 
 
-def seed_input(tooltip: str) -> Any:
+def seed_input() -> Any:
     """The seed of a render's noise; a new node keeps it from run to run, for resume to find what is stored."""
     controls = getattr(io, "ControlAfterGenerate", None)  # not in 0.3.75, where web/fixed_seed.js does the same
     keeps = True if controls is None else controls.fixed
-    top = 2**64 - 1
-    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=top, control_after_generate=keeps, tooltip=tooltip)
+    return io.Int.Input("seed", default=DEFAULTS.seed, min=0, max=2**64 - 1, control_after_generate=keeps)
 
 
-def seconds_input(tooltip: str, default: float = DEFAULTS.seconds) -> Any:
+def seconds_input(default: float = DEFAULTS.seconds) -> Any:
     """The length of a render."""
-    return io.Float.Input("seconds", default=default, min=0.0, max=3600.0, step=0.25, tooltip=tooltip)
+    return io.Float.Input("seconds", default=default, min=0.0, max=3600.0, step=0.25)
 
 
-def family_input(
-    tooltip: str = "Kind of weights: sets noise levels, frames per block and the bundled head profile.",
-    auto: bool = False,
-) -> Any:
-    """The model family, an advanced widget; with `auto` the weights file can decide, see `model_file`."""
+def family_input(auto: bool = False) -> Any:
+    """The model family, an advanced widget; with `auto` the weights file can decide, see `options_for`."""
     options = [*SCHEDULES, AUTO_FAMILY] if auto else list(SCHEDULES)
-    return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family), tooltip)
+    return advanced(io.Combo.Input("model_family", options=options, default=DEFAULTS.model_family))
+
+
+def theme_input() -> Any:
+    """The colours of a plot."""
+    return io.Combo.Input("theme", options=["dark", "light"], default="dark", optional=True)
+
+
+def crf_input() -> Any:
+    """H.264 quality; a node that writes a video file has it."""
+    return advanced(io.Int.Input("crf", default=18, min=0, max=51))
 
 
 def no_picture() -> Tensor:
@@ -184,21 +173,6 @@ def saved(file: OutputFile) -> ui.SavedResult:
     return ui.SavedResult(file.name, file.subfolder, io.FolderType.output)
 
 
-def filename_input(
-    default: str, tooltip: str = "Name of the file under ComfyUI's output folder; a counter is added."
-) -> Any:
-    """The input *filename_prefix* of a node that writes a video file."""
-    return io.String.Input("filename_prefix", default=default, tooltip=tooltip)
-
-
-def crf_input() -> Any:
-    """The input *crf* of a node that writes a video file."""
-    return advanced(
-        io.Int.Input("crf", default=18, min=0, max=51),
-        "H.264 quality (CRF): lower values look better, higher values give smaller files.",
-    )
-
-
 def window_of(video: Any) -> tuple[float, float]:
     """The part of a VIDEO's file that *Video Slice* left, its beginning and length in seconds; zeros for all."""
     return getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()  # not in 0.3.75
@@ -211,6 +185,12 @@ def workflow_id(hidden: Any) -> str:
     return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
 
 
+def prompt_id() -> str:
+    """The id of the run in which a node runs."""
+    context = get_executing_context()
+    return "" if context is None else context.prompt_id
+
+
 def graph_tags(hidden: Any) -> dict[str, str]:
     """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas.
 
@@ -218,12 +198,9 @@ def graph_tags(hidden: Any) -> dict[str, str]:
     """
     if args.disable_metadata:
         return {}
-    tags, context = dict(hidden.extra_pnginfo or {}), get_executing_context()
-    if isinstance(workflow := tags.get("workflow"), dict) and context is not None:
-        tags["workflow"] = {
-            **workflow,
-            "extra": {**(workflow.get("extra") or {}), "head_forcing_run": context.prompt_id},
-        }
+    tags = dict(hidden.extra_pnginfo or {})
+    if isinstance(workflow := tags.get("workflow"), dict) and (run := prompt_id()):
+        tags["workflow"] = {**workflow, "extra": {**(workflow.get("extra") or {}), "head_forcing_run": run}}
     if hidden.prompt is not None:
         tags["prompt"] = hidden.prompt
     return {key: json.dumps(value) for key, value in tags.items()}

@@ -10,7 +10,6 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 import comfy.model_management
-from comfy_execution.utils import get_executing_context
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
@@ -23,6 +22,7 @@ from ...headforcing_core.timeline.timeline import Timeline
 from . import helpers, pages, queued_graph
 from .conditioning import TimelineNode, node_of
 from .loaded_model import check_text_width
+from .memory import free_on
 
 log = logging.getLogger(__name__)
 
@@ -55,7 +55,6 @@ class LiveStory(Story):
     Attributes:
         node: the values of *Prompt Timeline* of the current story; None for prompts of another node.
         node_id: of that node in the queued graph; None where it is not in it.
-        room: returns the bytes of memory that are free where blocks are sampled.
         video_frames: the length of the videos that are finished; 0 before the first of a batch is.
         reload: puts the weights of the model back in place after the text encoder has run, without asking for what
             the render has allocated already.
@@ -70,11 +69,8 @@ class LiveStory(Story):
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
-        context = get_executing_context()
-        self.workflow, self.changed_by = helpers.workflow_id(hidden), ""
-        self.prompt_id = "" if context is None else context.prompt_id
+        self.workflow, self.prompt_id, self.changed_by = helpers.workflow_id(hidden), helpers.prompt_id(), ""
         self.reload: Callable[[], Any] = lambda: None
-        self.room: Callable[[], int | None] = lambda: None
         self.video_frames = 0
         self.notes: list[str] = []
         self._hidden, self._model = hidden, model
@@ -128,7 +124,7 @@ class LiveStory(Story):
     def check(self, plan: RenderPlan, more: int) -> None:
         if self.video_frames and plan.video_frames != self.video_frames:
             raise HeadForcingError("the videos of a batch have one length, and the first of this one is finished")
-        check_growth(more, self.room())
+        check_growth(more, free_on(self._model))
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
         assert self.node is not None

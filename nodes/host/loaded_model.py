@@ -112,16 +112,22 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 def _weights(net: Any) -> Iterator[tuple[str, Any]]:
-    """All weights, those included that a loader of quantised files keeps as plain attributes."""
-    seen = set()
-    for name, weight in (*net.named_parameters(), *net.named_buffers()):
-        seen.add(name)
-        yield name, weight
-    for place, module in net.named_modules():
-        for kind in ("weight", "bias"):
-            name, weight = f"{place}.{kind}", getattr(module, kind, None)
-            if name not in seen and isinstance(weight, Tensor):
-                yield name, weight
+    """All weights, those included that a loader of quantised files keeps as plain attributes.
+
+    In the order of the modules, `weight` and `bias` first: with dynamic VRAM layers hold them in the order of the file.
+    """
+    seen, modules = set(), dict(net.named_modules())
+    for kind in ("parameters", "buffers"):
+        for place, module in modules.items():
+            own = dict(getattr(module, f"named_{kind}")(recurse=False))
+            for name in sorted(own, key=lambda name: (name != "weight", name != "bias", name)):
+                seen.add(full := f"{place}.{name}".removeprefix("."))
+                yield full, own[name]
+    for place, module in modules.items():
+        for name in ("weight", "bias"):
+            full, weight = f"{place}.{name}", getattr(module, name, None)
+            if full not in seen and isinstance(weight, Tensor):
+                yield full, weight
 
 
 def _packing(weight: Tensor) -> str:

@@ -1,10 +1,10 @@
-"""One video of a plan, made on a MODEL of ComfyUI: its job, the memory it takes, and the file that grows meanwhile."""
+"""One video of a plan, made on a MODEL of ComfyUI: its job, and the file that grows meanwhile."""
 
 from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +25,7 @@ from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.remedies import check_decoder
 from ...headforcing_core.render.render import Listener, Place, Render, make_video
-from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, check_disk, in_turn, needs_of
+from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
 from ...headforcing_core.render.result import RenderResult
 from ...headforcing_core.render.sinks import KeptLatents, VideoFile
 from ...headforcing_core.rollout.loop import Block
@@ -33,11 +33,12 @@ from ...headforcing_core.rollout.rows import Embeddings, Picture
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
-from . import bridge, folders, helpers, vae
+from . import bridge, folders, helpers, memory, vae
 from .live_story import LiveStory
 from .loaded_model import compute_dtype, inexact, wan_config
 from .native_model import is_toy_model
-from .player import RenderProgress, growing
+from .player import growing
+from .progress import RenderProgress
 from .queued_graph import WHOLE, Part, skipped_video_frames
 from .runs import link_file
 from .vae import Given
@@ -146,10 +147,10 @@ class HostRender:
             vae.check_vae(self.vae, plan.config.latents)
             if self.vae.device not in (model.load_device, torch.device("cpu")):
                 taken, size = vae.decoder_memory(self.vae, plan.block_shape[-2:]), f"{plan.width}x{plan.height}"
-                check_decoder(taken, size, room_on(self.vae.patcher))
+                check_decoder(taken, size, memory.room_on(self.vae.patcher))
         return self.job(plan).check_needs(
             int(model.model_size()),
-            room_on(model),
+            memory.room_on(model),
             replace(COMFYUI, streams_weights=model.load_device.type != "cpu"),
             encodes=self.vae is not None,
             remedy="connect the Wan 2.1 VAE to the sampler",
@@ -278,11 +279,10 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPro
     """
     needs = render.needs(plan)
     try:
-        return _sample(render, plan, video, progress, needs)
-    except BaseException as error:  # a cancel is no Exception in newer versions
+        with memory.explained(needs, kept=render.runs is not None):
+            return _sample(render, plan, video, progress, needs)
+    except BaseException:  # a cancel is no Exception in newer versions
         progress.stopped()
-        if is_out_of_memory(error):
-            raise out_of_memory(error, needs, render.runs is not None) from error
         raise
 
 
@@ -319,53 +319,3 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
         told = render.retold(made).job(made.plan, video)
         link_file(render.runs / told.setup[:SHORT], told.keys[-1], file.info.path)
     return replace(made, video=file.info, failure=file.failure)
-
-
-# --------------------------------------------------------------------------------------------------- memory
-
-
-def room_on(model: Any) -> int:
-    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by models of ComfyUI.
-
-    ComfyUI moves other models out of the way; what it reserves for other programs is left to them.
-    """
-    device, management = model.load_device, comfy.model_management
-    free = management.get_free_memory(device)
-    if device.type == "cpu":
-        return int(free + model.model_size())  # the weights are there already
-    for loaded in management.current_loaded_models:
-        if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
-            free += loaded.model_loaded_memory()
-    return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
-
-
-def free_on(model: Any) -> int:
-    """Memory in bytes that is free on a MODEL's device while a render is under way."""
-    management = comfy.model_management
-    return int(management.get_free_memory(model.load_device) - management.extra_reserved_memory())
-
-
-def check_room(renders: Sequence[Needs]) -> None:
-    """Refuse renders, made one after another, whose files do not fit on the disk."""
-    folder = folders.output_folder()
-    check_disk(in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing")
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    known = getattr(comfy.model_management, "is_oom", None)  # since 0.16; knows more kinds
-    return known(error) if known is not None else isinstance(error, comfy.model_management.OOM_EXCEPTION)
-
-
-def out_of_memory(error: BaseException, needs: Needs, kept: bool) -> BaseException:
-    """An error of the same class with remedies; ComfyUI unloads its models only for errors of that class."""
-    text = (
-        f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
-        "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
-        "episodic_frames."
-    )
-    if kept:
-        text += " Finished blocks are kept: with the same size and frames, queue again to go on."
-    try:
-        return type(error)(text)
-    except TypeError:  # an error class with other constructor arguments
-        return error

@@ -17,14 +17,7 @@ from aiohttp import web
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22
 from ...headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
-from ...headforcing_core.runs.takes import (
-    pictured_blocks,
-    read_label,
-    remove_take,
-    take_bytes,
-    thumbnail,
-    write_label,
-)
+from ...headforcing_core.runs.takes import pictured_blocks, read_label, remove_take, take_bytes, thumbnail, write_label
 from . import folders, helpers, native_model
 from .pages import RefusedError, route
 

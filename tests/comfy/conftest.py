@@ -1,14 +1,14 @@
 """ComfyUI for the tests: servers and their environments, shared by all tests of a process."""
 
-import json
 import os
 from collections.abc import Iterator
 
 import pytest
 from comfy_browser import Browser
 from comfy_harness import ComfyServer
-from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, ComfyInstall, installed
-from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_lora, wan_t2v, wan_vae
+from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, installed
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_t2v, wan_vae
 
 # The oldest version runs the tests of `both`; HEADFORCING_EVERYTHING=1 runs all tests in both.
 EVERYTHING = bool(os.environ.get("HEADFORCING_EVERYTHING"))
@@ -62,35 +62,22 @@ def comfy_server(request: pytest.FixtureRequest) -> ComfyServer:
     return request.getfixturevalue(request.param)
 
 
-@pytest.fixture(scope="session", params=[NEWEST, FLOOR] if EVERYTHING else [NEWEST])
-def comfy_install(request: pytest.FixtureRequest) -> ComfyInstall:
-    """The newest version, installed but not running, for comfy_harness.run_in_comfy."""
-    return installed(request.param)
-
-
 @pytest.fixture
 def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
     """A page of the editor. The parameter names the server and may add ", Nodes 2.0"; without one it is the newest."""
     server, _, renderer = getattr(request, "param", "comfy_latest, Nodes 2.0").partition(", ")
     with Browser(request.getfixturevalue(server), vue_nodes=bool(renderer), size=(1600, 1200), any_source=True) as page:
         yield page
+        assert (page.page_errors, page.alerts) == ([], [])
 
 
 @pytest.fixture
 def tiny(comfy_server: ComfyServer) -> ComfyServer:
     """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
-    return _with_native_files(comfy_server)
-
-
-def _with_native_files(server: ComfyServer) -> ComfyServer:
-    profile = server.model_path("head_profiles", "hf_tiny_2x2.json")
+    profile = comfy_server.model_path("head_profiles", "hf_tiny_2x2.json")
     if not profile.exists():
-        wan_t2v(server.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_t2v(server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
-        wan_lora(server.model_path("loras", "hf_tiny_lora.safetensors"))
-        wan_vae(server.model_path("vae", "hf_tiny_vae.safetensors"))
-        roles = [["local", "anchor"], ["memory", "memory"]]
-        profile.write_text(
-            json.dumps({"format_version": 1, "name": "tiny", "num_layers": 2, "num_heads": 2, "roles": roles})
-        )
-    return server
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_vae(comfy_server.model_path("vae", "hf_tiny_vae.safetensors"))
+        profile.write_text(HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json())
+    return comfy_server

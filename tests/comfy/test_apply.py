@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, text_of
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, stopper, text_of
 from comfy_harness import ComfyServer
 
 pytestmark = pytest.mark.comfy
@@ -118,7 +118,7 @@ def test_guidance_of_one_is_no_guidance_and_a_cancel_stops_at_once(comfy_server:
     graph = native_graph()
     guided = node("CFGGuider", model=["apply", 0], positive=["timeline", 0], negative=["timeline", 0], cfg=1.0)
     made = saved_latents(comfy_server, queued(comfy_server, graph | {"guider": guided}))
-    stopped = comfy_server.queue(changed(graph, "noise", noise_seed=6), interrupt_after_progress=2)
+    stopped = comfy_server.queue(changed(graph, "noise", noise_seed=6), on_event=stopper(comfy_server, "native", 2))
     assert stopped.outcome == "interrupted"
     assert torch.equal(made, saved_latents(comfy_server, queued(comfy_server, graph)))
 

@@ -49,8 +49,7 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
             editor.page.wait_for_timeout(500)
             editor.fit_view()
             assert editor.missing_nodes() == []
-            editor.queue()
-            assert editor.wait_done(300) == "success"
+            editor.run(300)
             (file,) = (server.output_dir / "video").iterdir()
             assert file.name == "demo_00001_.mp4"
 

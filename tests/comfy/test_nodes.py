@@ -73,14 +73,24 @@ def test_ids_names_types_and_defaults_never_change(both: ComfyServer):
         assert [list(output) for output in zip(info["output"], info["output_name"], strict=True)] == frozen["outputs"]
 
 
-def test_every_node_and_input_explains_itself(comfy: ComfyServer):
-    for node_id, info in comfy.object_info().items():
-        if not node_id.startswith("HeadForcing"):
-            continue
+# what people type into the search box, and the node that they look for
+SEARCHES = {
+    "prompt travel": "PromptTimeline", "prompt schedule": "PromptTimeline", "long video": "Sampler",
+    "extend": "Sampler", "video combine": "DecodeVideo", "resume": "LoadRun", "XY plot": "CompareMethods",
+    "attention": "ProfileHeads",
+}  # fmt: skip
+
+
+def test_every_node_and_input_explains_itself_and_is_found_by_what_people_type(comfy: ComfyServer):
+    nodes = {node_id: info for node_id, info in comfy.object_info().items() if node_id.startswith("HeadForcing")}
+    for node_id, info in nodes.items():
         assert info["category"].startswith("Head Forcing/") and info["display_name"] and len(info["description"]) > 30
-        for kind in ("required", "optional"):
-            for name, (_, options) in info["input"].get(kind, {}).items():
+        assert len(info["search_aliases"]) >= 3, node_id
+        for inputs in (info["input"].get(kind, {}) for kind in ("required", "optional")):
+            for name, (_, options) in inputs.items():
                 assert len(options.get("tooltip", "")) > 10, (node_id, name)
+    for typed, name in SEARCHES.items():
+        assert typed in nodes[f"HeadForcing{name}"]["search_aliases"], typed
 
 
 # --- the demo --------------------------------------------------------------------------------------------------------
@@ -203,27 +213,21 @@ def test_two_videos_of_a_batch_differ_and_become_two_files(comfy_server: ComfySe
 # --- together with core nodes ----------------------------------------------------------------------------------------
 
 
-def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_server: ComfyServer):
+def test_core_nodes_decode_and_join_the_latents_and_encode_a_video_to_go_on_from(comfy_server: ComfyServer):
     graph = short_graph(seconds=1.5, seed=3) | {
         "images": node("VAEDecode", samples=["sampler", 0], vae=["demo", 2]),
         "show": node("PreviewImage", images=["images", 0]),
         "cut": node("ImageFromBatch", image=["images", 0], batch_index=0, length=29),
         "encoded": node("VAEEncode", pixels=["cut", 0], vae=["demo", 2]),
         "given": node("SaveLatent", samples=["encoded", 0], filename_prefix="latents/given"),
-        "more": node(
-            "HeadForcingSampler",
-            model=["demo", 0],
-            positive=["text", 0],
-            width=256,
-            height=128,
-            seconds=0.75,
-            seed=3,
-            start_frames=["encoded", 0],
-        ),
         "longer": node("SaveLatent", samples=["more", 0], filename_prefix="latents/longer"),
         "video": decode("more", samples="more"),
         "report": node("PreviewAny", source=["more", 1]),
+        "twice": node("LatentConcat", samples1=["sampler", 0], samples2=["sampler", 0], dim="t"),
+        "joined": decode("twice", samples="twice"),
     }
+    given = {"width": 256, "height": 128, "seconds": 0.75, "start_frames": ["encoded", 0]}
+    graph |= {"more": changed(graph, "sampler", **given)["sampler"]}
     result = queued(comfy_server, graph)
     assert saved_latents(comfy_server, result).shape == (1, 16, 9, 8, 8)  # 24 pictures fill 3 blocks
     assert len(result.outputs["show"]["images"]) == 33  # core does not know what to trim
@@ -234,16 +238,8 @@ def test_core_nodes_decode_the_latents_and_encode_a_video_to_go_on_from(comfy_se
     assert (longer[:, :, 6:8] - given[:, :, 6:8]).abs().max() > 1e-3
     report = text_of(result)
     assert "64x64" in report and "left out the last 2 latent frames" in report and "after 6 start frames" in report
-    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 21 + 12
-
-
-def test_cutting_or_joining_latents_is_not_undone_by_the_trim(comfy_server: ComfyServer):
-    graph = short_graph(seconds=1.5, seed=3) | {
-        "twice": node("LatentConcat", samples1=["sampler", 0], samples2=["sampler", 0], dim="t"),
-        "video": decode("twice", samples="twice"),
-    }
-    result = queued(comfy_server, graph)
-    assert opened(comfy_server.view(**result.outputs["video"]["images"][0]))[0] == 4 * (18 - 1) + 1
+    lengths = [opened(comfy_server.view(**result.outputs[name]["images"][0]))[0] for name in ("video", "joined")]
+    assert lengths == [21 + 12, 4 * (18 - 1) + 1], "latents that were joined are not trimmed"
 
 
 def test_latents_of_other_wan_samplers_decode_too(tiny: ComfyServer):
@@ -288,24 +284,6 @@ def test_longlives_lora_in_the_graph_equals_the_merged_checkpoint_at_every_stren
     assert torch.equal(with_lora("hf_tiny_published_lora.pt", 1.0), plain)
 
 
-def test_core_samplers_take_the_loaded_model_too(comfy: ComfyServer, tiny: ComfyServer):
-    links = {"noise": ["noise", 0], "guider": ["guider", 0], "sampler": ["ar", 0], "sigmas": ["sigmas", 0]}
-    graph = tiny_graph(PUBLISHED) | {
-        "guider": node("BasicGuider", model=["model", 0], conditioning=["text", 0]),
-        "noise": node("RandomNoise", noise_seed=1),
-        "sigmas": node("BasicScheduler", model=["model", 0], scheduler="simple", steps=4, denoise=1.0),
-        "empty": node("EmptyHunyuanLatentVideo", width=80, height=48, length=21, batch_size=1),
-        "ar": node("SamplerARVideo", num_frame_per_block=3),
-        "core": node("SamplerCustomAdvanced", **links, latent_image=["empty", 0]),
-        "by_core": node("SaveLatent", samples=["core", 0], filename_prefix="latents/core"),
-    }
-    if tiny is not comfy:  # 0.3.75 has no autoregressive sampler; the model is an ordinary Wan there
-        graph["ar"] = node("KSamplerSelect", sampler_name="euler")
-    result = queued(tiny, graph)
-    by_core = saved_latents(tiny, result, "by_core")
-    assert by_core.shape == (1, 16, 6, 6, 10) and by_core.isfinite().all() and by_core.std() > 0.01
-
-
 def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServer):
     graph = tiny_graph(UNET, resume=False)
     plain = sampled(tiny, graph)
@@ -316,31 +294,17 @@ def test_a_compute_dtype_set_by_a_node_is_that_of_the_caches_too(tiny: ComfyServ
         assert torch.equal(found, plain) == (dtype == "default") and (found - plain).abs().max() < 0.2
 
 
-def placed(graph: Graph, loader: str, device: str) -> Graph:
-    """The graph with core's nodes between what `loader` gives and the nodes that take it."""
-    links = {name: [name, 0] for name in ("SelectModelDevice", "MultiGPU_WorkUnits", "SelectVAEDevice")}
-    taken = {"model": links["MultiGPU_WorkUnits"], "vae": links["SelectVAEDevice"]}
-    for name, each in list(graph.items()):
-        ours = {key: link for key, link in taken.items() if each["inputs"].get(key, [""])[0] == loader}
-        graph = changed(graph, name, **ours)
-    return graph | {
-        "SelectModelDevice": node("SelectModelDevice", model=[loader, 0], device=device),
-        "MultiGPU_WorkUnits": node("MultiGPU_WorkUnits", model=links["SelectModelDevice"], max_gpus=2),
-        "SelectVAEDevice": node("SelectVAEDevice", vae=[loader, 2], device=device),
-    }
-
-
 def test_a_render_on_chosen_devices_is_the_same(comfy: ComfyServer):
     """The demo's objects, with the sampler that decodes, in the newest version; older ones have no such nodes."""
-    graph = demo_graph(seed=90, seconds=1.5, resume=False, vae=["demo", 2], filename_prefix="video/device")
-    graph = {name: graph[name] for name in ("demo", "timeline", "sampler")}
-    graph["timeline"] = changed(graph, "timeline", prompts="a red ball", seconds=1.5)["timeline"]
+    graph = growing_graph("video/device", 1.5, "a red ball", seed=90, resume=False)
     graph["latents"] = node("SaveLatent", samples=["sampler", 0], filename_prefix="latents/device")
-    plain = queued(comfy, graph)
-    result = queued(comfy, placed(graph, "demo", "cpu"))
-    assert {"SelectModelDevice", "MultiGPU_WorkUnits", "SelectVAEDevice", "sampler"} <= set(result.executed)
-    assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, plain))
-    assert result.outputs["sampler"]["images"]
+    plain = sampled(comfy, graph)
+    graph["on"] = node("SelectModelDevice", model=["demo", 0], device="cpu")
+    graph["units"] = node("MultiGPU_WorkUnits", model=["on", 0], max_gpus=2)
+    graph["beside"] = node("SelectVAEDevice", vae=["demo", 2], device="cpu")
+    result = queued(comfy, changed(graph, "sampler", model=["units", 0], vae=["beside", 0]))
+    assert {"on", "units", "beside", "sampler"} <= set(result.executed)
+    assert torch.equal(saved_latents(comfy, result), plain) and result.outputs["sampler"]["images"]
 
 
 # --- errors ----------------------------------------------------------------------------------------------------------
@@ -390,14 +354,6 @@ def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy_ser
     failed(comfy_server, linked, "line 2", "contradictory")
 
 
-def test_checkpoint_without_a_text_encoder(comfy_server: ComfyServer):
-    path = comfy_server.model_path("checkpoints", "hf_no_text.safetensors")
-    save_file({f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()}, path)
-    graph = changed(demo_graph(), "timeline", clip=["checkpoint", 1])
-    graph["checkpoint"] = node("CheckpointLoaderSimple", ckpt_name="hf_no_text.safetensors")
-    failed(comfy_server, graph, "clip", "no text encoder", "Load CLIP")
-
-
 def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
     graph = tiny_graph(BARE)
     del graph["sampler"]["inputs"]["head_profile"]
@@ -406,19 +362,6 @@ def test_model_that_no_bundled_profile_fits(tiny: ComfyServer):
     report = text_of(queued(tiny, changed(graph, "sampler", method="self_forcing_window_21")))
     assert "one cache for every head" in report
     failed(tiny, changed(graph, "sampler", roles="shuffled"), "roles", "shuffled", "auto")  # nothing to shuffle yet
-
-
-def test_damaged_and_roles_only_profiles(tiny: ComfyServer):
-    tiny.model_path("head_profiles", "broken.json").write_text('{"format_version": 1, "name": "x"')
-    failed(tiny, changed(tiny_graph(BARE), "profile", profile="broken.json"), "broken.json", "JSON")
-    failed(tiny, changed(tiny_graph(BARE), "profile", anchor_percent=30.0), "tiny", "roles only")
-
-
-def test_checkpoint_that_is_something_else(tiny: ComfyServer):
-    wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
-    failed(
-        tiny, tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")), "hf_tiny_lora", "LoRA"
-    )
 
 
 def sampling(kind: str, **inputs: Any) -> Graph:
@@ -441,13 +384,10 @@ NOTHING = {"vae": ["demo", 2], "filename_prefix": "none/v", "fps": 16.0}
 COMPARED = {"vae": ["demo", 2], "methods": "longlive", "filename_prefix": "x"}
 MEASURED = {"preset": "quick", "width": 100, "height": 64, "seed": 0, "save_name": ""}
 NOT_WAN = ("expected Wan 2.1 text-to-video weights", "Load Self Forcing")
-LATE = f"0:00 {BALL}\n0:10 {CROSS}"
 # a graph, and what is said of it when it runs
 REFUSALS: dict[str, tuple[Graph, tuple[str, ...]]] = {
     "width": (short_graph(width=100), ("width", "multiple of 16", "100")),
-    "height": (short_graph(height=8), ("height", "multiple of 16", "8")),
     "sigmas as words": (short_graph(sigmas="one, two"), ("sigmas", "one, two")),
-    "sigmas that rise": (short_graph(sigmas="0.5, 0.9"), ("sigmas", "decreasing")),
     "size to profile": (
         {
             "demo": node("HeadForcingLoadDemo"),
@@ -465,10 +405,7 @@ REFUSALS: dict[str, tuple[Graph, tuple[str, ...]]] = {
         },
         ("different models",),
     ),
-    "one memory slot": (short_graph(episodic_frames=1), ("episodic_frames", "at least 2")),
     "broken fast memory": (short_graph(recent_frames=4), ("recent frames", "whole blocks of 3", "4")),
-    "size of the demo": (short_graph(width=832, height=480), ("the demo model makes videos of 64x64 only", "832x480")),
-    "too long for its seconds": (changed(demo_graph(), "timeline", prompts=LATE), ("line 2", "after the end")),
     "profile of another model": (
         short_graph(head_profile=["profile", 0]) | {"profile": node("HeadForcingLoadProfile", profile="self_forcing")},
         ("self_forcing", "30x12", "8x6", "hoose a profile"),
@@ -509,15 +446,30 @@ REFUSALS: dict[str, tuple[Graph, tuple[str, ...]]] = {
         {"demo": node("HeadForcingLoadDemo"), "video": node("HeadForcingDecodeVideo", **NOTHING)},
         ("connect latents, or choose a run",),
     ),
+    "a checkpoint without a text encoder": (
+        changed(demo_graph(), "timeline", clip=["checkpoint", 1])
+        | {"checkpoint": node("CheckpointLoaderSimple", ckpt_name="hf_no_text.safetensors")},
+        ("clip", "no text encoder", "Load CLIP"),
+    ),
+    "a LoRA as checkpoint": (
+        tiny_graph(node("HeadForcingLoadModel", checkpoint="hf_tiny_lora.safetensors")),
+        ("hf_tiny_lora", "LoRA"),
+    ),
+    "a damaged profile": (changed(tiny_graph(BARE), "profile", profile="broken.json"), ("broken.json", "JSON")),
+    "roles without shares": (changed(tiny_graph(BARE), "profile", anchor_percent=30.0), ("tiny", "roles only")),
     "not Wan, sampler": (sampling("Sampler"), NOT_WAN),
     "not Wan, compared": (sampling("CompareMethods", **COMPARED), NOT_WAN),
     "not Wan, applied": (sampling("Apply"), NOT_WAN),
 }
 
 
-def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(comfy_server: ComfyServer):
+def test_what_cannot_be_made_is_one_sentence_before_it_is_begun(tiny: ComfyServer):
+    tiny.model_path("head_profiles", "broken.json").write_text('{"format_version": 1, "name": "x"')
+    wan_lora(tiny.model_path("diffusion_models", "hf_tiny_lora.safetensors"))
+    without_text = {f"model.diffusion_model.{name}": tensor for name, tensor in wan_t2v_weights().items()}
+    save_file(without_text, tiny.model_path("checkpoints", "hf_no_text.safetensors"))
     for case, (graph, expected) in REFUSALS.items():
-        result = failed(comfy_server, graph, *expected)
+        result = failed(tiny, graph, *expected)
         assert case == "VAE of another model" or not result.progress, case
 
 
@@ -542,17 +494,8 @@ def test_unknown_choices_name_the_widget(comfy_floor: ComfyServer):
 
 
 REFUSED = [
-    "",
-    "   ",
-    "a\0b",
-    "a\nb",
-    "x" * 300,
-    "語" * 90,
-    "lone \ud800 surrogate",
-    "../x",
-    "a/../../x",
-    "a/../../../x",
-]
+    "", "   ", "a\0b", "a\nb", "x" * 300, "語" * 90, "lone \ud800 surrogate", "../x", "a/../../x", "a/../../../x",
+]  # fmt: skip
 KEPT_INSIDE = ["C:\\x", "\\\\server\\x", "CON", "..", "a/../x", "~/x", "-rf", "%2e%2e/x", "%width%/x"]
 
 
@@ -567,10 +510,11 @@ def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
     (both.output_dir / "link").symlink_to(outside, target_is_directory=True)
     before = _everything_but_output(both)
     for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
-        refused = both.queue(changed(graph, "video", filename_prefix=name))
-        assert "video" not in refused.executed, name
-        (error,) = refused.node_errors["video"]["errors"]
-        assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
+        for writer in ("video", "sampler"):
+            refused = both.queue(changed(graph, writer, filename_prefix=name))
+            assert writer not in refused.executed, name
+            (error,) = refused.node_errors[writer]["errors"]
+            assert "filename_prefix must" in error["details"] or "must stay inside" in error["details"]
     for name in KEPT_INSIDE:
         files = set(both.output_dir.rglob("*"))
         result = queued(both, changed(graph, "video", filename_prefix=name))

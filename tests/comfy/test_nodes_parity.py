@@ -1,6 +1,7 @@
 """The bridge to ComfyUI inside a process of its own: same numbers as the core, and nothing left behind.
 
-One process per ComfyUI version runs programs/parity_probes.py, where each probe checks what it finds.
+One process per ComfyUI version runs programs/parity_probes.py, where each probe of the files probes_*.py checks what it
+finds.
 """
 
 import ast
@@ -19,13 +20,13 @@ pytestmark = pytest.mark.comfy
 PROGRAM = Path(__file__).parent / "programs" / "parity_probes.py"
 PROBES = [
     each.name
-    for each in ast.parse(PROGRAM.read_text(encoding="utf-8")).body
+    for file in sorted(PROGRAM.parent.glob("probes_*.py"))
+    for each in ast.parse(file.read_text(encoding="utf-8")).body
     if isinstance(each, ast.FunctionDef) and "probe" in map(ast.unparse, each.decorator_list)
 ]
 SMOKE = [  # in the oldest version, too
     "importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_names",
     "a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_once",
-    "a_native_lora_equals_one_merged_by_the_core",
     "streaming_decode_equals_decoding_at_once",
     "a_fingerprint_names_weights_and_loras",
     "cancel_stops_within_one_model_call_and_frees_the_cache",

@@ -1,5 +1,6 @@
 """Video Drift Report in the real server."""
 
+import io
 import shutil
 
 import pytest
@@ -23,29 +24,22 @@ def demo_graph(seconds: float = 6.0, upscale: int = 2) -> Graph:
     }
 
 
-def test_the_demo_is_measured_with_its_prompts_read_from_the_file(comfy_server: ComfyServer, tmp_path):
+def test_a_video_is_measured_with_its_prompts_read_from_the_file(comfy_server: ComfyServer):
+    """A linked text and start frames: the graph in the file does not tell when which prompt began."""
     result = queued(comfy_server, demo_graph())
     text = text_of(result)
     assert "96 frames of 128x128 at 16 fps, blocks of 3 latent frames, head_forcing, seed 0" in text
     assert "not VBench scores" in text and "2.81 s  80 %" in text and "a yellow cross circling" in text
     assert result.progress["drift"][-1] == (96, 96)
-    (file,) = result.outputs["picture"]["images"]
-    (tmp_path / "picture.png").write_bytes(comfy_server.view(**file))
-    with Image.open(tmp_path / "picture.png") as picture:
+    with Image.open(io.BytesIO(comfy_server.view(**result.outputs["picture"]["images"][0]))) as picture:
         assert picture.width == 900 and picture.height > 1500
-    again = queued(comfy_server, changed(demo_graph(), "drift", theme="light"))
+    graph = changed(demo_graph(), "drift", theme="light")
+    again = queued(comfy_server, graph)
     assert "sampler" not in again.executed and "drift" in again.executed
-
-
-def test_prompts_of_a_timeline_that_the_graph_does_not_tell_are_read_from_the_file(comfy_server: ComfyServer):
-    """A linked text and start frames: only the sampler knows when which prompt began."""
-    graph = demo_graph()
     graph["text"] = node("PrimitiveStringMultiline", value=graph["timeline"]["inputs"]["prompts"])
-    graph["timeline"]["inputs"]["prompts"] = ["text", 0]
     graph["start"] = node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)
-    graph["sampler"]["inputs"]["start_frames"] = ["start", 0]
-    graph["video"]["inputs"]["fps"] = 8.0
-    text = text_of(queued(comfy_server, graph))
+    graph = changed(changed(graph, "timeline", prompts=["text", 0]), "sampler", start_frames=["start", 0])
+    text = text_of(queued(comfy_server, changed(graph, "video", fps=8.0)))
     assert "Prompt switches (" in text and "a yellow cross circling" in text and "7.12 s  80 %" in text
 
 

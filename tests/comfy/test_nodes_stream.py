@@ -1,5 +1,6 @@
 """Decoding while sampling: the video grows, survives what stops it, and is the same as one decoded afterwards."""
 
+import contextlib
 import json
 import re
 from typing import Any
@@ -9,11 +10,8 @@ import numpy as np
 import pytest
 import torch
 from comfy_graphs import (
-    BALL,
     UNET,
-    _everything_but_output,
     changed,
-    decode,
     demo_graph,
     failed,
     growing_graph,
@@ -21,6 +19,7 @@ from comfy_graphs import (
     queued,
     sampled,
     saved_latents,
+    saving,
     shown,
     status_texts,
     stopper,
@@ -45,7 +44,7 @@ BLOCKS = 9  # of the demo graph
 def test_the_video_equals_one_decoded_afterwards(both: ComfyServer, background: bool):
     graph = growing_graph(f"stream/{background}", decode_in_background=background, resume=False, seed=40)
     graph["video"] = demo_graph()["video"]
-    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="stream/saved", format="auto", codec="auto")
+    graph["save"] = saving(["sampler", 2], "stream/saved")
     result = queued(both, graph)
     streamed, afterwards = shown(both, result, "sampler"), shown(both, result, "video")
     assert len(streamed) == 96 and (streamed == afterwards).all()
@@ -64,14 +63,11 @@ def test_the_video_equals_one_decoded_afterwards(both: ComfyServer, background: 
 
 def test_a_video_of_several_rollouts_is_decoded_the_same_everywhere(tiny: ComfyServer):
     """CausVid: in the sampler, from its latents, from its run folder and from a loaded run, as far as they came."""
-    loader, wan = (
-        node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default"),
-        node("VAELoader", vae_name="hf_tiny_vae.safetensors"),
-    )
+    wan = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
     options = {"vae": ["vae", 0], "filename_prefix": "rollouts/v", "method": "causvid", "seconds": 6.0, "seed": 51}
     options |= {"width": 48, "height": 32}
     decoded = {"class_type": "HeadForcingDecodeVideo", "inputs": {"vae": ["vae", 0], "fps": 16.0}}
-    graph = tiny_graph(loader, **options) | {"vae": wan, "video": decoded}
+    graph = tiny_graph(UNET, **options) | {"vae": wan, "video": decoded}
     graph = changed(graph, "video", samples=["sampler", 0], filename_prefix="rollouts/latents")
     assert tiny.queue(graph, on_event=stopper(tiny, at=25)).outcome == "interrupted"
     (run, *_) = tiny.object_info()["HeadForcingLoadRun"]["input"]["required"]["run"][1]["options"]
@@ -101,12 +97,9 @@ def test_it_can_be_watched_while_it_grows(comfy_server: ComfyServer):
 
     def look(kind: str, data: dict[str, Any]) -> None:
         for path in (comfy_server.output_dir / "growing").glob("*.part.mp4"):
-            with_index = path.stat().st_size > 1000
-            if with_index and path.exists():
-                try:
+            with contextlib.suppress(OSError, ValueError):  # it was just finished, or has no picture yet
+                if path.stat().st_size > 1000:
                     seen.append(len(video_frames(path)))
-                except (OSError, ValueError):  # it was just finished, or has no picture yet
-                    continue
 
     with status_texts(comfy_server) as texts:
         queued(comfy_server, graph, on_event=look)
@@ -165,7 +158,7 @@ def test_a_server_that_is_killed_goes_on_when_it_is_back(comfy_to_kill: ComfySer
 def test_without_a_vae_whoever_wants_the_video_is_told(comfy_server: ComfyServer):
     graph = demo_graph(seed=44)
     del graph["video"]
-    graph["save"] = node("SaveVideo", video=["sampler", 2], filename_prefix="no/vae", format="auto", codec="auto")
+    graph["save"] = saving(["sampler", 2], "no/vae")
     result = comfy_server.queue(graph)
     assert "connect a vae to Head Forcing Sampler" in str(result.error) and "sampler" in result.executed
 
@@ -201,17 +194,6 @@ def test_a_decoder_that_fails_costs_the_video_and_nothing_else(comfy_server: Com
     assert len(shown(comfy_server, mended, "sampler")) == 96
 
 
-def test_the_wan_vae_streams_from_the_sampler(tiny: ComfyServer):
-    loader = node("UNETLoader", unet_name="hf_tiny.safetensors", weight_dtype="default")
-    graph = tiny_graph(loader, vae=["vae", 0], filename_prefix="wan/stream", seconds=2.0, seed=48)
-    graph["vae"] = node("VAELoader", vae_name="hf_tiny_vae.safetensors")
-    graph["video"] = decode("wan/later", vae=["vae", 0])
-    result = queued(tiny, graph)
-    streamed, later = shown(tiny, result, "sampler"), shown(tiny, result, "video")
-    apart, moved = (np.abs(streamed[:-1].astype(int) - other).mean() for other in (later[:-1], later[1:]))
-    assert len(streamed) == 32 and apart < 0.05 * moved, "alike but for the rounding of the decoder"
-
-
 def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy_server: ComfyServer):
     """VideoHelperSuite replaces ComfyUI's previewers by ones that take all frames and give no picture."""
     graph = growing_graph("preview/own", seed=50)
@@ -222,16 +204,6 @@ def test_a_pack_that_plays_previews_itself_gets_whole_blocks(comfy_server: Comfy
     frames = json.loads(result.outputs["seen"]["text"][0])
     assert set(frames) == {3} and len(frames) > 2 * BLOCKS
     assert not [name for name, _ in result.previews if name == "sampler"]
-
-
-def test_no_name_of_a_growing_video_leaves_the_output_folder(comfy_server: ComfyServer):
-    before = _everything_but_output(comfy_server)
-    for prefix in ("../out", "/etc/x", "a/../../x", "x\0y", "n" * 300, ""):
-        result = comfy_server.queue(growing_graph(prefix))
-        assert result.status == 400 and "filename_prefix" in json.dumps(result.node_errors), prefix
-    # a backslash is a letter of the name here; on Windows it is refused
-    assert comfy_server.queue(growing_graph("\\\\server\\x", 1.0, BALL)).outcome == "success"
-    assert _everything_but_output(comfy_server) == before
 
 
 def test_no_name_of_a_run_is_taken_that_is_not_in_the_list(both: ComfyServer):

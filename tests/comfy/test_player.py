@@ -3,32 +3,17 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
-from comfy_browser import Browser
-from comfy_graphs import (
-    BALL,
-    CROSS,
-    growing_graph,
-)
+from comfy_browser import Browser, of_node, of_player
+from comfy_graphs import BALL, CROSS, growing_graph
 from comfy_harness import ComfyServer
 
 pytestmark = [pytest.mark.comfy, pytest.mark.slow]
 
-
-_SAMPLER = "app.graph.nodes.find((node) => node.type === 'HeadForcingSampler')"
-_PLAYER = f"{_SAMPLER}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild"
-_VIDEO = f"({_PLAYER})?.querySelector('video')"
-# notes what the player plays, ten times a second
-_WATCH = f"""() => {{
-  clearInterval(window.__watch);
-  window.__seen = [];
-  window.__watch = setInterval(() => {{
-    const video = {_VIDEO};
-    if (video?.readyState >= 2)
-      window.__seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime]);
-  }}, 100);
-}}"""
+_SAMPLER, _PLAYER = of_node("Sampler"), of_player()
+_VIDEO = f"{_PLAYER}?.querySelector('video')"
 _COUNT_LISTENERS = """() => {
   const add = SourceBuffer.prototype.addEventListener;
   window.__listeners = 0;
@@ -45,22 +30,14 @@ _NOTE_REVOKED = """() => {
     revoke.call(URL, url);
   };
 }"""
-_VALUES = (
-    "() => JSON.stringify(app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values)"
-)
-
-
+_VALUES = "() => app.graph.serialize().nodes.find((n) => n.type === 'HeadForcingSampler').widgets_values"
 _NODES = """() => app.graph.serialize().nodes.filter(({ type }) => type.startsWith("HeadForcing"))
   .map(({ type, widgets_values }) => [type, widgets_values]).sort()"""
-_PUT_PROMPTS = """(text) => {
-  const node = app.graph.nodes.find(({ type }) => type === "HeadForcingPromptTimeline");
-  node.widgets.find(({ name }) => name === "prompts").value = text;
-}"""
 
 
 def bring_into_view(editor: Browser) -> None:
     """Move the canvas to the player: a browser does not begin to play what is out of sight."""
-    editor.page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
+    editor.page.wait_for_function(f"{_PLAYER}?.firstChild.textContent")
     editor.fit_view()
     editor.page.wait_for_function(f"{_PLAYER}.getBoundingClientRect().width")
     editor.page.evaluate(
@@ -73,22 +50,17 @@ def bring_into_view(editor: Browser) -> None:
     )
 
 
-def watched(editor: Browser) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
-    """Press Run, wait for the end, and return (duration, time) of the growing and then of the finished video."""
-    editor.page.evaluate(_WATCH)
+def watched(editor: Browser) -> tuple[list[list[Any]], list[list[Any]]]:
+    """Press Run and wait for the end; what was seen of the growing and of the finished video."""
+    editor.watch()
     editor.queue()
     bring_into_view(editor)
     assert editor.wait_done() == "success"
-    editor.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
-    seen = editor.page.evaluate("window.__seen")
-    grew = [(long, at) for grows, long, at in seen if grows]
-    finished = [(long, at) for grows, long, at in seen if not grows]
-    assert [long for long, _ in grew + finished] == [long for _, long, _ in seen], "first it grows, then it is finished"
-    return grew, finished
+    return editor.watched()
 
 
 def text_of(editor: Browser) -> str:
-    return editor.page.evaluate(f"({_PLAYER})?.firstChild.textContent ?? ''")
+    return editor.page.evaluate(f"{_PLAYER}?.firstChild.textContent ?? ''")
 
 
 @pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
@@ -99,7 +71,7 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     values, prompt, heap = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"], editor.heap_bytes()
     grew, finished = watched(editor)
     assert editor.heap_bytes() - heap < 4e6
-    durations = [duration for duration, _ in grew]
+    durations = [duration for duration, *_ in grew]
     assert durations == sorted(durations) and len(set(durations)) > 2
     assert 2 * durations[0] < durations[-1] <= 12.2
     assert grew[-1][1] > 0.5, "it plays by itself"
@@ -112,14 +84,12 @@ def test_the_video_plays_in_the_node_while_it_grows_and_the_page_holds_no_more_t
     assert editor.page.get_by_label("Video of Head Forcing Sampler").count() == 1
     assert editor.page.locator("img[src^='blob:']").count() == 0, "and no preview"
     assert not editor.page.evaluate(f"{_SAMPLER}.imgs?.length")
-    assert (editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]) == (values, prompt), (
-        "nothing of it is stored"
-    )
+    stored = editor.page.evaluate(_VALUES), editor.api_prompt()["sampler"]
+    assert stored == (values, prompt), "nothing of it is stored"
     box = editor.page.locator("video").bounding_box()
     assert box and min(box["width"], box["height"]) > 100
     editor.page.evaluate(f"() => {{ const video = {_VIDEO}; video.currentTime = 10.5; }}")
     editor.page.wait_for_function(f"{_VIDEO}.currentTime > 11.7")
-    assert editor.page_errors == []
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
@@ -152,30 +122,27 @@ def test_a_cancelled_render_of_a_fresh_node_is_shown_kept_and_gone_on_with(brows
     editor.page.evaluate("() => app.api.interrupt(null)")
     assert editor.wait_done() == "interrupted"
     editor.page.wait_for_timeout(700)
-    assert re.match(
-        r"stopped in block \d+ of 41; the blocks before it are kept in output/head_forcing/\w+, queue", text_of(editor)
-    )
+    kept = r"stopped in block \d+ of 41; the blocks before it are kept in output/head_forcing/\w+, queue"
+    assert re.match(kept, text_of(editor))
     assert any("queue again to go on" in toast for toast in editor.toasts())
     assert 3 < editor.page.evaluate(f"{_VIDEO}.duration") < 30
     grew, finished = watched(editor)
     assert finished[0][0] == pytest.approx(30, abs=0.05)
     assert re.search(r"reused \d+ blocks of an earlier render", editor.last_report())
-    assert editor.page_errors == []
 
 
 def test_a_page_that_may_not_play_it_shows_previews_and_a_page_loaded_again_goes_on(comfy_latest: ComfyServer):
     """--disable-api-nodes forbids media that a page makes itself: the video comes when it is finished."""
     with Browser(comfy_latest) as editor:
         editor.load_api(growing_graph("player/forbidden", 36.0, seed=102))
-        editor.page.evaluate(_WATCH)
         editor.queue()
-        editor.page.wait_for_function(f"/block [3-9]/.test(({_PLAYER})?.firstChild.textContent)")
-        preview = f"({_PLAYER}).querySelector('img')"
+        editor.page.wait_for_function(f"/block [3-9]/.test({_PLAYER}?.firstChild.textContent)")
+        preview = f"{_PLAYER}.querySelector('img')"
         editor.page.wait_for_function(f"{preview}.naturalWidth > 0 && {preview}.style.display === ''")
         before = editor.page.evaluate(f"{preview}.src")
         editor.page.wait_for_function(f"(before) => {preview}.src !== before", arg=before)
         editor.page.reload(wait_until="domcontentloaded")
-        back = f"window.app?.graph && ({_PLAYER})?.firstChild.textContent.startsWith('block')"
+        back = f"window.app?.graph && {_PLAYER}?.firstChild.textContent.startsWith('block')"
         editor.page.wait_for_function(back)
         editor.page.wait_for_function(f"{_VIDEO}.duration > 35")
 
@@ -193,37 +160,33 @@ def test_each_workflow_shows_its_own_video_whichever_was_open_when_it_was_finish
         assert page.evaluate("app.graph.id") == _ids(name)
 
     def shows(file: str) -> None:
-        there = f"(file) => ({_PLAYER})?.firstChild.textContent.includes(file) && ({_VIDEO}).src.includes(file)"
+        there = f"(file) => {_PLAYER}?.firstChild.textContent.includes(file) && {_VIDEO}.src.includes(file)"
         page.wait_for_function(there, arg=file)
 
     load("a")
     editor.queue()
-    page.wait_for_function(f"({_PLAYER})?.firstChild.textContent")
+    page.wait_for_function(f"{_PLAYER}?.firstChild.textContent")
     load("b")  # while the other renders
     assert editor.wait_done() == "success"
     page.wait_for_timeout(300)
-    assert page.evaluate(f"({_PLAYER}) === undefined"), "it is no render of this workflow"
+    assert page.evaluate(f"{_PLAYER} === undefined"), "it is no render of this workflow"
     load("a")
     shows("of_a_00001_")
     load("b")
-    editor.queue()
-    assert editor.wait_done() == "success"
+    editor.run()
     shows("of_b_00001_")
     load("a")
-    page.evaluate(f"() => {{ {_SAMPLER}.widgets.find((widget) => widget.name === 'seed').value = 112; }}")
+    editor.write("Sampler", seed=112)
     graphs["a"] = page.evaluate("app.graph.serialize()")
-    editor.queue()
-    assert editor.wait_done() == "success"
+    editor.run()
     shows("of_a_00002_")
     load("b")
     shows("of_b_00001_")
     load("a")
-    editor.queue()  # nothing has changed
-    assert editor.wait_done() == "success"
+    editor.run()  # nothing has changed
     shows("of_a_00002_")
     load("b")
     shows("of_b_00001_")
-    assert editor.page_errors == []
     others = [url for url in editor.blocked if "huggingface.co/Comfy-Org" not in url]  # which the frontend asks itself
     assert others == [], "the pack asked another machine for something"
 
@@ -244,7 +207,7 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
         page.evaluate("() => { window.__runs.length = 0; }")
         page.get_by_role("button", name=name, exact=True).click()
         assert editor.wait_done() == "success"
-        page.wait_for_function(f"({_VIDEO})?.src.includes('/view') && {_VIDEO}.readyState >= 2")
+        page.wait_for_function(f"{_VIDEO}?.src.includes('/view') && {_VIDEO}.readyState >= 2")
         (note,) = (path for path in editor.server.output_dir.glob("head_forcing/*/run-*") if _has_seed(path, seed))
         return page.evaluate(f"{_VIDEO}.duration"), text_of(editor), len([*note.parent.glob("block-*")])
 
@@ -253,7 +216,7 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
     assert text.startswith(f"up to 0:08.062: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
     assert page.locator(".hf-rendered").evaluate("(bar) => parseFloat(bar.style.width)") == pytest.approx(64.2, abs=0.5)
 
-    page.evaluate(_PUT_PROMPTS, story.replace("0:04", "0:04 [seed 7]"))
+    editor.write("PromptTimeline", prompts=story.replace("0:04", "0:04 [seed 7]"))
     page.wait_for_function("document.querySelector('.hf-tags, .hf-tag, .hf-timeline').innerText.includes('seed 7')")
     seconds, _, blocks = rendered("Render the scene of the chosen bar only, up to its end")
     assert seconds == pytest.approx(69 / 16, abs=0.1), "its five blocks, and the one before them"
@@ -262,14 +225,12 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
     page.wait_for_function("document.querySelectorAll('.hf-bar')[1].classList.contains('hf-playing')")
     page.locator(".hf-bar").nth(1).click(position={"x": 60, "y": 20})
 
-    page.evaluate(_PUT_PROMPTS, story)
+    editor.write("PromptTimeline", prompts=story)
     assert (editor.api_prompt(), page.evaluate(_NODES)) == (prompt, workflow)
-    editor.queue()
-    assert editor.wait_done() == "success"
+    editor.run()
     assert "reused 11 blocks of an earlier render" in editor.last_report(), "the whole video has the blocks of its part"
     page.get_by_role("button", name="Render a draft, half").click()
     page.wait_for_function(f"/demo model makes videos of 64x64 only/.test({_PLAYER}.firstChild.textContent)")
-    assert editor.page_errors == []
 
 
 def _has_seed(note: Path, seed: int) -> bool:

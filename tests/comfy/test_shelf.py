@@ -1,23 +1,15 @@
 """Takes in the browser: chosen by their pictures, and played, compared, restored, named and deleted on the sampler."""
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, of_node, of_player
 from comfy_graphs import CROSS, changed, demo_graph
 
 pytestmark = pytest.mark.slow
 
 BALL = "a pink ball circling in the brown plain room"  # a story of this file alone: takes are counted by story
-_NODE = "app.graph.nodes.find((node) => node.type === '%s')"
-
-
-_PLAYED = (
-    f"{_NODE % 'HeadForcingSampler'}.widgets.find(({{ name }}) => name === 'player').element.querySelector('video')"
-)
-
-
+_PLAYED = f"{of_player()}.querySelector('video')"
 _VIDEOS = f"""() => {{
-  const player = {_NODE % "HeadForcingSampler"}.widgets.find((widget) => widget.name === "player").element;
-  return [...player.querySelectorAll("video")].map((video) => {{
+  return [...{of_player()}.querySelectorAll("video")].map((video) => {{
     const {{ currentTime, paused, duration }} = video;
     const file = new URL(video.src).searchParams.get("filename");
     return {{ file, currentTime, paused, duration, left: video.getBoundingClientRect().left }};
@@ -32,15 +24,12 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     graph = changed(graph, "timeline", prompts=first, seconds=3.0)
     del graph["video"]
     browser.load_api(graph)
-    timeline, sampler = (_NODE % f"HeadForcing{name}" for name in ("PromptTimeline", "Sampler"))
-    page.evaluate(f"() => {{ app.graph.id = '{seed:08}-0000-4000-8000-000000000000'; {sampler}.size = [420, 700]; }}")
+    named = f"app.graph.id = '{seed:08}-0000-4000-8000-000000000000'"
+    page.evaluate(f"() => {{ {named}; {of_node('Sampler')}.size = [420, 700]; }}")
     for text in (first, first.replace("0:01.5", "0:01.5 [seed 7]")):
-        page.evaluate(
-            f"(value) => {{ {timeline}.widgets.find(({{ name }}) => name === 'prompts').value = value; }}", text
-        )
-        browser.queue()
-        assert browser.wait_done() == "success"
-    page.evaluate(f"() => {{ {sampler}.widgets.find(({{ name }}) => name === 'seed').value = 5; }}")
+        browser.write("PromptTimeline", prompts=text)
+        browser.run()
+    browser.write("Sampler", seed=5)
     browser.fit_view()
 
     shelf = page.locator(".hf-shelf")
@@ -96,15 +85,12 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     shelf.get_by_label("Delete Take 2 the dark one").click()
     shelf.get_by_label("Delete Take 2 the dark one now").click()
     page.wait_for_function("document.querySelectorAll('.hf-shelf [role=listitem]').length === 1")
-    browser.queue()
-    assert browser.wait_done() == "success"
+    browser.run()
     assert "reused 5 blocks" in browser.last_report(), "the blocks of the other take are there"
     assert (browser.server.output_dir / "shelf" / f"of_{seed}_00002_.mp4").is_file()
     browser.write("PromptTimeline", prompts=first.replace("0:01.5", "0:01.5 [seed 9]"))
-    browser.queue()
-    assert browser.wait_done() == "success"
+    browser.run()
     check_list(browser)
-    assert browser.page_errors == [] and browser.alerts == []
 
 
 def check_list(browser: Browser) -> None:
@@ -139,9 +125,8 @@ def check_list(browser: Browser) -> None:
     page.wait_for_timeout(700)
     assert chosen() == options[1], "the list follows the widget"
 
-    page.wait_for_function(
-        "[...document.querySelectorAll('.hf-takes img')].some((image) => image.naturalWidth === 160)"
-    )
+    pictures = "[...document.querySelectorAll('.hf-takes img')]"
+    page.wait_for_function(f"{pictures}.some((image) => image.naturalWidth === 160)")
     shown = page.evaluate("(value) => app.graph.nodes[0].widgets[0].options.getOptionLabel(value)", options[1])
     assert shown.startswith("Take ") and "(" not in shown, "without the name of the run"
     (saved,) = page.evaluate("app.graph.serialize().nodes")

@@ -47,7 +47,6 @@ def test_the_app_has_the_timeline_in_place_of_the_text(browser: Browser):
     page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
     page.wait_for_timeout(1000)
     assert page.locator(".hf-timeline").count() == 1 and controls.count() == 0
-    assert browser.page_errors == []
 
 
 @pytest.mark.slow
@@ -77,4 +76,3 @@ def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser)
     page.evaluate("(graph) => app.loadGraphData(graph)", saved)
     face.waits_for(moved)
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 6")
-    assert browser.page_errors == []

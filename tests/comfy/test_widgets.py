@@ -49,7 +49,6 @@ def test_widgets_have_one_order_whichever_file_of_the_pack_comes_last(browser: B
         found.append(page.evaluate(NEW_NODES))
     assert all(order == found[0] for order in found), found
     assert found[0][0][-3:] == ["advanced inputs", "timeline", "live_story"]
-    assert browser.page_errors == []
 
 
 @pytest.mark.slow
@@ -87,7 +86,6 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     )
     page.wait_for_function("document.querySelector('.hf-status').textContent.includes('was changed elsewhere')")
     shows(browser, "one,two")
-    assert browser.page_errors == []
 
 
 @pytest.mark.slow
@@ -110,4 +108,3 @@ def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page.evaluate("() => app.extensionManager.setting.set('Comfy.RightSidePanel.IsOpen', false)")
     page.wait_for_timeout(300)
     assert abs(page.locator(".hf-timeline").bounding_box()["width"] - width) < 2
-    assert browser.page_errors == []

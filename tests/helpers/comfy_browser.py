@@ -11,6 +11,7 @@ from urllib.parse import urlparse
 from comfy_harness import ComfyServer
 from comfy_setup import chromium
 from playwright.sync_api import BrowserContext, Dialog, Page, Request, WebError, sync_playwright
+from workflow_layout import box_of, box_of_group, inside
 
 _FLAGS = [
     *"--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking".split(),
@@ -60,17 +61,6 @@ def _chromium() -> BrowserContext:
     return context
 
 
-_OUTSIDE_GROUPS = """() => {
-  const box = ({ pos, size }, title = 0) => [pos[0], pos[1] - title, pos[0] + size[0], pos[1] + size[1]];
-  const groups = app.graph.groups.map((group) => box(group));
-  const inside = (inner, outer) =>
-    outer[0] <= inner[0] && outer[1] <= inner[1] && inner[2] <= outer[2] && inner[3] <= outer[3];
-  return app.graph.nodes
-    .filter((node) => node.type !== "MarkdownNote" && !groups.some((group) => inside(box(node, 30), group)))
-    .map((node) => [node.type, box(node, 30), groups]);
-}"""
-
-
 def of_node(kind: str) -> str:
     """JavaScript for the first node of a type of the pack, such as `PromptTimeline`."""
     return f"app.graph.nodes.find((node) => node.type === 'HeadForcing{kind}')"
@@ -79,6 +69,11 @@ def of_node(kind: str) -> str:
 def of_widget(kind: str, name: str) -> str:
     """JavaScript for a widget of the first node of a type of the pack."""
     return f"{of_node(kind)}.widgets.find((widget) => widget.name === '{name}')"
+
+
+def of_player(kind: str = "Sampler") -> str:
+    """JavaScript for the player on the first node of a type of the pack; undefined where it has none."""
+    return f"({of_node(kind)}?.widgets.find((widget) => widget.name === 'player')?.element.firstChild)"
 
 
 class Browser:
@@ -169,14 +164,15 @@ class Browser:
         outcome, message = self.page.evaluate("window.__runs[0]")
         return f"error: {message}" if outcome == "error" else outcome
 
-    def node_types(self) -> list[str]:
-        """Types of all nodes in the open workflow, subgraphs included."""
-        return self.page.evaluate(f"{_ALL_NODES}.map((node) => node.type)")
-
     def missing_nodes(self) -> list[str]:
-        """Types in the open workflow that the editor does not know."""
+        """Types in the open workflow, subgraphs included, that the editor does not know."""
         known = set(self.page.evaluate("Object.keys(LiteGraph.registered_node_types)"))
-        return sorted(set(self.node_types()) - known)
+        return sorted(set(self.page.evaluate(f"{_ALL_NODES}.map((node) => node.type)")) - known)
+
+    def run(self, timeout: float = 240) -> None:
+        """Press Run and wait for its success."""
+        self.queue()
+        assert self.wait_done(timeout) == "success"
 
     def widgets(self, node_type: str) -> dict[str, Any]:
         """Widget names and values of the first node of this type."""
@@ -196,6 +192,28 @@ class Browser:
         for name, value in values.items():
             put = f"(value) => {{ const each = {of_widget(kind, name)}; each.value = value; each.callback?.(value); }}"
             (page or self.page).evaluate(put, value)
+
+    def watch(self, kind: str = "Sampler") -> None:
+        """Note what a player plays, ten times a second, for `watched`."""
+        self.page.evaluate(
+            f"""() => {{
+              clearInterval(window.__watch);
+              window.__seen = [];
+              window.__watch = setInterval(() => {{
+                const player = {of_player(kind)}, video = player?.querySelector("video"), text = player?.firstChild;
+                if (video?.readyState >= 2)
+                  __seen.push([video.src.startsWith("blob:"), video.duration, video.currentTime, text.textContent]);
+              }}, 100);
+            }}"""
+        )
+
+    def watched(self) -> tuple[list[list[Any]], list[list[Any]]]:
+        """(length, time, text above it) of a video while it grew, and then of the finished one."""
+        self.page.wait_for_function("window.__seen.some(([grows]) => !grows)")
+        seen = self.page.evaluate("window.__seen")
+        grew, finished = ([more for now, *more in seen if now == grows] for grows in (True, False))
+        assert grew + finished == [more for _, *more in seen], "first it grows, then it is finished"
+        return grew, finished
 
     def last_report(self) -> str:
         """The text that the last run has shown."""
@@ -221,19 +239,21 @@ class Browser:
         self.page.evaluate(_FIT)
         self.page.wait_for_timeout(300)
 
-    def outside_groups(self) -> list[Any]:
-        """Nodes, but for notes, that stick out of every group, with the boxes of all."""
-        return self.page.evaluate(_OUTSIDE_GROUPS)
+    def outside_groups(self) -> list[str]:
+        """Types of nodes, but for notes, that stick out of every group."""
+        nodes, groups = self.page.evaluate(
+            """[app.graph.nodes.map(({ type, pos, size }) => [type, [...pos], [...size]]),
+              app.graph.groups.map(({ pos, size }) => [...pos, ...size])]"""
+        )
+        frames = [box_of_group(group) for group in groups]
+        nodes = [(kind, box_of(*place)) for kind, *place in nodes if kind != "MarkdownNote"]
+        return [kind for kind, box in nodes if not any(inside(box, frame) for frame in frames)]
 
     def heap_bytes(self) -> int:
         """The page's JavaScript heap after a garbage collection."""
         session = self.page.context.new_cdp_session(self.page)
         session.send("HeapProfiler.collectGarbage")
         return int(session.send("Runtime.getHeapUsage")["usedSize"])
-
-    def screenshot(self, path: Path) -> Path:
-        self.page.screenshot(path=str(path))
-        return path
 
     def _note_alert(self, dialog: Dialog) -> None:
         if dialog.type == "beforeunload":  # the page is loaded again

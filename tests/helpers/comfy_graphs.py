@@ -37,6 +37,11 @@ def decode(
     return node("HeadForcingDecodeVideo", **inputs)
 
 
+def saving(video: list[Any], prefix: str) -> dict[str, Any]:
+    """Core's *Save Video*."""
+    return node("SaveVideo", video=video, filename_prefix=prefix, format="auto", codec="auto")
+
+
 def demo_graph(**sampler: Any) -> Graph:
     """Two prompts over six seconds with the embedded model; node ids name the nodes."""
     timeline = {"prompts": f"0:00 {BALL}\n0:03 {CROSS}", "seconds": 6.0}

@@ -5,7 +5,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import struct
@@ -16,7 +15,7 @@ import urllib.error
 import urllib.parse
 import urllib.request
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -46,7 +45,6 @@ class RunResult:
     outputs: dict[str, Any] = field(default_factory=dict)  # node id -> what /history shows
     executed: list[str] = field(default_factory=list)  # ids of the nodes that really ran (not cached), in order
     prompt_id: str = ""
-    seconds: float = 0.0
 
 
 class ComfyServer:
@@ -59,15 +57,12 @@ class ComfyServer:
         pack_dir: Path | None = REPO,
         *,
         custom_nodes: Mapping[str, str] | None = None,  # further single-file node packs: file name -> source
-        args: Sequence[str] = (),
-        env: Mapping[str, str] | None = None,
         stand_in_gpu: bool = False,  # on tensors that say they are on a GPU, see stand_in_gpu.py
     ):
         self.install, self.base_dir = install, Path(base_dir)
         self.output_dir, self.input_dir = self.base_dir / "output", self.base_dir / "input"
         self._pack_dir, self._custom_nodes = pack_dir, dict(custom_nodes or {})
-        self._args, self._env = list(args), dict(env or {})
-        self._program = ["main.py", "--cpu"]
+        self._program, self._env = ["main.py", "--cpu"], dict[str, str]()
         if stand_in_gpu:
             self._program = [str(STAND_IN_GPU), "main.py"]
             self._env["XDG_CACHE_HOME"] = str(self.base_dir / "cache")  # times of its attention are none
@@ -98,15 +93,14 @@ class ComfyServer:
             (nodes / name).write_text(source)
         self.port = self.port or _free_port()  # the same after it was stopped
         command = [str(self.install.python), *self._program, "--listen", "127.0.0.1", "--port", str(self.port)]
-        command += ["--base-directory", str(self.base_dir), "--disable-api-nodes", *self._args]
+        command += ["--base-directory", str(self.base_dir), "--disable-api-nodes"]
         command += ["--cache-classic"]  # 0.30.0 else forgets results when the machine's memory is in use elsewhere
         command += ["--database-url", f"sqlite:///{self.base_dir / 'comfyui.sqlite'}"]
         if self.install.frontend:
             command += ["--front-end-root", str(self.install.frontend)]
         with self._log_path.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, cwd=self.install.tree, env=_environ(self._env), stdout=log, stderr=log, start_new_session=True
-            )
+            options = {"stdout": log, "stderr": log, "env": _environ(**self._env), "start_new_session": True}
+            self._process = subprocess.Popen(command, cwd=self.install.tree, **options)
         try:
             self._wait_until_up(timeout_seconds=300)
         except BaseException:
@@ -187,19 +181,16 @@ class ComfyServer:
     def queue(
         self,
         prompt: dict[str, Any],
-        interrupt_after_progress: int | None = None,
         timeout: float = 600,
         *,
         extra_data: Mapping[str, Any] | None = None,
         on_event: Callable[[str, dict[str, Any]], None] | None = None,
     ) -> RunResult:
-        """Run an API-format prompt to its end.
+        """Run an API-format prompt to its end; `on_event` sees every event as it arrives.
 
-        `interrupt_after_progress` presses Stop at that progress message; 0.30.0 leaves out most messages that carry
-        no preview and follow another within 0.1 s. `on_event` sees every event as it arrives.
+        0.30.0 leaves out most messages of progress that carry no preview and follow another within 0.1 s.
         """
-        started, client_id = time.monotonic(), uuid.uuid4().hex
-        self.client_id = client_id
+        self.client_id = client_id = uuid.uuid4().hex
         address = f"ws://127.0.0.1:{self.port}/ws?clientId={client_id}"
         with connect(address, max_size=None, proxy=None, compression=None) as socket_:
             socket_.send(json.dumps({"type": "feature_flags", "data": {"supports_preview_metadata": True}}))
@@ -210,9 +201,8 @@ class ComfyServer:
                 result.error = json.dumps(answer)
                 return result
             result.prompt_id = answer["prompt_id"]
-            self._listen(socket_, result, started + timeout, interrupt_after_progress, on_event)
+            self._listen(socket_, result, time.monotonic() + timeout, on_event)
         result.outputs = self._history(result.prompt_id).get("outputs", {})
-        result.seconds = time.monotonic() - started
         return result
 
     def _listen(
@@ -220,10 +210,8 @@ class ComfyServer:
         socket_: ClientConnection,
         result: RunResult,
         deadline: float,
-        interrupt_after_progress: int | None,
         on_event: Callable[[str, dict[str, Any]], None] | None,
     ) -> None:
-        progress_seen = 0
         while True:
             try:
                 message = socket_.recv(timeout=max(0.0, deadline - time.monotonic()))
@@ -248,9 +236,6 @@ class ComfyServer:
                 continue
             if kind == "progress":
                 result.progress.setdefault(str(data["node"]), []).append((data["value"], data["max"]))
-                progress_seen += 1
-                if progress_seen == interrupt_after_progress:
-                    self.interrupt()
             elif kind == "executing" and data.get("node"):
                 result.executed.append(str(data["node"]))
             elif kind in _LAST_EVENTS:
@@ -280,43 +265,27 @@ class ComfyServer:
         return "End of its log:\n" + self.log()[-6000:]
 
 
-_PROGRAMS = REPO / "tests" / "comfy" / "programs"
-
-
-def run_in_comfy(
-    install: ComfyInstall,
-    program: Path | str,
-    *args: object,
-    base_dir: Path | None = None,
-    pack_dir: Path = REPO,
-    env: Mapping[str, str] | None = None,
-    timeout: float = 900,
-) -> str:
+def run_in_comfy(install: ComfyInstall, program: Path, *args: object, models: Path | None = None) -> str:
     """Run a program where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
 
-    A file begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; before a string this is
-    done. `args` are in sys.argv[1:]. `load_pack()` imports the pack the way ComfyUI does and returns the module.
+    It begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; `args` are in sys.argv[1:], and
+    `models` is ComfyUI's folder of them.
     """
-    base = Path(base_dir) if base_dir else Path(tempfile.mkdtemp(prefix="comfy-"))
-    start = [str(program)]
-    if isinstance(program, str):
-        start = ["-c", f"import sys; sys.path[0] = {str(_PROGRAMS)!r}; from inside_comfy import load_pack\n{program}"]
-    environ = _environ(env) | {"COMFY_TREE": str(install.tree), "COMFY_BASE": str(base), "COMFY_PACK": str(pack_dir)}
-    try:
-        command = [str(install.python), *start, *map(str, args)]
-        done = subprocess.run(command, cwd=base, env=environ, capture_output=True, text=True, timeout=timeout)
-    finally:
-        if base_dir is None:
-            shutil.rmtree(base, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="comfy-", ignore_cleanup_errors=True) as base:
+        if models is not None:
+            Path(base, "models").symlink_to(models, target_is_directory=True)
+        environ = _environ() | {"COMFY_TREE": str(install.tree), "COMFY_BASE": base, "COMFY_PACK": str(REPO)}
+        command = [str(install.python), str(program), *map(str, args)]
+        done = subprocess.run(command, cwd=base, env=environ, capture_output=True, text=True, timeout=900)
     if done.returncode:
         raise RuntimeError(f"The program failed in ComfyUI {install.version}:\n{done.stderr[-6000:]}")
     return done.stdout
 
 
-def _environ(extra: Mapping[str, str] | None) -> dict[str, str]:
+def _environ(**extra: str) -> dict[str, str]:
     # One OpenMP thread: tiny tensors on several threads spin at barriers, ten times slower.
     keep = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")}
-    return keep | {"OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"} | dict(extra or {})
+    return keep | {"OMP_NUM_THREADS": "1", "DO_NOT_TRACK": "1"} | extra
 
 
 def _free_port() -> int:

@@ -3,8 +3,8 @@
     python tests/helpers/make_locales.py
 
 ComfyUI serves these files and its frontend shows them in the language of the settings. A translation belongs to a text,
-not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean. nodeDefs.json
-has the English of the nodes, too; a script says its English itself, in `t("text")`.
+not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean. The English of
+nodes is written in locales/en/nodeDefs.json, which gets the names of new inputs here, that of scripts in `t("text")`.
 """
 
 import json

@@ -181,7 +181,8 @@ def photograph(server: ComfyServer, shot: Path) -> None:
         editor.page.evaluate(f"(t) => {{ const v = {SHOWN_VIDEO}; v.pause(); v.currentTime = t; }}", PICTURE_SECOND)
         editor.page.wait_for_timeout(1500)
         editor.fit_view()
-        with Image.open(editor.screenshot(shot)) as image:
+        editor.page.screenshot(path=str(shot))
+        with Image.open(shot) as image:
             image.convert("RGB").save(PICTURE, quality=85)
 
 

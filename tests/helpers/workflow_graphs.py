@@ -109,11 +109,7 @@ WORKFLOWS: dict[str, Workflow] = {
             "drift": Node("HeadForcingVideoDriftReport", {"video": ["sampler", 2], "theme": "dark"}),
             "picture": Node("PreviewImage", {"images": ["drift", 0]}, "Drift over five minutes", room=1.5),
         },
-        (
-            *_FIVE.columns[:-1],
-            _column(4, "Report", 400, "report", "drift"),
-            _column(5, "Drift", 480, "picture"),
-        ),
+        (*_FIVE.columns[:-1], _column(4, "Report", 400, "report", "drift"), _column(5, "Drift", 480, "picture")),
     ),
     "two_gpus": _render(
         SELF_FORCING | {"second": Node("SelectVAEDevice", {"vae": ["vae", 0], "device": "gpu:1"})} | _LIGHTHOUSE,

@@ -1,0 +1,102 @@
+"""Memory of a render where ComfyUI shares it out: how much there is, how it is kept free, and what is said without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any
+
+import comfy.model_management as management
+import torch
+from comfy.controlnet import ControlBase
+
+from ...headforcing_core.render.resources import Needs, check_disk, in_turn
+from . import folders
+from .loaded_model import KEY
+
+
+def room_on(model: Any) -> int:
+    """Memory in bytes that a render can have on a MODEL's device: what is free there, or taken by models of ComfyUI.
+
+    ComfyUI moves other models out of the way; what it reserves for other programs is left to them.
+    """
+    device = model.load_device
+    free = management.get_free_memory(device)
+    if device.type == "cpu":
+        return int(free + model.model_size())  # the weights are there already
+    for loaded in management.current_loaded_models:
+        if loaded.device == device and loaded.model is not None:  # None: the graph has dropped it
+            free += loaded.model_loaded_memory()
+    return int(min(free, management.get_total_memory(device)) - management.extra_reserved_memory())
+
+
+def free_on(model: Any) -> int:
+    """Memory in bytes that is free on a MODEL's device while a render is under way."""
+    return int(management.get_free_memory(model.load_device) - management.extra_reserved_memory())
+
+
+def check_disk_room(renders: Sequence[Needs]) -> None:
+    """Refuse renders, made one after another, whose files do not fit on the disk."""
+    folder = folders.output_folder()
+    check_disk(in_turn(renders), folder, folder, "remove folders of old renders from output/head_forcing")
+
+
+class _Room(ControlBase):
+    """In a prompt, memory that ComfyUI keeps free while it samples: it counts that of ControlNets as it is stated."""
+
+    def __init__(self, size: float):
+        super().__init__()
+        self.size = size
+
+    def inference_memory_requirements(self, dtype: torch.dtype) -> float:
+        return self.size
+
+    def get_models(self) -> list[Any]:
+        return []
+
+    def deepclone_multigpu(self, load_device: torch.device, autoregister: bool = False) -> _Room:
+        self.multigpu_clones[load_device] = self
+        return self
+
+
+def load_with_room(
+    executor: Callable[..., Any],
+    model: Any,
+    one_pass: Sequence[int],
+    conds: dict[str, Any],
+    *args: Any,
+    memory: int,
+    **kwargs: Any,
+) -> Any:
+    """ComfyUI's `prepare_sampling`, which loads a MODEL, with `memory` bytes free for the render.
+
+    What ComfyUI asks for a pass, `[1, 16, frames, h, w]`, is part of `memory`; it asks once more where there is room.
+    """
+    missing = max(0.0, memory - float(model.model.memory_required(list(one_pass))))
+    asked = {**conds, KEY: [{"control": _Room(missing)}]}
+    real_model, _, models = executor(model, list(one_pass), asked, *args, **kwargs)
+    return real_model, conds, models
+
+
+@contextmanager
+def explained(needs: Needs, kept: bool) -> Iterator[None]:
+    """Put remedies into errors of memory that runs out in the `with` block; `kept`: finished blocks are stored.
+
+    Their class stays: ComfyUI unloads its models only for errors of that class.
+    """
+    try:
+        yield
+    except Exception as error:
+        is_oom = getattr(management, "is_oom", None)  # since 0.16; knows more kinds
+        if not (is_oom(error) if is_oom else isinstance(error, management.OOM_EXCEPTION)):
+            raise
+        text = (
+            f"out of memory: the render needs {needs.describe().splitlines()[0].partition('about ')[2]}. Close other "
+            "programs that use the GPU, decode afterwards instead of while sampling, or choose a smaller size or fewer "
+            "episodic_frames."
+        )
+        if kept:
+            text += " Finished blocks are kept: with the same size and frames, queue again to go on."
+        with suppress(TypeError):  # an error class with other constructor arguments stays as it is
+            raise type(error)(text) from error
+        raise

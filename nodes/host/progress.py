@@ -1,0 +1,235 @@
+"""Progress of a render on its node: a bar, previews, and the status line of its player."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import comfy.model_management
+import comfy.utils
+import latent_preview
+from PIL import Image
+from torch import Tensor
+
+from ...headforcing_core.cache.memory import MemoryEvent
+from ...headforcing_core.head_profiles.auto import warm_up_frames
+from ...headforcing_core.render.describe import going_on
+from ...headforcing_core.render.plan import RenderPlan
+from ...headforcing_core.render.render import Listener, Render
+from ...headforcing_core.rollout.loop import Block
+from ...headforcing_core.runs.folder import RunFolder
+from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from .folders import shown
+from .player import NodePlayer
+from .queued_graph import WHOLE, Part, skipped_video_frames
+
+log = logging.getLogger(__name__)
+
+
+class RenderProgress(Listener):
+    """Progress bar, animated preview, growing video and a status line on the node.
+
+    Stops within one model call on cancel. The player in the editor shows the preview, then the video and the status
+    line, which it keeps. Elsewhere they are ComfyUI's own; an editor then keeps showing the last preview in place of a
+    video that the node outputs at its end, and `previews` must be off for that video to be shown.
+    """
+
+    def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):
+        self.plan, self.videos, self.part = plans[0], len(plans), part
+        self.player, self.text = NodePlayer(hidden), ""
+        self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
+        self.name = ""  # of the video, where each has one
+        self.video = self.reused = self.made = 0
+        self.block: int | None = None  # that is being made, or read again; None before the first
+        self.stepped = False  # whether it is being made
+        self.growing: Any = None  # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.run: RunFolder | None = None
+        self.stored = 0  # blocks of this video that were there when it began
+        self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
+        self.done = 0
+        self.preview = MovingPreview(model) if previews else None
+        self.event: MemoryEvent | None = None
+        self.begun = time.perf_counter()
+
+    def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
+        """Begin this video of the batch; its plan has the roles that were found in the first one."""
+        self.video, self.plan, self.name = video, plan, name
+        self.block = self.growing = self.run = self.event = None
+
+    def begin(self, render: Render) -> None:
+        """Set the number of reused steps and the run folder."""
+        self.run, self.stored = render.run.folder, len(render.run.stored)
+        self.reused += render.run.stored_steps
+        self.done += render.run.stored_steps
+
+    def step(self, block: int, step: int, latents: Tensor | None) -> None:
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        if latents is None:
+            self.block = block
+            self._say()
+            return
+        self.done, self.stepped = self.done + 1, True
+        if step < len(self.plan.rows[block].sigmas):
+            self._advance(None)
+
+    def add(self, block: Block) -> None:
+        """Count a finished block, show it, and keep the decision of episodic memory for the status line."""
+        comfy.model_management.throw_exception_if_processing_interrupted()
+        self.event = block.event or self.event
+        if self.stepped:
+            self._advance(block.latents)
+        self.made, self.stepped = self.made + self.stepped, False
+
+    def _advance(self, latents: Tensor | None) -> None:
+        image = None if self.preview is None else self.preview.next(latents)
+        if self.player and self.growing is not None and self.growing.failure is None:
+            self.bar.update_absolute(self.done)
+            self._tell("running", None if image is None else image[1])
+        else:
+            self.bar.update_absolute(self.done, preview=image)
+
+    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+        """Show the prompts and the length of the story that is told from now on, in later videos too."""
+        videos = self.videos - self.video
+        until, before = self.part.until(plan), self.part.until(self.plan)
+        self.blocks += (until - before) * videos
+        self.bar.total += (self._steps(plan) - self._steps(self.plan)) * videos
+        self.plan = plan
+
+    def completed(self) -> None:
+        """Show a summary of the render."""
+        took = time.perf_counter() - self.begun
+        parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
+        if self.made:
+            parts.append(f"{self._frames_per_second(took):.1f} fps")
+        video = None if self.growing is None else self.growing.info
+        if self.growing is None or video is not None:
+            if video is not None:
+                parts.insert(0, f"wrote output/{shown(video.path).label}")
+            self._show("done", " - ".join(parts))
+        else:
+            kept = "the latents are complete: Decode Latents to Video makes the video once that is mended"
+            self._show("failed", f"failed: no video, {self.growing.failure}; {kept} ({' - '.join(parts)})")
+
+    def _steps(self, plan: RenderPlan) -> int:
+        """Number of denoising steps of a video."""
+        return sum(len(row.sigmas) for row in plan.rows[: self.part.until(plan)])
+
+    def _frames_per_second(self, took: float) -> float:
+        return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
+
+    def stopped(self) -> None:
+        """Show, after a cancel or an error, what is stored on disk and how to resume."""
+        if self.block is None:
+            return
+        frames_per_block = self.plan.schedule.frames_per_block
+        reading = self.block < self.plan.start_blocks + self.stored
+        place = f"stopped {'while reading' if reading else 'in'} block {self.block + 1} of {self.plan.blocks}"
+        text = (self.name and f"{self.name} ") + place
+        if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
+            text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
+        elif self.run is not None:
+            kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
+            text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
+            text += f"queue again to {going_on(self.plan)}"
+        if self.growing is not None and self.growing.growing.path.is_file():
+            text += f"; the video so far is output/{self.growing.growing.label}"
+        log.info("Head Forcing: %s", text)
+        self._show("stopped", text)
+
+    def _show(self, state: str, text: str) -> None:
+        self.text = f"{of}: {text}" if (of := self.part.describe(self.plan)) else text
+        self._tell(state)
+
+    def _tell(self, state: str, image: Image.Image | None = None) -> None:
+        """Show the status line, and the video as far as it is written; before that, the preview."""
+        video = None if self.growing is None else self.growing.shown
+        plays = video is not None and video["bytes"] and self.player.grows
+        self.player.show(state, self.text, video, None if plays else image, self._place(state))
+
+    def _place(self, state: str) -> dict[str, float]:
+        """Finished blocks of the story (`done`), and the second of the video at which it begins (`lead`)."""
+        finished = self.part.until(self.plan) if state == "done" else self.block or 0
+        clock, start = self.plan.timeline.clock, self.plan.start_blocks
+        skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
+        return {"done": max(0, finished - start), "lead": clock.start_seconds(start) - skipped}
+
+    def _say(self) -> None:
+        assert self.block is not None
+        parts = [f"block {self.block + 1} of {self.part.until(self.plan)}"]
+        if self.videos > 1:
+            parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
+        if len(self.plan.timeline.segments) > 1:
+            prompt = self.plan.segment_index(self.block)
+            parts.append(f"prompt {prompt + 1}: {shortened(self.plan.timeline.segments[prompt].text, 32)}")
+        if self.done > self.reused:
+            took = time.perf_counter() - self.begun
+            left = (self.bar.total - self.done) * took / (self.done - self.reused)
+            parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
+        if self.event is not None:
+            parts.append(_describe(self.event))
+        if self.growing is not None and self.growing.failure is not None:
+            parts.insert(0, f"no video: {self.growing.failure}")
+        elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
+            parts.insert(0, f"watch output/{self.growing.growing.label}")
+        self._show("running", " - ".join(parts))
+
+
+def shortened(text: str, length: int) -> str:
+    """The beginning of a text, cut after a word where there is a space to cut at."""
+    text = " ".join(text.split())
+    if len(text) <= length:
+        return text
+    words = text[:length].rpartition(" ")[0]
+    return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
+
+
+def _describe(event: MemoryEvent) -> str:
+    if not event.admitted:
+        return f"memory: latent frame {event.frame} not admitted ({event.delta:.2f})"
+    return f"memory: admitted latent frame {event.frame}" + (", merged two older ones" if event.merged else "")
+
+
+class MovingPreview:
+    """Shows the frames of the last finished block one after another while the next one is made.
+
+    ComfyUI's own previewers return an image of the first frame they get. Those of VideoHelperSuite take all frames,
+    play them in the browser, and return no image.
+    """
+
+    def __init__(self, model: Any):
+        self._previewer = previewer(model)
+        self._block: Tensor | None = None  # [1, 16, frames, h, w]
+        self._frame = 0
+        self._plays_itself = False
+
+    def next(self, finished: Tensor | None) -> tuple[str, Any, int] | None:
+        """The image to show at this step; `finished` is a new block's clean latents `[frames, 16, h, w]`.
+
+        They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it is complete.
+        """
+        if finished is not None:
+            self._block, self._frame = finished.to("cpu").transpose(0, 1)[None], 0
+        if self._block is None:
+            return None
+        image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])
+        self._plays_itself |= image is None
+        self._frame = min(self._frame + 1, self._block.shape[2] - 1)
+        return image
+
+
+def previewer(model: Any) -> Callable[[Tensor], tuple[str, Any, int] | None]:
+    """A function from clean latents `[1, 16, frames, h, w]` to what `ProgressBar` takes as a preview.
+
+    ComfyUI's chosen preview method where one is set, else the latent format's linear colours: a long render should
+    never be blind, and they cost next to nothing.
+    """
+    chosen = latent_preview.get_previewer(model.load_device, model.model.latent_format)
+    if chosen is None:
+        latent_format = model.model.latent_format
+        chosen = latent_preview.Latent2RGBPreviewer(
+            latent_format.latent_rgb_factors, latent_format.latent_rgb_factors_bias
+        )
+    return lambda latents: chosen.decode_latent_to_preview_image("JPEG", latents)

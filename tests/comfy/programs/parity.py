@@ -1,0 +1,140 @@
+"""ComfyUI, the pack and tiny models for the probes of test_nodes_parity.py, and where they note what they find."""
+
+from inside_comfy import load_pack
+
+# isort: split
+
+import gc
+import importlib
+import json
+import sys
+import traceback
+import types
+import weakref
+
+import torch
+
+folder, repo, wanted, results = sys.argv[1], sys.argv[2], sys.argv[3:], {}
+before = set(sys.modules)
+pack = load_pack()
+imported_by_pack = sorted({name.split(".")[0] for name in set(sys.modules) - before - {pack.__name__}})
+
+
+def module(name):
+    return importlib.import_module(name, pack.__name__)
+
+
+bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
+loaded_model, render_video = module(".nodes.host.loaded_model"), module(".nodes.host.render")
+vae_decoding = module(".nodes.host.vae")
+CORE = """cache.head_cache errors head_profiles.auto head_profiles.profile head_profiles.profiler head_profiles.shares
+model.attention model.wan render.job render.render render.live_story render.options render.resources rollout.loop
+rollout.schedule timeline.timeline video.codec video.stream video.tiny_decoder weights.checkpoint""".split()
+core = types.SimpleNamespace(**{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE})
+TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
+PROFILE = core.profile.HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory")))
+EMBEDS = [torch.randn(512, 4096, generator=torch.Generator().manual_seed(i)) for i in range(2)]
+for i, rows in enumerate(EMBEDS):
+    rows[5 + 3 * i :] = 0
+
+
+def weights():
+    return core.checkpoint.load_state_dict(TINY)[0]
+
+
+def native():
+    return toy.native_model(weights(), None)
+
+
+def core_model():
+    """The core's own transformer with the same weights."""
+    config = core.wan.WanConfig(dim=256, ffn_dim=512, num_layers=2, num_heads=2)
+    backbone = core.wan.WanModel.from_state_dict(config, weights(), torch.float32)
+    return core.loop.WanVideoModel(backbone, torch.float32)
+
+
+def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="one | two", seed=7):
+    # three memory entries, a candidate after every block: entries are merged within ten blocks
+    memory = {"episodic_frames": 3, "recent_frames": 3, "novelty_threshold": 1.0, "update_interval": 1}
+    size = {"width": 80, "height": 48, "seconds": seconds}
+    options = core.options.RenderOptions(method=method, seed=seed, profile=PROFILE, **size, **memory)
+    return options.plan(loaded_model.wan_config(model), core.timeline.parse_timeline(text, seconds), start_frames)
+
+
+def embeds_of(timeline):
+    return dict(zip(timeline.texts, EMBEDS, strict=False))
+
+
+class Watcher(core.render.Listener):
+    def __init__(self, on_step=lambda *_: None):
+        self.step, self.growing = on_step, None
+
+    def stopped(self):
+        pass
+
+
+@torch.inference_mode()
+def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, story=None):
+    start, options = vae_decoding.Given(None if start is None else start[None]), core.options.RenderOptions(seed=7)
+    render = render_video.HostRender(model, options, plan.timeline, embeds_of(plan.timeline), start, story=story)
+    return render_video.sample(render, plan, video, Watcher(on_step))
+
+
+def hosted(*args, **options):
+    """The latents of a render on a MODEL, `[frames, 16, h, w]` as a LATENT holds them."""
+    return sampled(*args, **options).latents
+
+
+@torch.inference_mode()
+def own(plan, start=None):
+    """The same render by the core alone, and the decisions of its memory."""
+    inner = native().model
+    start = None if start is None else scaled(inner.process_latent_in, start)
+    job = core.job.RenderJob(plan, embeds_of(plan.timeline), start_latents=start)
+    blocks = list(core.render.make_blocks(job, core_model()))
+    latents = scaled(inner.process_latent_out, torch.cat([block.latents for block in blocks]))
+    return latents, [block.event for block in blocks if block.event is not None]
+
+
+def scaled(change, latents):
+    """Latents `[frames, 16, h, w]` through a function for `[1, 16, frames, h, w]`."""
+    return change(latents.transpose(0, 1)[None])[0].transpose(0, 1)
+
+
+def apart(a, b):
+    assert a.shape == b.shape, (a.shape, b.shape)
+    return float((a - b).abs().max())
+
+
+def check_nothing_is_left(run):
+    """No cache and no buffer of one may outlive `run`: 2.5 GB at real size do not wait for the garbage collector."""
+    made, kind = [], core.head_cache.HeadCache
+    build = kind.__init__
+
+    def noted(self, *args, **kwargs):
+        build(self, *args, **kwargs)
+        buffers = [buffer for group in self.groups for buffer in (*group.k, *group.v)]
+        made.extend(weakref.ref(each) for each in (self, *buffers))
+
+    kind.__init__ = noted
+    gc.collect()
+    gc.disable()
+    try:
+        run()
+        assert len(made) > 4 and not any(ref() is not None for ref in made)
+    finally:
+        gc.enable()
+        kind.__init__ = build
+
+
+def probe(function):
+    """Run a probe, if it is wanted; no names on the command line want all."""
+    if wanted and function.__name__ not in wanted:
+        return
+    results[function.__name__] = None
+    try:
+        function()
+    except Exception as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        values = {name: repr(value)[:200] for name, value in frame.f_locals.items()}
+        results[function.__name__] = f"{traceback.format_exc()}\n{json.dumps(values, indent=1)}"

@@ -1,0 +1,225 @@
+"""The pack inside ComfyUI: how it is imported, the models and attention that it takes as they are, whom it answers."""
+
+import importlib
+import sys
+import types
+from pathlib import Path
+from unittest.mock import MagicMock, patch
+
+import comfy
+import comfy.model_management as mm
+import comfy.sd
+import comfy.utils
+import torch
+from comfy_api.torch_helpers import set_torch_compile_wrapper
+from parity import (
+    LORA,
+    TINY,
+    apart,
+    bridge,
+    core,
+    hosted,
+    imported_by_pack,
+    loaded_model,
+    make_plan,
+    module,
+    native,
+    probe,
+    repo,
+    toy,
+)
+
+
+@probe
+def importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_names():
+    assert imported_by_pack == []  # the nodes are imported when ComfyUI asks for them
+    module(".nodes")
+    assert Path(importlib.import_module("nodes").__file__).parent == Path(comfy.__path__[0]).parent
+    assert repo not in {path.rstrip("/") for path in sys.path}
+
+
+@probe
+def a_model_can_be_loaded_once_more_for_another_device():
+    """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
+    tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
+    (demo, *_) = module(".nodes.load_demo").LoadDemoModel.execute().result
+    for model in (tiny, demo):
+        if hasattr(model, "deepclone_multigpu"):
+            copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
+            assert callable(copy.cached_patcher_init[0])
+        else:
+            load, args = model.cached_patcher_init
+            copy = load(*args, disable_dynamic=False)
+        weights, others = (dict(each.model.diffusion_model.named_parameters()) for each in (model, copy))
+        assert loaded_model.fingerprint(model) == loaded_model.fingerprint(copy)
+        assert not any(weights[name] is others[name] for name in weights)
+    plan = make_plan(tiny, 3.0)
+    assert apart(hosted(tiny, plan), hosted(native(), plan)) == 0
+
+
+@probe
+def the_sampler_works_behind_the_node_that_splits_guidance_over_gpus():
+    """Core's MultiGPU CFG Split itself before our sampler; two names of the CPU stand in for two GPUs."""
+    node = importlib.import_module("comfy_extras.nodes_multigpu").MultiGPUCFGSplitNode
+    multigpu = importlib.import_module("comfy.multigpu")
+    tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
+    plan, devices = make_plan(tiny, 3.0), [tiny.load_device, torch.device("cpu", 0)]
+    with (
+        patch.object(mm, "get_all_torch_devices", lambda *_, **__: list(devices)),
+        patch.object(mm, "set_torch_device", lambda device: None),
+        patch.object(multigpu, "MultiGPUThreadPool", wraps=multigpu.MultiGPUThreadPool) as pool,
+    ):
+        (split,) = node.execute(tiny, 2).result
+        found = hosted(split, plan)
+    assert len(split.get_additional_models_with_key("multigpu")) == 1, "the MODEL keeps its copy for another GPU"
+    pool.assert_not_called()  # and a render has none, nor loads anything there
+    assert apart(found, hosted(native(), plan)) == 0
+
+
+@probe
+def a_model_that_is_to_be_compiled_is_run_as_it_is():
+    """A MODEL after ComfyUI's TorchCompileModel; that reports say so is seen in the probe of the open sampler."""
+    model = native()
+    plan, compiled = make_plan(model, 1.0), model.clone()
+    set_torch_compile_wrapper(compiled, backend=MagicMock(side_effect=AssertionError("compiled")))
+    assert apart(hosted(compiled, plan), hosted(model, plan)) == 0
+
+
+@probe
+def fused_kernels_on_the_native_model_leave_alone_what_comfyui_casts():
+    """What a GPU's kernels do, in plain torch: on norms that ComfyUI leaves alone, on norms whose cast changes nothing
+    (as under dynamic VRAM), and on norms that it changes."""
+    operation, model, called = module(".kernels.dispatch").Operation, native(), set()
+    plan, parts = make_plan(model, 3.0), list(model.model.diffusion_model.modules())
+    norms = [part for part in parts if isinstance(part, (torch.nn.LayerNorm, torch.nn.RMSNorm))]
+    norms = [part for part in norms if part.weight is not None]
+    castable = [part for part in parts if hasattr(part, "comfy_cast_weights")]
+    for part in norms:  # numbers that both dtypes have
+        part.weight.data = part.weight.data.bfloat16().float()
+    expected = hosted(model, plan)
+
+    def kernel(self, *arguments, **options):
+        if self.name in ("norm_modulate", "write_block"):  # those of every pass
+            called.add((self.name, self.name == "write_block" and arguments[3] is None))
+        return self.reference(*arguments, **options)
+
+    def kernels_used():
+        called.clear()
+        assert apart(hosted(model, plan), expected) < 1e-4
+        return set(called)
+
+    fused = {("norm_modulate", False)}
+    with patch.object(operation, "usable", lambda *_: True), patch.object(operation, "kernel", kernel):
+        assert kernels_used() == fused | {("write_block", False)}
+        for part in castable:
+            part.comfy_cast_weights = True
+        for part in norms:
+            part.weight.data = part.weight.data.bfloat16()
+        assert kernels_used() == fused | {("write_block", False)}
+        for part in castable:
+            part.weight_function = [lambda weight: weight]
+        assert kernels_used() == fused | {("write_block", True)}  # those with weights are ComfyUI's own layers'
+
+
+@probe
+def comfyuis_fp8_storage_and_products_work_and_are_told_apart():
+    """ComfyUI's fp8 products, which it computes on a CPU when told that the device has them."""
+    fp8, model = {"dtype": torch.float8_e4m3fn}, native()
+    stored = comfy.sd.load_diffusion_model(TINY, model_options=fp8)
+    with patch.object(mm, "SUPPORT_FP8_OPS", True):
+        fast = comfy.sd.load_diffusion_model(TINY, model_options=fp8 | {"fp8_optimizations": True})
+    plan = make_plan(model, 1.5)
+    exact = hosted(model, plan)
+    for other in (stored, fast):
+        latents = hosted(other, plan)
+        assert 1e-3 < float((latents - exact).norm() / exact.norm()) < 0.3
+        assert apart(hosted(other, plan), latents) == 0
+    fast_lines = ["linear layers in 8-bit floating point (float8_e4m3fn, ComfyUI's products)"]
+    assert loaded_model.inexact(fast) == fast_lines and loaded_model.inexact(model) == []
+    assert len({loaded_model.fingerprint(each) for each in (model, stored, fast)}) == 3
+
+
+@probe
+def attention_goes_through_what_nodes_put_in_its_place():
+    model, calls = native(), []
+    plan = make_plan(model, 1.5)
+    plain = hosted(model, plan)
+
+    def replaced(function):
+        patched = model.clone()
+        patched.model_options.setdefault("transformer_options", {})["optimized_attention_override"] = function
+        return hosted(patched, plan)
+
+    def watching(function, q, k, v, *args, **kwargs):
+        calls.append(len(q) == 1 and q.shape[1] == k.shape[1] == (args[0] if args else kwargs["heads"]))
+        return function(q, k, v, *args, **kwargs)
+
+    assert apart(plain, replaced(watching)) == 0 and len(calls) > 25 and all(calls)
+    assert apart(plain, replaced(lambda function, q, *args, **kwargs: q)) > 1e-3
+
+
+@probe
+def attention_is_what_was_fastest_unless_somebody_has_chosen_and_comfyuis_on_a_cpu():
+    """What is handed to the cache: ComfyUI's kernels, PyTorch's unless another was chosen at the start."""
+    arguments = [torch.randn(3, n, 16, generator=torch.Generator().manual_seed(n)) for n in (5, 9, 9)]
+    attention, kernels = bridge.HostAttention({}), bridge.comfy.ldm.modules.attention
+    sizes = torch.float32, "cpu", types.SimpleNamespace(head_dim=16, layer_sizes="the sizes of the render")
+    expected = torch.nn.functional.scaled_dot_product_attention(*(x[None] for x in arguments))[0]
+    assert torch.equal(attention(*arguments), expected) and attention.or_better(*sizes) is attention
+    with (
+        patch.object(bridge.command_line, "use_quad_cross_attention", True),
+        patch.object(kernels, "optimized_attention", kernels.attention_sub_quad),
+    ):
+        assert attention.or_better(*sizes) is attention
+        assert 0 < apart(attention(*arguments), expected) < 1e-5
+    timed = core.attention.GroupedAttention(bridge.sdpa, "sdpa (timed)")
+    with patch.object(bridge, "attention_function", return_value=timed) as choose:
+        assert attention.or_better(*sizes) is timed
+        overridden = bridge.HostAttention({"optimized_attention_override": print})
+        assert overridden.or_better(*sizes) is overridden
+    assert choose.call_args[0][-2:] == (16, "the sizes of the render"), "else the first that works, not the fastest"
+
+
+@probe
+def a_fingerprint_names_weights_and_loras():
+    model, lora = native(), comfy.utils.load_torch_file(LORA)
+    other = {name: tensor.flip(0) if tensor.ndim else tensor for name, tensor in lora.items()}
+
+    def patched(weights, strength):
+        return comfy.sd.load_lora_for_models(model, None, weights, strength, 0)[0]
+
+    other_weights, with_lora = native(), patched(lora, 1.0)
+    with torch.no_grad():
+        other_weights.model.diffusion_model.blocks[1].ffn[2].weight[0, 0] += 1
+    plain, named = (loaded_model.fingerprint(each) for each in (model, with_lora))
+    assert plain == loaded_model.fingerprint(native()) == loaded_model.fingerprint(model.clone())
+    mm.load_models_gpu([with_lora])  # merges the LoRA into the weights
+    assert with_lora.backup, "the LoRA was not merged, so loading proves nothing"
+    assert named == loaded_model.fingerprint(patched(dict(lora), 1.0)) == loaded_model.fingerprint(with_lora)
+    others = (patched(lora, 0.5), patched(other, 1.0), other_weights)
+    assert len({plain, named, *map(loaded_model.fingerprint, others)}) == 5
+
+
+HOME, ANYWHERE, HERE = "127.0.0.1", "0.0.0.0", {"Host": "127.0.0.1:8188"}
+MINE, EVIL = ({"Host": name, "Origin": f"https://{name}"} for name in ("my.example", "evil.example"))
+# where ComfyUI listens, its --enable-cors-header, a request's headers, and whether it is answered
+REQUESTS: list[tuple[str, str | None, dict[str, str], bool]] = [
+    # a server that answers pages of every site: ComfyUI then checks no origin itself
+    *((HOME, "*", HERE | {"Origin": name}, False) for name in ("http://example.com", "null", "http://[", "http://127.0.0.1:1")),
+    (HOME, "*", HERE | {"Sec-Fetch-Site": "cross-site"}, False),
+    (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188", "Sec-Fetch-Site": "same-site"}, False),
+    (HOME, "*", HERE | {"Origin": "http://127.0.0.1:8188"}, True),
+    # a server in a network answers to its domain
+    (ANYWHERE, None, MINE, True),
+    (ANYWHERE, None, EVIL, True),
+    (HOME, "https://my.example", MINE, True),
+    (HOME, "https://my.example", EVIL, False),
+]  # fmt: skip
+
+
+@probe
+def requests_are_told_apart_by_site_and_name_however_comfyui_was_started():
+    pages = module(".nodes.host.pages")
+    for listen, cors, headers, expected in REQUESTS:
+        with patch.multiple(pages.args, listen=listen, enable_cors_header=cors):
+            assert pages.from_here(types.SimpleNamespace(headers=headers)) == expected, (listen, cors, headers)
