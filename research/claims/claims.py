@@ -8,8 +8,7 @@ from typing import Any
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
-from ...headforcing_core.render.comparison import Entry
-from ..rows import Shuffles
+from ..rows import Entry, Shuffles
 from ..statistics import (
     ENOUGH,
     ENOUGH_SHUFFLES,

@@ -14,6 +14,7 @@ from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
@@ -52,8 +53,8 @@ def test_rolling_forcing_has_steps_of_its_own_in_the_familys_blocks_unless_sigma
 
 def test_a_plan_counts_the_whole_window_of_rolling_forcing():
     rolling, other = rolling_plan(), plan("longlive")
-    assert (rolling.blocks_per_pass, rolling.frames_per_pass) == (5, 15)
-    assert (other.blocks_per_pass, other.frames_per_pass) == (1, 3)
+    assert (rolling.passes.blocks_per_pass, rolling.frames_per_pass) == (5, 15)
+    assert (other.passes.blocks_per_pass, other.frames_per_pass) == (1, 3)
     takes = [needs_of(made, torch.float32, 0, kept=True) for made in (rolling, other)]
     assert takes[0].activations == 5 * takes[1].activations and takes[0].run_folder == 5 * takes[1].run_folder
 
@@ -152,7 +153,8 @@ def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_wh
 
 def test_causvid_has_three_steps_of_its_own_and_tells_the_model_whole_timesteps(backbone):
     own = method_schedule(method_policy("causvid"), "self_forcing")
-    whole = RenderPlan.make(CONFIG, method_policy("causvid"), own, parse_timeline(ONE), 96, 64, 1.0)
+    settings = RenderSettings(width=96, height=64, seconds=1.0)
+    whole = RenderPlan.make(CONFIG, method_policy("causvid"), own, parse_timeline(ONE), settings)
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
         told, flow = [], model.flow

@@ -24,6 +24,7 @@ from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -83,7 +84,7 @@ def test_the_samplers_page_has_every_method_with_its_weights_their_licence_and_i
     rows = []
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
-        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480)
+        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings())
         differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
         paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
         rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
@@ -183,7 +184,9 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
     straight, take = plan(name, TWO, seed=3), plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), seed=3)
     first = straight.timeline.segments[1].start_block
-    kept = 3 * (first - (straight.blocks_per_pass - 1))  # a window has the noise of its newest block in all of them
+    kept = 3 * (
+        first - (straight.passes.blocks_per_pass - 1)
+    )  # a window has the noise of its newest block in all of them
     before, after = latents_of(straight, backbone), latents_of(take, backbone)
     assert torch.equal(before[:kept], after[:kept]) and not torch.equal(before[kept : kept + 3], after[kept : kept + 3])
     keys = [keys_of(made) for made in (straight, take)]

@@ -6,7 +6,6 @@ from itertools import chain
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.cache.scenes import (
     MAX_SCENES,
     Scenes,
@@ -19,10 +18,10 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -157,7 +156,7 @@ def test_a_picture_is_written_alone_and_changes_no_block_before_it(model):
 
 def plan_of(tag: str, method: str = "head_forcing", text: str = STORY) -> RenderPlan:
     timeline = parse_timeline(text.format(tag), 9.0)
-    return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
+    return RenderOptions(method=method, width=96, height=64, seed=3).plan(assets.TOY_CONFIG, timeline)
 
 
 def embeds_of(plan: RenderPlan) -> dict[str, torch.Tensor]:
@@ -247,6 +246,4 @@ def test_what_cannot_come_back_is_refused_before_anything_is_made():
             method_policy(name).own_switch(Switch(recall=1))
     text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
     with pytest.raises(HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"):
-        RenderPlan.make(
-            assets.TOY_CONFIG, PRESETS["head_forcing"], schedule("self_forcing"), parse_timeline(text, 33.0), 96, 64
-        )
+        RenderOptions(width=96, height=64).plan(assets.TOY_CONFIG, parse_timeline(text, 33.0))

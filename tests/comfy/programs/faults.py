@@ -39,10 +39,7 @@ core = {
         "demo.rooms_autoencoder",
         "errors",
         "render.options",
-        "render.plan",
-        "cache.policy",
         "runs.folder",
-        "rollout.schedule",
         "timeline.timeline",
         "video.writer",
     )
@@ -52,15 +49,7 @@ model, vae = toy.load_toy_model(), toy.ToyVAE()
 timeline = core["timeline.timeline"].parse_timeline(
     "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 3.0
 )
-plan = core["render.plan"].RenderPlan.make(
-    loaded_model.wan_config(model),
-    core["cache.policy"].preset("head_forcing"),
-    core["rollout.schedule"].schedule("self_forcing"),
-    timeline,
-    64,
-    64,
-    seed=3,
-)
+plan = core["render.options"].RenderOptions(width=64, height=64, seed=3).plan(loaded_model.wan_config(model), timeline)
 embeds = {segment.text: core["demo.word_hash"].encode(segment.text) for segment in timeline.segments}
 options = core["render.options"].RenderOptions(seed=3, state_seconds=0.01)
 caches = []

@@ -80,8 +80,8 @@ render_video = module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 CORE = """cache.head_cache cache.policy errors head_profiles.auto head_profiles.profile head_profiles.profiler
 head_profiles.shares model.attention model.wan render.job render.render render.live_story render.options render.plan
-render.resources rollout.loop rollout.schedule timeline.timeline video.codec video.stream video.tiny_decoder
-weights.checkpoint weights.lora""".split()
+render.resources render.settings rollout.loop rollout.schedule timeline.timeline video.codec video.stream
+video.tiny_decoder weights.checkpoint weights.lora""".split()
 core = types.SimpleNamespace(**{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE})
 methods = module(".headforcing_core.methods.registry")
 TINY, LORA, VAE = f"{folder}/tiny.safetensors", f"{folder}/lora.safetensors", f"{folder}/vae.safetensors"
@@ -108,12 +108,9 @@ def make_plan(model, seconds=7.5, start_frames=0, method="head_forcing", text="o
         policy,
         core.schedule.schedule("self_forcing"),
         timeline,
-        80,
-        48,
-        seconds,
+        core.settings.RenderSettings(width=80, height=48, seconds=seconds, seed=seed),
         profile,
         start_frames,
-        seed=seed,
     )
 
 
