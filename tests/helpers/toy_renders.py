@@ -74,14 +74,14 @@ class Render:
 
     def __init__(
         self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, video=0, pictures=None,
-        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", profile=None,
+        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", profile=None, **options,
     ):  # fmt: skip
         # two denoising steps, because bits are compared and not pictures
         self.timeline = parse_timeline(text, references=tuple(pictures or ()))
         # made of all that was asked for, and not of the keys, which tests hold against it
-        asked = (backbone.config.num_layers, text, seconds, seed, video, family, method, policy, sigmas, profile)
+        asked = (backbone.config.num_layers, text, seconds, seed, video, family, method, policy, sigmas, options)
         shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
-        self.asked = repr((asked, shown, start is not None and digest(start)))
+        self.asked = repr((asked, profile, shown, start is not None and digest(start)))
         policy = policy or preset(method)
         noise = method_schedule(policy, family, sigmas)
         if isinstance(policy, CachePolicy):
@@ -89,7 +89,7 @@ class Render:
         frames, config = 0 if start is None else len(start), backbone.config
         layers, heads = config.num_layers, config.num_heads
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
-        settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed)
+        settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed, **options)
         self.plan = RenderPlan.make(config, policy, noise, self.timeline, settings, profile, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone, self.folder, self.start = backbone, folder, start
