@@ -9,14 +9,12 @@ from typing import Any
 
 _PUBLIC = {
     "RenderJob": "render.job",
-    "RenderPlan": "render.plan",
+    "RenderOptions": "render.options",
     "make_blocks": "render.render",
     "WanModel": "model.wan",
     "WanVideoModel": "rollout.loop",
     "load_state_dict": "weights.checkpoint",
     "parse_timeline": "timeline.timeline",
-    "preset": "cache.policy",
-    "schedule": "rollout.schedule",
 }
 
 __all__ = list(_PUBLIC)

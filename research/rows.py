@@ -3,10 +3,47 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
-from ..headforcing_core.render.comparison import Entry
+from ..headforcing_core.cache.method import Method
+from ..headforcing_core.cache.policy import CachePolicy
+from ..headforcing_core.methods.registry import method_policy
+from ..headforcing_core.render import comparison
+from ..headforcing_core.render.options import RenderOptions
 
 SHUFFLES = 20
+
+
+@dataclass(frozen=True)
+class Entry(comparison.Entry):
+    """A method, or an ablation of one.
+
+    Attributes:
+        roles, shuffle: as for `RenderSettings`.
+        rope: a RoPE mode other than the method's own; only for methods in `cache.policy.PRESETS`.
+        given: settings without a name in the lists of methods; `method` is then only a name for files.
+    """
+
+    roles: str = "profile"
+    rope: str | None = None
+    given: CachePolicy | None = None
+    shuffle: int = 0
+
+    @property
+    def key(self) -> str:
+        roles = f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
+        return "-".join(filter(None, [self.method, roles, self.rope]))
+
+    @property
+    def policy(self) -> Method:
+        """The method's settings."""
+        policy: Any = self.given or method_policy(self.method)
+        return policy if self.rope is None else replace(policy, rope=self.rope)
+
+    def options(self, common: RenderOptions, seed: int) -> RenderOptions:
+        return replace(
+            common, method=self.method, roles=self.roles, shuffle=self.shuffle, policy=self.policy, seed=seed
+        )
 
 
 @dataclass(frozen=True)

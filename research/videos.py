@@ -31,7 +31,7 @@ from ..headforcing_core.report.learned.base import Panel
 from ..headforcing_core.report.learned.models import Models
 from ..headforcing_core.report.learned.registry import METRICS
 from . import vbench
-from .rows import Row, renders_of
+from .rows import Entry, Row, renders_of
 from .statistics import Numbers
 
 Note = dict[str, Any]
@@ -64,6 +64,7 @@ class ScoredVideo:
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source, given, entry = self.video.source, vars(self.args), self.video.entry
+        assert isinstance(entry, Entry)
         options = {field.name: getattr(source.options, field.name) for field in fields(source.options)}
         files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
         profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))

@@ -14,11 +14,11 @@ from safetensors.torch import save
 from tqdm import tqdm
 
 from ..cache.options import options_of
-from ..cache.policy import PRESETS, CachePolicy
+from ..cache.policy import PRESETS
 from ..errors import HeadForcingError
 from ..files import claimed, replacing
 from ..head_profiles.profile import bundled_profiles, load_profile
-from ..methods.registry import ALIASES, METHODS, check_model, list_methods, method_names, method_policy, method_schedule
+from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy
 from ..model.latents import latent_format
 from ..recorded.replay import Case, replay
 from ..render.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
@@ -26,7 +26,6 @@ from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
 from ..render.job import file_tags
 from ..render.options import RenderOptions
-from ..render.plan import RenderPlan
 from ..render.resources import Needs
 from ..render.sinks import load_latents, partial_path
 from ..rollout.schedule import AUTO_FAMILY
@@ -59,7 +58,7 @@ def inspect(args: argparse.Namespace) -> Result:
     lines, found = [info.summary()], {name: vars(info)[name] for name in ("family", "parameters", "layout")}
     try:
         minute = parse_timeline("a minute", 60.0)
-        plan = RenderPlan.make(info.config, CachePolicy(), options.schedule, minute, 832, 480)
+        plan = options.plan(info.config, minute)
         lines += [family, "a minute at 832x480:", describe(plan, torch.bfloat16)]
         found["cache_bytes_832x480"] = plan.shape.bytes(torch.bfloat16)
         found["model_family"] = options.model_family
@@ -92,10 +91,9 @@ def budget(args: argparse.Namespace) -> Result:
             (f"Head Forcing, {paper.name}", "head_forcing", paper),
             *((name, name, bundled) for name, row in METHODS.items() if row.policy not in PRESETS.values()),
         ):
-            policy = method_policy(method)
             try:
-                check_model(policy, steps := method_schedule(policy, family))
-                plan = RenderPlan.make(config, policy, steps, timeline, width, height, profile=roles)
+                options = RenderOptions(method=method, width=width, height=height, model_family=family)
+                plan = options.plan(config, timeline, profile=roles)
             except HeadForcingError:
                 if method in PRESETS:
                     raise

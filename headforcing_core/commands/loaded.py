@@ -132,7 +132,7 @@ class LoadedModel:
             from ..distributed.cache import parallel_forward
 
             model.forward = partial(parallel_forward, forward=model.forward)
-        bar = ProgressBar(plan, machine.quiet)
+        bar = ProgressBar(machine.quiet)
         listeners: list[Listener] = [bar]
         mp4 = None
         if video is not None and self.codec is not None:
@@ -147,7 +147,7 @@ class LoadedModel:
             )
             listeners.append(mp4)
         if latents is not None:
-            listeners.append(LatentsFile(latents, plan))
+            listeners.append(LatentsFile(latents))
         if story is not None:
             from ..render.live_story import LiveEdits
 
@@ -179,7 +179,7 @@ class LoadedModel:
         kept = "without --runs FOLDER no block is kept"
         if run is not None:
             kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += f"repeat the command to {going_on(bar.plan)}"
+            kept += f"repeat the command to {going_on(bar.render.job.plan)}"
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]

@@ -19,16 +19,14 @@ from .remedies import remedies
 from .resources import COMFYUI, COMMAND_LINE, MARGIN, Host, Needs, needs_of
 
 IN_USE = 700_000_000  # of a card: CUDA's context, the driver and a screen, in bytes
-SECONDS = 60.0
 _DTYPE = torch.bfloat16
 
 
 @dataclass(frozen=True)
 class Fit:
-    """Change with which a minute fits on a card.
+    """Change with which a minute fits on a card: empty if none is needed, None if none helps.
 
     Attributes:
-        how: what must be changed about the render; empty if nothing, None if nothing helps.
         bytes: the memory that it takes then, without weights that are streamed.
         resident: bytes of the model's weights that stay on the card.
     """
@@ -60,8 +58,7 @@ TEXT_ENCODERS = {"scaled fp8": 7_083_630_592, "bf16": 11_714_142_208}  # bytes o
 
 
 def paper_heads(config: WanConfig) -> HeadProfile:
-    """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more; the cache's size depends
-    only on their numbers."""
+    """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more, in any order."""
     times = config.num_layers * config.num_heads // 360
     counts = {HeadRole.ANCHOR: 90 * times, HeadRole.LOCAL: 72 * times, HeadRole.MEMORY: 198 * times}
     roles = [role for role, count in counts.items() for _ in range(count)]
@@ -72,13 +69,11 @@ def paper_heads(config: WanConfig) -> HeadProfile:
 
 @cache
 def released_needs(width: int, height: int, family: str = "self_forcing") -> tuple[RenderPlan, Needs]:
-    """A minute of a released model in bf16 with the default options, decoded while it is sampled.
-
-    For a model without a bundled head profile the heads have the paper's shares.
-    """
+    """A minute of a released model in bf16 with the default options, decoded while it is sampled; with the paper's
+    heads where no profile is bundled."""
     options, config = RenderOptions(width=width, height=height, model_family=family), MODELS[family]
     profile = None if family == "self_forcing" else paper_heads(config)
-    plan = options.plan(config, parse_timeline("a minute", SECONDS), profile=profile)
+    plan = options.plan(config, parse_timeline("a minute", 60.0), profile=profile)
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)
     return plan, needs_of(plan, _DTYPE, WEIGHTS[family], decoder=decoder)
 

@@ -10,10 +10,8 @@ from typing import Any
 
 import torch
 
-from ..cache.method import Method
-from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
-from ..methods.registry import METHODS, describe_method, method_names, method_policy, unknown_method
+from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
 from ..report.drift import Progress, report_video
 from ..report.learned.base import Numbers, Panel
@@ -27,49 +25,22 @@ from .result import RenderResult
 
 NOTE = "Drift of the videos: flicker 1 means no motion, edges 1 means no seams between blocks; no VBench scores."
 
-Cell = Callable[[Any], str]
-
 
 @dataclass(frozen=True)
 class Entry:
-    """A row of a comparison: a method, or an ablation of one.
-
-    Attributes:
-        label: name of the row in tables and videos.
-        roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
-        shuffle: number of the shuffle where `roles` shuffles them.
-        rope: a RoPE mode other than the method's own; only for methods in `cache.policy.PRESETS`.
-        given: settings without a name in the lists of methods; `method` is then only a name for files.
-    """
+    """A row of a comparison: a method, under its label in tables and videos."""
 
     label: str
     method: str
-    roles: str = "profile"
-    rope: str | None = None
-    given: CachePolicy | None = None
-    shuffle: int = 0
 
     @property
     def key(self) -> str:
         """A name for files."""
-        roles = f"{self.roles}_{self.shuffle}" if self.shuffle else self.roles.replace("profile", "")
-        return "-".join(filter(None, [self.method, roles, self.rope]))
-
-    @property
-    def policy(self) -> Method:
-        """The method's settings; raises HeadForcingError for an unknown name."""
-        policy = self.given or method_policy(self.method)
-        if self.rope is None:
-            return policy
-        if not isinstance(policy, CachePolicy):
-            raise HeadForcingError(f"{self.label}: {self.method} has a fixed RoPE mode, got {self.rope!r}")
-        return replace(policy, rope=self.rope)
+        return self.method
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
         """The options of this entry's render, from the options that all entries share and the seed."""
-        return replace(
-            common, method=self.method, roles=self.roles, shuffle=self.shuffle, policy=self.policy, seed=seed
-        )
+        return replace(common, method=self.method, seed=seed)
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
         """The entry's plan; error messages begin with the entry's label."""
@@ -80,11 +51,9 @@ class Entry:
 
 
 def all_methods() -> list[str]:
-    """The published methods in the order of menus; of those that share their settings the first, ablations left out."""
-    seen: dict[Method, str] = {}
-    for name, row in METHODS.items():
-        seen.setdefault(row.policy, name)
-    return [name for name in method_names() if name in seen.values()]
+    """The published methods in the order of menus; of those that share their settings the first."""
+    first = {row.policy: name for name, row in reversed(METHODS.items())}
+    return [name for name in method_names() if name in first.values()]
 
 
 def names_all(text: str) -> bool:
@@ -93,10 +62,7 @@ def names_all(text: str) -> bool:
 
 
 def entries_of(text: str) -> list[Entry]:
-    """One entry per method named in a text, separated by commas or newlines; repeated names count once.
-
-    `all` stands for `all_methods`.
-    """
+    """One entry per method named in a text, separated by commas or newlines; `all` stands for `all_methods`."""
     given = [name for name in (part.strip() for part in re.split(r"[,\n]", text)) if name]
     names = [name for part in given for name in (all_methods() if part == ALL else [part])]
     choices = method_names()
@@ -116,9 +82,7 @@ class Compared:
         frame_slots: capacity of the cache, all heads together.
         slots_in_use: the largest number in use after a block; None if all blocks come from an earlier render.
         cache_bytes: upper bound of the cache's size from its shape, temporary tensors of a prompt switch included.
-        seconds_per_block: median without decoding; None if it is not known.
         drift: the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics.
-        guards: a line for every guard that acted, see `cache.guards`.
     """
 
     entry: Entry
@@ -135,7 +99,7 @@ class Compared:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        numbers = {**asdict(self), "entry": asdict(self.entry), "video": str(self.video)}
+        numbers = {**asdict(self), "video": str(self.video)}
         if not self.guards:
             del numbers["guards"]
         return numbers
@@ -159,26 +123,23 @@ def measured(
         seed,
         video,
         report.video_frames,
-        plan.shape.frame_slots,
-        max(in_use, default=None),
-        plan.cache_bytes(dtype),
-        result.reused_blocks,
-        result.seconds_per_block,
-        report.whole,
-        tuple(result.guards),
+        frame_slots=plan.shape.frame_slots,
+        slots_in_use=max(in_use, default=None),
+        cache_bytes=plan.cache_bytes(dtype),
+        reused_blocks=result.reused_blocks,
+        seconds_per_block=result.seconds_per_block,
+        drift=report.whole,
+        guards=tuple(result.guards),
     )
 
 
-def _drift(key: str) -> Callable[[Compared], float | None]:
-    return lambda row: row.drift[key]
-
-
-TABLE_COLUMNS: dict[str, tuple[Callable[[Compared], float | None], Cell]] = {
-    "frame-slots": (lambda row: row.frame_slots, "{:,.0f}".format),
-    "in use": (lambda row: row.slots_in_use, "{:,.0f}".format),
-    "cache, at most": (lambda row: row.cache_bytes, format_bytes),
-    "s/block": (lambda row: row.seconds_per_block, "{:.3g}".format),
-    **{metric.heading: (_drift(metric.key), metric.form) for metric in METRICS if metric.heading},
+# by heading: the name of a number, of `Compared` or of its drift, and its form
+TABLE_COLUMNS: dict[str, tuple[str, Callable[[Any], str]]] = {
+    "frame-slots": ("frame_slots", "{:,.0f}".format),
+    "in use": ("slots_in_use", "{:,.0f}".format),
+    "cache, at most": ("cache_bytes", format_bytes),
+    "s/block": ("seconds_per_block", "{:.3g}".format),
+    **{metric.heading: (metric.key, metric.form) for metric in METRICS if metric.heading},
 }
 
 
@@ -186,8 +147,11 @@ def table(rows: Sequence[Compared]) -> str:
     """A Markdown table with one line per entry, in order; means over the seeds."""
     lines = []
     for entry in dict.fromkeys(row.entry for row in rows):
-        group = [row for row in rows if row.entry == entry]
-        cells = [_mean_cell([value(row) for row in group], cell) for value, cell in TABLE_COLUMNS.values()]
+        group = [{**vars(row), **row.drift} for row in rows if row.entry == entry]
+        cells = []
+        for name, form in TABLE_COLUMNS.values():
+            known = [numbers[name] for numbers in group if numbers[name] is not None]
+            cells.append(form(sum(known) / len(known)) if known else "-")
         lines.append([entry.label, *cells])
     return markdown_table(["method", *TABLE_COLUMNS], lines)
 
@@ -207,8 +171,3 @@ def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
     """Write the videos of the first seed side by side, with their labels, as one MP4."""
     tiles = [(row.entry.label, row.video) for row in rows if row.seed == rows[0].seed]
     return write_grid(path, tiles, **options)
-
-
-def _mean_cell(values: Sequence[float | None], cell: Cell) -> str:
-    known = [value for value in values if value is not None]
-    return cell(sum(known) / len(known)) if known else "-"

@@ -14,8 +14,7 @@ from .plan import RenderPlan
 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
-    shape, fps = plan.shape, plan.timeline.clock.fps
-    policy = plan.policy
+    shape, fps, policy = plan.shape, plan.timeline.clock.fps, plan.policy
     roles = [role for layer in shape.roles for role in layer]
     counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
     counts = counts if policy.heads_by else "none"
@@ -45,10 +44,10 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
             "goes on where the cache was last stored, or starts from the beginning"
         )
-    if plan.overlap is not None and plan.restart_frames:
+    if plan.passes.overlap is not None and plan.restart_frames:
         lines.append(
-            f"{1 + len(plan.restart_frames)} rollouts of {plan.overlap.frames} latent frames; each after the first "
-            "begins with a video frame of the one before, decoded and encoded again"
+            f"{1 + len(plan.restart_frames)} rollouts of {plan.passes.overlap.frames} latent frames; each after the "
+            "first begins with a video frame of the one before, decoded and encoded again"
         )
     if plan.auto is not None:
         lines.append(

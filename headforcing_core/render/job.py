@@ -39,13 +39,11 @@ class RenderJob:
         pictures: those of `Timeline.references`, by name.
         weights: the fingerprint of the model's; empty where nothing is kept under it.
         video: number of the video in a batch; each has noise of its own.
-        start_latents: `[frames, 16, h, w]`, normalised.
-        start_key: in block keys in place of them, see `start.Start.key`.
+        start_latents: `[frames, 16, h, w]`, normalised; `start_key` is in block keys in place of them.
         codec: encodes a video frame between rollouts; needed where the plan has `restart_frames`.
-        runs: folder for finished blocks; None keeps nothing.
-        patience: seconds to wait for another process that writes there.
+        runs, found_profiles: folders for finished blocks and for roles that were found; None keeps none.
+        patience: seconds to wait for another process that writes to `runs`.
         state_seconds: how often the cache is stored there; 0 never.
-        found_profiles: folder for roles that were found; None keeps none.
         about: what to note in the run folder, see `about_video`.
         until: number of blocks, start blocks included, after which the render ends; None: all. A later one goes on.
     """
@@ -92,14 +90,11 @@ class RenderJob:
 
     @cached_property
     def keys(self) -> list[str]:
-        """The key of each block after the start blocks: the hash of everything that a stored block depends on.
-
-        In a video of several rollouts, those after the first depend on the autoencoder.
-        """
-        plan, more = self.plan, dict[int, str]()
-        if plan.overlap is not None and plan.restart_frames and self.codec is not None:
-            more[plan.overlap.blocks] = self.codec.fingerprint()
-        return self.script.keys(self.setup, plan.blocks_per_pass - 1, more)
+        """The key of each block after the start blocks: the hash of everything that a stored block depends on."""
+        plan, more, overlap = self.plan, dict[int, str](), self.plan.passes.overlap
+        if overlap is not None and plan.restart_frames and self.codec is not None:  # for later rollouts
+            more[overlap.blocks] = self.codec.fingerprint()
+        return self.script.keys(self.setup, plan.passes.blocks_per_pass - 1, more)
 
     @property
     def folder(self) -> Path | None:
@@ -112,12 +107,9 @@ class RenderJob:
         return 0 if self.folder is None else count_blocks(self.folder, self.keys)
 
     def take_found_roles(self, plan_with: Callable[[HeadProfile], RenderPlan]) -> RenderPlan:
-        """The plan with the roles that were found for this model earlier, where the plan would find them.
-
-        A video that began by finding them goes on so.
-        """
+        """The plan with the roles that were found for this model earlier, where the plan would find them."""
         plan = self.plan
-        if plan.auto is None or self.found_profiles is None or self.finished_blocks:
+        if plan.auto is None or self.found_profiles is None or self.finished_blocks:  # what began by finding goes on so
             return plan
         found = load_found_profile(self.found_profiles, self.weights, plan.auto)
         return plan if found is None else plan_with(found)
@@ -139,12 +131,8 @@ class RenderJob:
     ) -> Needs:
         """Estimate what the render takes; refuses what cannot be rendered or does not fit on the device.
 
-        Disks are `check_disk`'s: one of several renders says nothing about all of them.
-
         Args:
-            weights: bytes of the model's.
             room: free memory of the device; None where it is not known.
-            host: where the render runs.
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
@@ -166,11 +154,8 @@ _IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", 
 
 
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
-    """Metadata of a video for people, *Load Head Forcing Run* and reports.
-
-    `starts_seconds` and `video_frames` include start frames; `latent_format` is ComfyUI's name for the
-    scale of the latents.
-    """
+    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is ComfyUI's name for the
+    scale of the latents."""
     clock, policy = plan.timeline.clock, plan.policy
     episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
     return {
@@ -189,7 +174,7 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
 
 
 def about_story(plan: RenderPlan) -> dict[str, Any]:
-    """The part of `about_video` that prompts and length decide."""
+    """The part of `about_video` that prompts and length decide, start frames included in times and frames."""
     segments = plan.timeline.segments
     return {
         "prompts": [segment.text for segment in segments],

@@ -16,10 +16,11 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, default_profile
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, lay_out_rows
-from ..rollout.schedule import Schedule
+from ..rollout.schedule import Schedule, known_family
 from ..timeline.clock import MAX_SECONDS, video_frames_of
 from ..timeline.switch import Blend
 from ..timeline.timeline import Timeline
+from .settings import RenderSettings
 
 MAX_SIDE = 4096
 
@@ -78,7 +79,8 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
     """Put a timeline on the blocks of a video; raises HeadForcingError for lengths that are out of range.
 
     Args:
-        seconds: as for `RenderPlan.make`; the timeline is cut to it, or its last prompt extended.
+        seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
+            extends its last prompt.
     """
     prompts = len(timeline.segments) if timeline.recalls else 0
     alike = dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))
@@ -157,19 +159,14 @@ class HeadRoles(NamedTuple):
 
 
 def head_roles(
-    config: WanConfig,
-    policy: Method,
-    profile: HeadProfile | AutoProfile | None,
-    family: str | None,
-    arrangement: str,
-    shuffle: int,
+    config: WanConfig, policy: Method, profile: HeadProfile | AutoProfile | None, settings: RenderSettings
 ) -> HeadRoles:
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
-    source = "profile"
+    source, arrangement = "profile", settings.roles
     if profile is None and policy.heads_by:
-        source, labelled = "bundled profile", policy.heads_by == "labels"
+        source, family = "bundled profile", known_family(settings.model_family)
         try:
-            profile = default_profile(config.num_layers, config.num_heads, family, labelled)
+            profile = default_profile(config.num_layers, config.num_heads, family, policy.heads_by == "labels")
         except HeadForcingError:
             profile = AutoProfile()
     if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
@@ -189,18 +186,16 @@ def head_roles(
         name += "" if profile.labels else ", labels from its roles"
         return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
     if arrangement != "profile":
-        name += f", roles {arrangement}" + (f" ({shuffle})" if arrangement == "shuffled" else "")
+        name += f", roles {arrangement}" + (f" ({settings.shuffle})" if arrangement == "shuffled" else "")
     judged = profile if arrangement == "profile" else None
-    return HeadRoles(name, arrange_roles(profile.roles, arrangement, shuffle), None, queries, judged)
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle), None, queries, judged)
 
 
 def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:
     """Refuse an arrangement of roles, or roles that are not `measured` yet, for a method that cannot use them."""
     if arrangement != "profile" and policy.heads_by != "roles":
-        why = "rearranges head roles, and this method uses labels"
-        if not policy.heads_by:
-            why = "rearranges a head profile, and this method uses none"
-        raise HeadForcingError(f"roles = {arrangement!r} {why}")
+        uses = policy.heads_by or "none"
+        raise HeadForcingError(f"roles = {arrangement!r} rearranges head roles, and this method uses {uses}")
     if policy.heads_by and not measured:
         raise HeadForcingError(
             "this method needs the head roles from the first block on; load or measure a head profile"

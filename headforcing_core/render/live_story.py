@@ -1,7 +1,6 @@
 """Prompts that change while a video is made: blocks that have begun stay, all others take the new story.
 
-The result is the video of the new story: its blocks have the keys, and so the latents, of a render that had that story
-from the beginning.
+Blocks have the keys, and so the latents, of a render that had the new story from the beginning.
 """
 
 from __future__ import annotations
@@ -25,31 +24,21 @@ from .resources import needs_of
 
 
 class Story:
-    """Source of other prompts for a running render; everything is called in its thread, between two blocks.
+    """Source of other prompts for a running render, which calls everything in its thread, between two blocks. A
+    HeadForcingError is given to `refused`."""
 
-    Attributes:
-        seconds: as for `RenderPlan.make`; 0 takes the length of the timeline.
-    """
-
-    seconds: float = 0.0
+    seconds: float = 0.0  # as for `layout.lay_out`
 
     def ask(self) -> Timeline | None:
-        """The story to go on with, None for the one that is rendered already.
-
-        Must not wait for anything. A HeadForcingError is given to `refused`.
-        """
+        """The story to go on with, None for the one that is rendered already; must not wait for anything."""
         return None
 
     def check(self, plan: RenderPlan, more: int) -> None:
-        """Refuse a plan with a HeadForcingError.
-
-        Args:
-            more: bytes of memory that it takes beside the plan that is rendered: a story may bring the first switch
-                that writes blocks again, and prompts to encode. See `resources.check_growth`.
-        """
+        """Refuse a plan that takes `more` bytes of memory beside the one that is rendered: a story may bring the first
+        switch that writes blocks again, and prompts to encode. See `resources.check_growth`."""
 
     def encode(self, texts: list[str]) -> Sequence[Tensor]:
-        """Text embeddings `[tokens, text_dim]` of prompts that are new; a HeadForcingError is given to `refused`."""
+        """Text embeddings `[tokens, text_dim]` of prompts that are new."""
         raise NotImplementedError
 
     def taken(self, plan: RenderPlan, block: int) -> None:

@@ -18,7 +18,7 @@ from ..head_profiles.profile import HeadProfile
 from ..methods.registry import check_model, method_policy, method_schedule
 from ..model.wan import WanConfig
 from ..names import ROLE_ARRANGEMENTS
-from ..rollout.schedule import Schedule, known_family
+from ..rollout.schedule import Schedule
 from ..timeline.clock import MAX_SECONDS
 from ..timeline.switch import RESET, Switch
 from ..timeline.timeline import Timeline, parse_timeline
@@ -80,8 +80,7 @@ class RenderOptions(RenderSettings):
     def parse(self, text: str, shared_prompt: str = "", references: Sequence[str] = ()) -> Timeline:
         """The timeline of a text for this render, which may name the pictures `references`.
 
-        Prompts without a tag get `switch`; a plain one is a scene cut where the model was trained with them and the
-        method knows cuts.
+        A plain `switch` is a scene cut where the model was trained with them and the method knows cuts.
         """
         switch, schedule = self.switch, self.schedule
         if switch == RESET and schedule.shot_prefix:
@@ -98,26 +97,10 @@ class RenderOptions(RenderSettings):
         start_frames: int = 0,
         profile: HeadProfile | AutoProfile | None = None,
     ) -> RenderPlan:
-        """The checked plan for a timeline and a model of these dimensions, after `start_frames` start latent frames.
-
-        `profile`, if given, replaces that of the options.
-        """
+        """The checked plan after so many start latent frames; `profile`, if given, replaces that of the options."""
         check_model(self.cache_policy, self.schedule)
-        return RenderPlan.make(
-            config,
-            self.cache_policy,
-            self.schedule,
-            timeline,
-            self.width,
-            self.height,
-            self.seconds,
-            profile=profile or self.profile,
-            start_frames=start_frames,
-            roles=self.roles,
-            shuffle=self.shuffle,
-            seed=self.seed,
-            family=known_family(self.model_family),
-        )
+        profile = profile or self.profile
+        return RenderPlan.make(config, self.cache_policy, self.schedule, timeline, self, profile, start_frames)
 
 
 DEFAULTS = RenderOptions()

@@ -11,7 +11,7 @@ from typing import cast
 import torch
 
 from ..cache.base import Cache
-from ..cache.method import Method, Overlap, Passes
+from ..cache.method import Method, Passes
 from ..cache.scenes import number_recalls
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
@@ -20,11 +20,12 @@ from ..head_profiles.profile import HeadProfile
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import WanConfig
 from ..rollout.rows import BlockRow, Embeddings, Picture, Script
-from ..rollout.schedule import SCHEDULES, Schedule
+from ..rollout.schedule import SCHEDULES, Schedule, known_family
 from ..timeline.clock import format_time, video_frames_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .layout import Layout, check_size, head_roles, lay_out
+from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,7 @@ class RenderPlan(Layout):
         seed: of the noise, where the timeline sets no other.
         held_frames: of the first block that is made, the first frames that are given, see `Schedule.holds_image`.
         auto: how head roles are found while sampling; None if they are known.
-        judged: the head profile that a report has remarks on.
+        judged: as for `HeadRoles`.
     """
 
     config: WanConfig
@@ -58,33 +59,27 @@ class RenderPlan(Layout):
         policy: Method,
         schedule: Schedule,
         timeline: Timeline,
-        width: int,
-        height: int,
-        seconds: float = 0.0,
+        settings: RenderSettings,
         profile: HeadProfile | AutoProfile | None = None,
         start_frames: int = 0,
-        roles: str = "profile",
-        shuffle: int = 0,
-        seed: int = 0,
-        family: str | None = None,
     ) -> RenderPlan:
         """Check all settings and derive the plan; raises HeadForcingError for the first setting that is wrong.
 
         Args:
-            seconds: length of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a
-                longer one extends its last prompt.
+            settings: size, length, seed, model family and arrangement of head roles; `policy` and `schedule` are in
+                place of all others.
             profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
-                (and `family`, if there are several), or an `AutoProfile` if none fits.
-            roles, shuffle: an arrangement of head roles, see `cache.roles.arrange_roles`.
+                (and the family, if there are several), or an `AutoProfile` if none fits.
         """
-        _check_family(config, schedule, family)
+        width, height, seed = settings.width, settings.height, settings.seed
+        _check_family(config, schedule, known_family(settings.model_family))
         for name, side, patch in zip(("height", "width"), (height, width), config.patch_size[1:], strict=True):
             check_size(name, side, schedule.latents.stride * patch)
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
-        layout = lay_out(timeline, seconds, schedule, policy, start_frames)
-        name, by_head, auto, queries, judged = head_roles(config, policy, profile, family, roles, shuffle)
+        layout = lay_out(timeline, settings.seconds, schedule, policy, start_frames)
+        name, by_head, auto, queries, judged = head_roles(config, policy, profile, settings)
         policy = policy.for_video(replace(layout.facts, seed=seed, queries=queries, profile=name))
         rows, stride = layout.make_rows(policy, seed), schedule.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, len(rows) * frames_per_block)
@@ -109,10 +104,8 @@ class RenderPlan(Layout):
         )
 
     def with_timeline(self, timeline: Timeline, seconds: float = 0.0) -> RenderPlan:
-        """The plan with other prompts and another length, and everything else as it is; `seconds` as for `make`.
-
-        Raises HeadForcingError for prompt switches that the method cannot do, and for a length that needs other caches.
-        """
+        """The plan with other prompts and another length; raises HeadForcingError for prompt switches that the method
+        cannot do, and for a length that needs other caches."""
         layout = lay_out(timeline, seconds, self.schedule, self.policy, self.start_frames)
         rows = layout.make_rows(self.policy, self.seed)
         shape = self._shape_of(len(rows) * self.schedule.frames_per_block, layout.video_frames)
@@ -129,7 +122,7 @@ class RenderPlan(Layout):
         shape = replace(self.shape, total_frames=frames)
         if frames == self.frames:
             return shape
-        if self.overlap is not None or self.blocks_per_pass > 1:
+        if self.passes.overlap is not None or self.passes.blocks_per_pass > 1:
             why = "this method divides the whole video into passes"
         elif shape.frame_slots != self.shape.frame_slots:
             why = "the caches of a video this short are as long as the video"
@@ -142,10 +135,8 @@ class RenderPlan(Layout):
         )
 
     def check_warm_up(self) -> None:
-        """Refuse prompt switches that change the cache during the first blocks, in which head roles are found.
-
-        Not part of `make`, because a plan may be replaced by one with roles that an earlier render found.
-        """
+        """Refuse prompt switches that change the cache while head roles are found; not part of `make`, because an
+        earlier render may have found them."""
         if self.auto is None:
             return
         warm_up = warm_up_frames(self.schedule.frames_per_block) // self.schedule.frames_per_block
@@ -174,10 +165,7 @@ class RenderPlan(Layout):
         return self.shape.policy
 
     def method(self, known: HeadProfile | None = None) -> Method:
-        """The method that makes the cache and runs the rollout; it finds head roles while sampling if `auto` is set.
-
-        `known` are the roles that an earlier render of this video found.
-        """
+        """The method that makes the cache and runs the rollout; `known` are roles that an earlier render found."""
         return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
 
     @cached_property
@@ -239,48 +227,36 @@ class RenderPlan(Layout):
     @property
     def frames_per_pass(self) -> int:
         """The largest number of latent frames in one model call."""
-        recached = self._passes.recached_frames if self.switches else 0
-        return max(self.schedule.frames_per_block * self.blocks_per_pass, min(recached, self.frames))
-
-    @property
-    def blocks_per_pass(self) -> int:
-        """Number of consecutive blocks that one model call denoises together."""
-        return self._passes.blocks_per_pass
+        recached = self.passes.recached_frames if self.switches else 0
+        return max(self.schedule.frames_per_block * self.passes.blocks_per_pass, min(recached, self.frames))
 
     @cached_property
-    def _passes(self) -> Passes:
+    def passes(self) -> Passes:
+        """Division of the video into model calls, and into overlapping rollouts."""
         return self.policy.passes(self.schedule)
-
-    @property
-    def overlap(self) -> Overlap | None:
-        """The lengths of overlapping rollouts that make up the video; None for a method with one rollout."""
-        return self._passes.overlap
 
     @cached_property
     def restart_frames(self) -> tuple[int, ...]:
         """First latent frame of every rollout after the first, see `video.restarts.RestartingDecoder`."""
-        return () if self.overlap is None else self.overlap.restart_frames(self.blocks)
+        overlap = self.passes.overlap
+        return () if overlap is None else overlap.restart_frames(self.blocks)
 
     def check_encoder(self, given: bool, remedy: str) -> None:
-        """Refuse a video of several rollouts without a VAE, which encodes a video frame between them.
-
-        Args:
-            given: whether there is a VAE.
-            remedy: what the error tells the user to do.
-        """
-        if self.overlap is not None and self.restart_frames and not given:
-            most = self.timeline.clock.video_frames(self.overlap.blocks) / self.timeline.clock.fps
+        """Refuse a video of several rollouts without a VAE, which encodes a video frame between them; `remedy` is what
+        the error tells the user to do."""
+        overlap, clock = self.passes.overlap, self.timeline.clock
+        if overlap is not None and self.restart_frames and not given:
             raise HeadForcingError(
-                f"vae: this method encodes a video frame after each rollout of {self.overlap.frames} latent frames "
-                f"and got no VAE for that; {remedy}, or make at most {most:.2f} s"
+                f"vae: this method encodes a video frame after each rollout of {overlap.frames} latent frames and "
+                f"got no VAE for that; {remedy}, or make at most {clock.video_frames(overlap.blocks) / clock.fps:.2f} s"
             )
 
 
-def _check_family(config: WanConfig, schedule: Schedule, family: str | None) -> None:
+def _check_family(config: WanConfig, schedule: Schedule, family: str) -> None:
     """Refuse the schedule of a model family whose latents are others than the model's."""
     if config.latents is not schedule.latents:
         fits = [name for name, row in SCHEDULES.items() if row.latents is config.latents]
         raise HeadForcingError(
             f"model_family: the model has {config.in_dim} latent channels, models of the family "
-            f"{family or 'given'} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
+            f"{family} have {schedule.latents.channels}; choose auto or one of {', '.join(fits)}"
         )

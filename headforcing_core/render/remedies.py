@@ -1,8 +1,5 @@
-"""Remedies for a render that does not fit into memory: all are computed.
-
-In the order of what they cost: first what leaves the video as it is, then fewer frames in memory heads, a smaller
-video, another method.
-"""
+"""Remedies for a render that does not fit into memory: what leaves the video as it is, then fewer frames in memory
+heads, a smaller video, another method."""
 
 from __future__ import annotations
 
@@ -30,7 +27,7 @@ _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches t
 
 
 def too_large(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> HeadForcingError:
-    """The error for a render that does not fit into `room` bytes: it names the sizes and the cheapest remedies."""
+    """The error for a render that does not fit into `room` bytes, with sizes and the cheapest remedies."""
     ways = (f"{way.text} ({format_bytes(way.needs.wanted(host))})" for way in remedies(needs, plan, dtype, room, host))
     helps = "; ".join(islice(dict.fromkeys(ways), _REMEDIES))
     besides, parts = " besides the weights" if host.streams_weights else "", needs.describe().splitlines()[0]

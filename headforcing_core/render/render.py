@@ -35,7 +35,7 @@ from .run import WAITING_TASKS, Run, carry_out
 
 @dataclass(frozen=True)
 class Place:
-    """Device, dtype, stored blocks and caches with which a video is made.
+    """Device, attention and caches with which a video is made.
 
     Attributes:
         attention_choice: the user's name for `attention`, for reports.
@@ -79,14 +79,7 @@ class Listener:
 
 
 class Render:
-    """One video of a job while it is made.
-
-    Attributes:
-        job: with the story that is told now.
-        script: the rows that the rollout reads, block by block.
-        run: the stored part of the video.
-        finished: number of blocks so far, start blocks included.
-    """
+    """One video of a job while it is made; `job` has the story that is told now."""
 
     def __init__(self, job: RenderJob, model: VideoModel, place: Place, run: Run, listeners: Sequence[Listener] = ()):
         self.job, self.model, self.place, self.run, self.listeners = job, model, place, run, listeners
@@ -115,10 +108,7 @@ class Render:
             listener.finish()
 
     def change(self, job: RenderJob) -> None:
-        """Go on with a job that differs only in rows that have not begun, and in `about`; tells the listeners.
-
-        Raises HasBegunError for others.
-        """
+        """Go on with a job that differs only in `about` and in rows that have not begun, else raise HasBegunError."""
         self.script.replace(job.script)
         self.job = self.run.job = job
         for listener in self.listeners:
@@ -207,15 +197,14 @@ def begin_render(
     job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
-    if job.pictures:
-        job = replace(job, pictures=place.share(dict(job.pictures)))
-    job.check_finite()
     about = {**job.about, "attention": attention_name(place.attention, place.attention_choice)}
     if job.runs is not None:
         about = {**about_story(job.plan), **about, "versions": versions()}
-    job = replace(job, about=about)
-    if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
-        job = replace(job, state_seconds=0.0)
+    pictures = place.share(dict(job.pictures)) if job.pictures else {}
+    # the state of a part of a cache is no state of the cache
+    state_seconds = job.state_seconds if place.new_cache is None else 0.0
+    job = replace(job, about=about, pictures=pictures, state_seconds=state_seconds)
+    job.check_finite()
     job.plan.check_encoder(job.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder, thread = None, None

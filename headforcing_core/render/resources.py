@@ -29,7 +29,6 @@ class Host:
 
     Attributes:
         streams_weights: weights can be kept in main memory and copied as they are used.
-        decode_afterwards: how to decode when sampling is done.
         park: how to keep the decoder's features in main memory between blocks; empty if that cannot be done.
     """
 
@@ -53,16 +52,12 @@ class Needs:
 
     Attributes:
         weights: of the model; may exceed the device's memory if the host streams them.
-        cache: KV cache.
         activations: of a pass over one block.
         prompt: cross-attention keys and values of the active prompt.
-        vae: weights of the decoder; this and the next two are 0 if the device that samples does not decode.
-        held: what the decoder keeps between blocks.
-        decode: most while a chunk is decoded, what is held included.
+        vae, held, decode: as for `DecoderMemory`; 0 if the device that samples does not decode.
         graph: what a CUDA graph of a pass reserves, while decoding, too.
         text_encoder: of encoding the prompts, before the weights are loaded; 0 where that is done elsewhere.
-        run_folder: finished blocks on disk.
-        state: stored state of the cache on disk; 0 if it is not stored.
+        run_folder, state: finished blocks and the stored cache, on disk.
         video: upper estimate of the video file.
     """
 
@@ -145,15 +140,11 @@ def needs_of(
     """The estimate for a plan: disk for all its videos, memory for one of them, since they are made in turn.
 
     Args:
-        weights, text_encoder: bytes, as in `Needs`.
-        decoder: of the device that samples; a second one of its weights is counted where a video frame is encoded
-            between rollouts.
-        kept: blocks are stored in a run folder.
-        state: the cache is stored there, too.
-        scale: enlargement of the video.
+        decoder: of the device that samples; a second one is counted where a video frame is encoded between rollouts.
+        kept, state: blocks are stored in a run folder, and the cache, too.
         finished_blocks: number of blocks, of all videos together, that are stored already.
     """
-    block = 4 * math.prod(plan.block_shape) * plan.blocks_per_pass  # float32; includes the unfinished blocks after it
+    block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass  # float32, with unfinished ones
     pixels = plan.video_frames * plan.width * plan.height * scale**2
     one_pass, stores_state = activation_bytes(plan, dtype), kept and state and "state" in plan.policy.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
@@ -187,9 +178,8 @@ def activation_bytes(plan: RenderPlan, dtype: torch.dtype) -> int:
 def pass_bytes(config: WanConfig, tokens: int, dtype: torch.dtype) -> int:
     """Most memory in bytes while a pass over so many tokens computes a layer, without the KV cache.
 
-    It is reached in the feed-forward layer, before and after its GELU, beside six tensors of the model's width: the
-    residual stream before and after attention, and what was added to it; or, in a model with narrow feed-forward
-    layers, in the float32 temporaries of a norm or a rotation beside nine.
+    It is reached in the feed-forward layer, beside six tensors of the model's width; or, in a model with narrow
+    feed-forward layers, in the float32 temporaries of a norm or a rotation beside nine.
     """
     width = config.dim * dtype.itemsize
     feed_forward = 6 * width + 2 * config.ffn_dim * dtype.itemsize
@@ -217,10 +207,7 @@ def check_disk(
     video: Path | None,
     remedy: str = "remove old renders with `headforcing runs prune`",
 ) -> None:
-    """Refuse a render whose files do not fit into these folders, which may be on the same disk.
-
-    The state of the cache is not counted: rendering continues without it. `remedy` is the cheapest one.
-    """
+    """Refuse a render whose files, the cache's state left out, do not fit into these folders."""
     disks: dict[int, list[tuple[Path, str, int, str]]] = {}
     for folder, name, size, other in (
         (video, "video", needs.video, "decode later or to another disk"),

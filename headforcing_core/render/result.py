@@ -28,18 +28,13 @@ class RenderResult:
 
     Attributes:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
-        found_profile: roles that were found while sampling; `found_now` if in this render and not in an earlier one.
-        kept_profile: file in which they were stored for later renders with the model.
-        problems: damaged files of the run folder, one sentence each.
-        attention: name of the backend.
-        guards: one line for every guard that acted, see `cache.guards`.
+        events, found_profile, found_now, problems, guards, recalls: as for `Run`.
+        kept_profile: file in which the found roles were stored for later renders with the model.
         plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
-        video, latents_file: files that were written; `failure` says why there is no video.
-        latents: `[frames, 16, h, w]`, start frames included; None if no sink kept them.
-        recalls: scenes that were brought back.
+        failure: why there is no video; None where there is one or none was asked for.
+        latents: `[frames, 16, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
-        reports: of those that have made the video together, by their key in JSON, see `distributed.ranks`;
-            `cache_bytes` is the first one's.
+        reports: of the ranks that have made the video together, by their key in JSON; `cache_bytes` is the first one's.
     """
 
     events: list[MemoryEvent]

@@ -40,22 +40,18 @@ class Run:
     call, and nothing is stored after it.
 
     Args:
-        folder: None stores nothing.
-        thread: stores; only needed with a folder.
-        share: gives what one process has read to all that make the video together.
+        folder: None stores nothing, and needs no `thread`.
+        share: as for `Place`.
 
     Attributes:
         job: with the story that is told now.
         known: whether the folder knew the video before this render.
-        state_seconds: how often the cache is stored; 0: never, it is rebuilt from the blocks.
-        start: `[frames, 16, h, w]`, latents that the video begins with; None for none.
+        start: `[frames, 16, h, w]`, latents that the video begins with.
         first_made: number of the first block that is made; those before it are given.
         stored: blocks of earlier renders, the first ones after the start.
-        cache: of the render, with the blocks that a stored state holds.
         events: decisions of episodic memory so far, those of earlier renders included.
-        found_profile: the roles that were found while sampling, or None.
-        found_now: whether they were found in this render, not in an earlier one of the same video.
-        ended: the note of an earlier render that finished the video, see `finish`; None for one that is not finished.
+        found_profile: the roles that were found while sampling; `found_now` if in this render and not an earlier one.
+        ended: the note of an earlier render that finished the video, see `finish`.
     """
 
     def __init__(
@@ -65,13 +61,12 @@ class Run:
         self.first_made = job.plan.start_blocks
         self._part = None if job.until is None else max(0, min(job.until, job.plan.blocks) - self.first_made)
         self.state_seconds, self._state_stored = job.state_seconds, time.monotonic()
-        self.known = False
+        self.known = self.found_now = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
         self.events: list[MemoryEvent] = []
         self.found_profile: HeadProfile | None = None
-        self.found_now = False
         self.ended: dict[str, Any] | None = None
         self._opening: list[MemoryEvent] = []  # those of `events` after start blocks
         self._block_seconds: list[float] = []
@@ -118,13 +113,12 @@ class Run:
                 self.cache = make_cache(self.found_profile)
             self._drop_what_cannot_go_on()
         if self.stored:
-            begun = self.first_made + len(self.stored) + self.plan.blocks_per_pass - 1
+            begun = self.first_made + len(self.stored) + self.plan.passes.blocks_per_pass - 1
             script.begun = min(len(script), begun)
 
     def _read_roles(self, folder: RunFolder) -> None:
-        """Load the roles that an earlier render found. Without them its blocks are not reused, because finding roles
-        needs the attention of every pass.
-        """
+        """Load the roles that an earlier render found. Without them its blocks are not reused: finding roles needs the
+        attention of every pass."""
         if self.plan.auto is None:
             return
         found = folder.load_note(FOUND, self.job.keys[: len(self.stored)])
@@ -135,11 +129,8 @@ class Run:
         self.events = [MemoryEvent(**event) for event in found["events"]]
 
     def _read_end(self, folder: RunFolder) -> dict[str, Any] | None:
-        """The note of the render that finished the video, with its recalls as objects.
-
-        None for a video that is not finished, and where something is missing that only a cache can tell: then the
-        blocks are written to one.
-        """
+        """The note of the render that finished the video; None where something is missing that only a cache can tell,
+        so that the blocks must be written to one."""
         if not self.stored or len(self.stored) < self.plan.new_blocks:
             return None
         opening = self.events or folder.load_events(OPENING, self.job.keys[:1])
@@ -152,10 +143,8 @@ class Run:
         return {**note, "recalls": recalls}
 
     def _restore(self, folder: RunFolder, script: Script) -> None:
-        """Set the cache to the latest stored state.
-
-        Refuses one of a story with other scenes: a prompt repeated in a new scene changes no key.
-        """
+        """Set the cache to the latest stored state; refuses one of a story with other scenes, because a prompt repeated
+        in a new scene changes no key."""
         state = folder.load_state(self.job.keys[: len(self.stored)])
         if state is None:
             return
@@ -202,8 +191,7 @@ class Run:
         return index >= self.first_made + len(self.stored)
 
     def add(self, block: Block, seconds: float) -> Block:
-        """Take the next block, which took so long; a new one is stored. Returns it as listeners get it: one that was
-        stored has the decision of episodic memory from its file."""
+        """Take the next block, which is stored if it is new; returns it with its decision of episodic memory."""
         place = block.index - self.first_made
         if place < 0:
             if block.event is not None and self.ended is None:
@@ -292,10 +280,7 @@ class Run:
 
     @property
     def seconds_per_block(self) -> float | None:
-        """Median time per block made so far, without decoding and writing; None if it is not known.
-
-        If all blocks are stored, that of the render that made the last one.
-        """
+        """Median time per block made so far, else that of the render that finished the video, without decoding."""
         if self._block_seconds:
             return statistics.median(self._block_seconds)
         return None if self.ended is None else self.ended["seconds"]
@@ -303,7 +288,7 @@ class Run:
     @property
     def stored_steps(self) -> int:
         """Denoising steps of stored blocks, those of unfinished ones included."""
-        window, start = self.plan.blocks_per_pass, self.first_made
+        window, start = self.plan.passes.blocks_per_pass, self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, begun + 1))

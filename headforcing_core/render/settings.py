@@ -15,18 +15,14 @@ class RenderSettings:
         method: a name of `methods.registry.method_names`; with `policy` only a name for files.
         roles: an arrangement of head roles, see `cache.roles.arrange_roles`.
         shuffle: number of the shuffle where `roles` shuffles them; the seed has no part in it.
-        width, height: in pixels.
-        seconds: length of the new part of the video; 0 takes the timeline's.
-        seed: of the noise.
+        seconds: as for `layout.lay_out`.
         model_family: sets noise levels, frames per block and bundled profile; `auto` see `family.with_family`.
         sigmas: noise levels as text, which replace those of the family and the method.
         episodic_frames, recent_frames: latent frames that memory heads keep.
-        novelty_threshold: a candidate is admitted to episodic memory if its similarity to all entries is below this.
-        update_interval: a candidate is considered once in this many blocks.
+        novelty_threshold, update_interval: of episodic memory, see `cache.policy.EpisodicPolicy`.
         sink_gate, rope_jitter: guards of the caches, see `cache.guards.Guards`; 0 is off.
-        compression: how episodic memory chooses the tokens of a merge: `prompt`, or `trigonometric`, which needs a head
-            profile with query statistics.
-        switch: the prompt switch of prompts without a tag, see `parse`.
+        compression: how episodic memory chooses the tokens of a merge, one of `names.COMPRESSIONS`.
+        switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
         method_options: options of the method as text, `window_frames=12, sink_frames=3`, see `cache.options`.
     """

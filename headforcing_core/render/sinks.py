@@ -43,11 +43,8 @@ class VideoFile(Listener):
 
     Args:
         path: of the file; None where `claim` of a subclass chooses it.
-        decoder: returns the decoder.
-        tags: the metadata tags of the file.
         background: decode in a thread, on that device, while the next blocks are sampled; None decodes between blocks.
         losable: an error of decoder or disk ends the video and not the render, because the latents are kept elsewhere.
-        while_waiting: called while a block waits for the thread; may raise.
 
     Attributes:
         info: the finished file; None before.
@@ -158,20 +155,20 @@ class ProgressBar(Listener):
 
     render: Render | None = None
 
-    def __init__(self, plan: RenderPlan, quiet: bool):
-        self.plan, self.quiet = plan, quiet
+    def __init__(self, quiet: bool):
+        self.quiet = quiet
         self._bar: Any = None
 
     def begin(self, render: Render) -> None:
         self.render = render
-        done = render.run.stored_steps
-        self._bar = tqdm(total=self.plan.steps, initial=done, unit="step", desc="sampling", disable=self.quiet)
+        total, done = render.job.plan.steps, render.run.stored_steps
+        self._bar = tqdm(total=total, initial=done, unit="step", desc="sampling", disable=self.quiet)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         self._bar.update(latents is not None)
 
     def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.plan, self._bar.total = plan, plan.steps
+        self._bar.total = plan.steps
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:
@@ -181,25 +178,24 @@ class ProgressBar(Listener):
 class LatentsFile(KeptLatents):
     """All latents `[frames, 16, h, w]`, float32, normalised, as safetensors; written when the last block is there."""
 
-    def __init__(self, path: Path, plan: RenderPlan):
+    def __init__(self, path: Path):
         super().__init__()
-        self.path, self.plan = path, plan
+        self.path = path
 
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self.plan = plan
+    def begin(self, render: Render) -> None:
+        self._render = render
 
     def finish(self) -> None:
-        about = {"video_frames": self.plan.video_frames, "restart_frames": self.plan.restart_frames}
+        plan = self._render.job.plan
+        about = {"video_frames": plan.video_frames, "restart_frames": plan.restart_frames}
         latents = torch.cat(self.blocks).float().contiguous()
         with replacing(self.path) as temporary:
             temporary.write_bytes(save({"latents": latents}, {"head_forcing": json.dumps(about)}))
 
 
 def load_latents(path: Path, plan_size: tuple[int, int] | None = None) -> Tensor:
-    """Latents `[frames, channels, h, w]` of a `LatentsFile`, checked against `(width, height)` in pixels.
-
-    Raises HeadForcingError for another file, other shapes and types, and NaN and infinity.
-    """
+    """Latents `[frames, channels, h, w]` of a `LatentsFile`; raises HeadForcingError for another file, other shapes and
+    types, NaN and infinity, and another `(width, height)` in pixels."""
     try:
         latents = read_weights(Path(path))[0].get("latents")
     except HeadForcingError as error:

@@ -24,8 +24,7 @@ class Start:
     """Video frames that a video begins with, as of `section.read_section`, or a picture that it holds, in its size.
 
     Attributes:
-        video_frames: `[4(n-1)+1, height, width, 3]` in 0..1.
-        about: what they are, for the report and the run folder.
+        video_frames: `[4(n-1)+1, height, width, 3]` in 0..1; `about` says what they are.
     """
 
     video_frames: Tensor
@@ -70,11 +69,8 @@ class Start:
 
 
 def image_frames(method: Method, schedule: Schedule, family: str, instead: str) -> int:
-    """Number of latent frames that a start image is shown for.
-
-    Refuses it, as one latent frame, where blocks are longer and neither method nor model takes one; `instead` is what
-    to give.
-    """
+    """Number of latent frames that a start image is shown for; refuses it where neither method nor model takes one, and
+    says what to give `instead`."""
     if method.repeats_image:
         return schedule.frames_per_block
     if schedule.frames_per_block != 1 and not schedule.holds_image:

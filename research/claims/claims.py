@@ -8,9 +8,8 @@ from typing import Any
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.methods.registry import method_names
-from ...headforcing_core.render.comparison import Entry
 from .. import statistics
-from ..rows import Shuffles
+from ..rows import Entry, Shuffles
 from ..statistics import ENOUGH, ENOUGH_SHUFFLES, LEVEL, Measured, Numbers, Paired, Values
 from ..videos import Scores
 from .paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN, RETURNS, PaperColumn, Reported

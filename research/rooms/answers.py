@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
-from ...headforcing_core.render.comparison import Entry
 from ...headforcing_core.render.describe import markdown_table
-from ..rows import Rendered, Row, Shuffles, renders_of
+from ..rows import Entry, Rendered, Row, Shuffles, renders_of
 from ..statistics import Interval, Measured, Numbers, Paired, differences, mean_interval
 
 COLUMNS: dict[str, tuple[str, int]] = {

@@ -22,6 +22,7 @@ from ...headforcing_core.model.wan import WanModel
 from ...headforcing_core.render.job import RenderJob
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.render import make_blocks
+from ...headforcing_core.render.settings import RenderSettings
 from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
 from ...headforcing_core.rollout.schedule import Schedule, schedule
@@ -83,8 +84,8 @@ class RoomsJudge:
         profile = self.profile
         if roles in RULES:
             profile, roles = with_rule(profile, roles), "profile"
-        make = partial(RenderPlan.make, self.info.config, policy, self.schedule, story, *assets.SIZE)
-        return make(profile=profile, roles=roles, shuffle=shuffle, seed=seed)
+        settings = RenderSettings(width=assets.SIZE[0], height=assets.SIZE[1], roles=roles, shuffle=shuffle, seed=seed)
+        return RenderPlan.make(self.info.config, policy, self.schedule, story, settings, profile)
 
     def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
         """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that prompts hold."""

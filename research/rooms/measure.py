@@ -15,8 +15,7 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.parser import count, folder_written
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.hashing import digest
-from ...headforcing_core.render.comparison import Entry
-from ..rows import Rendered
+from ..rows import Entry, Rendered
 from ..statistics import Numbers
 from .answers import Answer, answer
 from .judge import STORIES, RoomsJudge

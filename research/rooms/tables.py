@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ...headforcing_core.cache.policy import CachePolicy, RolePolicy
-from ...headforcing_core.render.comparison import Entry
 from ..ablations import EvenMemory, GivenFrames, RandomAdmission
-from ..rows import Rendered, Row, Shuffles
+from ..rows import Entry, Rendered, Row, Shuffles
 from .answers import Question
 
 VIDEOS = 64

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headforcing.headforcing_core.render.comparison import Entry
 from headforcing.research.rooms.answers import Answer, Question, answer
-from headforcing.research.rows import Rendered
+from headforcing.research.rows import Entry, Rendered
 from headforcing.research.statistics import Numbers
 
 

@@ -8,17 +8,14 @@ import re
 import numpy as np
 import pytest
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
-from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.cards import paper_heads
-from headforcing.headforcing_core.render.comparison import Entry
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims.claims import PAPERS_ROWS
 from headforcing.research.rooms.answers import Question, answer
 from headforcing.research.rooms.tables import window
-from headforcing.research.rows import Rendered, Shuffles
+from headforcing.research.rows import Entry, Rendered, Shuffles
 from stored_answers import read_answer
 
 TRUTH, OTHER, OURS = Rendered("rendered", False), Entry("other", "self_forcing"), Entry("ours", "head_forcing")
@@ -91,6 +88,5 @@ def test_budgets_are_those_of_the_caches(repo_root):
     assert len(rows) == 10 and ("head_forcing", f"{72 * 4 + 90 * 7 + 198 * 11:,}") in rows
     config, minute = WanConfig(), parse_timeline("a minute", 60.0)
     for method, told in rows:
-        made = schedule("self_forcing"), minute, 832, 480
-        plan = RenderPlan.make(config, method_policy(method), *made, profile=paper_heads(config))
+        plan = RenderOptions(method=method).plan(config, minute, profile=paper_heads(config))
         assert f"{plan.shape.frame_slots:,}" == told, method

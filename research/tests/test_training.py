@@ -7,14 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsAutoencoder
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.rooms.scenes import render
 from headforcing.research.rooms.stories import random_story
@@ -56,7 +54,7 @@ def tiny_model():
 def engine_flows(model, clean, noisy, sigmas, texts):
     """The flow of every block from the engine: each is noised, then remembered clean."""
     timeline = parse_timeline(" | ".join(f"prompt {i}" for i in range(len(texts))), (12 * len(texts) - 3) / 16)
-    plan = RenderPlan.make(model.config, preset("self_forcing"), schedule("self_forcing"), timeline, 64, 64)
+    plan = RenderOptions(method="self_forcing", width=64, height=64).plan(model.config, timeline)
     assert [row.prompt for row in plan.rows] == [segment.text for segment in plan.timeline.segments]
     video = WanVideoModel(model, torch.float32)
     cache = plan.make_cache(torch.float32, "cpu")

@@ -17,6 +17,7 @@ from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
@@ -137,7 +138,8 @@ def _plan(case: Case, seconds: float) -> RenderPlan:
     roles = tuple(map(tuple, case.roles))
     profile = HeadProfile("random", case.layers, case.config.num_heads, roles, None, None, None)
     timeline = parse_timeline(PROMPT, seconds)
-    return RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, case.width, case.height, profile=profile)
+    settings = RenderSettings(width=case.width, height=case.height)
+    return RenderPlan.make(case.config, HEAD_FORCING, SCHEDULE, timeline, settings, profile)
 
 
 def _decoder_memory(case: Case) -> DecoderMemory:

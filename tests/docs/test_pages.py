@@ -14,13 +14,12 @@ import torch
 from counts import COUNTED
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.demo import assets, word_hash
-from headforcing.headforcing_core.methods.registry import METHODS, method_names, method_policy
+from headforcing.headforcing_core.methods.registry import METHODS, method_names
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from headforcing.research.__main__ import main as research
@@ -218,8 +217,7 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
     runpy.run_path(str(tmp_path / "thinned.py"))
     assert "thinned" in method_names()
     info, timeline = inspect_checkpoint(assets.model_path()), parse_timeline("a red ball", 9.0)
-    policy = method_policy("thinned")
-    plan = RenderPlan.make(info.config, policy, schedule("self_forcing"), timeline, 64, 64)
+    plan = RenderOptions(method="thinned", width=64, height=64).plan(info.config, timeline)
     state_dict, _ = load_state_dict(assets.model_path())
     backbone = WanModel.from_state_dict(info.config, state_dict, torch.float32)
     job = RenderJob(plan, {"a red ball": word_hash.encode("a red ball")})

@@ -13,6 +13,7 @@ from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Blend
@@ -132,7 +133,8 @@ def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells
     assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
     assert method_schedule(method_policy("longlive"), "self_forcing") == schedule("self_forcing")
     steps = method_schedule(causvid, "self_forcing")
-    whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), 96, 64, 1.0)
+    settings = RenderSettings(width=96, height=64, seconds=1.0)
+    whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), settings)
     for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
         video, model = video_of(made, backbone)
         told, flow = [], model.flow

@@ -18,6 +18,7 @@ from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -73,7 +74,8 @@ def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     timeline = parse_timeline(text, SECONDS)
     is_22 = backbone.config.latents is WAN22
     steps, height = (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
-    plan = RenderPlan.make(backbone.config, policy, steps, timeline, 64, height, profile=PROFILE, seed=3)
+    settings = RenderSettings(width=64, height=height, seed=3)
+    plan = RenderPlan.make(backbone.config, policy, steps, timeline, settings, PROFILE)
     job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in plan.timeline.texts})
     made = make_blocks(job, WanVideoModel(backbone, torch.float32))
     blocks = torch.stack([block.latents for block in made]).flatten(1)

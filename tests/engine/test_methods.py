@@ -18,6 +18,7 @@ from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -70,7 +71,7 @@ def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_
     rows = []
     for name, row in METHODS.items():
         minute = parse_timeline("a minute", 60.0)
-        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, 832, 480)
+        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings())
         differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
         paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
         rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
@@ -171,7 +172,9 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
     straight, take = plan(name, TWO, seed=3), plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), seed=3)
     first = straight.timeline.segments[1].start_block
-    kept = 3 * (first - (straight.blocks_per_pass - 1))  # a window has the noise of its newest block in all of them
+    kept = 3 * (
+        first - (straight.passes.blocks_per_pass - 1)
+    )  # a window has the noise of its newest block in all of them
     before, after = latents_of(straight, backbone), latents_of(take, backbone)
     assert torch.equal(before[:kept], after[:kept]) and not torch.equal(before[kept : kept + 3], after[kept : kept + 3])
     keys = [keys_of(made) for made in (straight, take)]
@@ -218,7 +221,12 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
 
 def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
     one, two, rolling = plan("longlive"), plan("longlive", TWO), rolling_plan()
-    assert [(made.blocks_per_pass, made.frames_per_pass) for made in (one, two, rolling)] == [(1, 3), (1, 12), (5, 15)]
+    passes = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in (one, two, rolling)]
+    assert passes == [(1, 3), (1, 12), (5, 15)]
+        (1, 3),
+        (1, 12),
+        (5, 15),
+    ]
     needs = [needs_of(made, torch.float32, 0, kept=True) for made in (one, two, rolling)]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
     assert needs[2].run_folder == 5 * needs[0].run_folder

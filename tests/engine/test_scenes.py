@@ -19,10 +19,10 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.rows import Script, lay_out_rows
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -149,7 +149,7 @@ def test_a_picture_is_written_alone_and_changes_no_block_before_it(model):
 
 def plan_of(tag: str, method: str = "head_forcing", text: str = STORY, seconds=9.0) -> RenderPlan:
     timeline = parse_timeline(text.format(tag), seconds)
-    return RenderPlan.make(assets.TOY_CONFIG, method_policy(method), schedule("self_forcing"), timeline, 96, 64, seed=3)
+    return RenderOptions(method=method, width=96, height=64, seed=3).plan(assets.TOY_CONFIG, timeline)
 
 
 def embeds_of(plan: RenderPlan) -> dict[str, torch.Tensor]:

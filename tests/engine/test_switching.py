@@ -8,6 +8,7 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoPro
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.headforcing_core.rollout.rows import BlockRow, SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -106,7 +107,8 @@ TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
 
 def plan(text, seconds=0.0, method="self_forcing", **options):
     family = schedule(options.pop("family", "self_forcing"))
-    return RenderPlan.make(TINY, preset(method), family, parse_timeline(text), 64, 64, seconds, **options)
+    settings = RenderSettings(width=64, height=64, seconds=seconds)
+    return RenderPlan.make(TINY, preset(method), family, parse_timeline(text), settings, **options)
 
 
 def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():

@@ -58,10 +58,7 @@ class Faults:
     def _below(self, path: Any) -> bool:
         if isinstance(path, int):
             path = os.readlink(f"/proc/self/fd/{path}") if os.path.isdir("/proc/self/fd") else self.folder
-        try:
-            return os.path.realpath(os.fspath(path)).startswith(self.folder)
-        except TypeError:
-            return False
+        return isinstance(path, (str, Path)) and os.path.realpath(path).startswith(self.folder)
 
     def audit(self, event: str, args: tuple[Any, ...]) -> None:
         if not self._active:
@@ -90,20 +87,16 @@ def installed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Faults:
     faults = Faults(folder)
     monkeypatch.setattr(sys.modules[__name__], "_current", [faults])
     fsync = os.fsync
-    monkeypatch.setattr(os, "fsync", lambda file: (faults.meet("fsync", _number(file)), fsync(file))[1])
+    monkeypatch.setattr(os, "fsync", lambda file: (faults.meet("fsync", file), fsync(file))[1])
     for module in list(sys.modules.values()):
         if getattr(module, "save_file", None) is safetensors.torch.save_file:
-            monkeypatch.setattr(module, "save_file", _writing(faults, safetensors.torch.save_file, 1))
+            monkeypatch.setattr(module, "save_file", _writing(faults, safetensors.torch.save_file))
     return faults
 
 
-def _number(file: Any) -> int:
-    return file if isinstance(file, int) else file.fileno()
-
-
-def _writing(faults: Faults, write: Any, place: int) -> Any:
-    def wrapped(*args: Any, **options: Any) -> Any:
-        faults.meet("write", args[place])
-        return write(*args, **options)
+def _writing(faults: Faults, write: Any) -> Any:
+    def wrapped(tensors: Any, path: Any, *args: Any, **options: Any) -> Any:
+        faults.meet("write", path)
+        return write(tensors, path, *args, **options)
 
     return wrapped

@@ -12,6 +12,7 @@ from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import make_blocks
 from headforcing.headforcing_core.render.run import Run
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -43,12 +44,13 @@ STATIC = profile_of(*[("local", "anchor", "local")] * 3)
 
 
 def plan(
-    method, text=ONE, seconds=9.0, steps="1, 0.6", family="self_forcing", profile=PROFILE, **options
+    method, text=ONE, seconds=9.0, steps="1, 0.6", family="self_forcing", profile=PROFILE, start_frames=0, **options
 ) -> RenderPlan:
     """A plan at 96x64; `steps` "" for those of the family."""
     policy = method if isinstance(method, MethodPolicy) else method_policy(method)
-    timeline = parse_timeline(text)
-    return RenderPlan.make(CONFIG, policy, schedule(family, steps), timeline, 96, 64, seconds, profile, **options)
+    settings = RenderSettings(width=96, height=64, seconds=seconds, **options)
+    made = CONFIG, policy, schedule(family, steps), parse_timeline(text), settings
+    return RenderPlan.make(*made, profile, start_frames)
 
 
 def rolling_plan(text=ONE, seconds=9.0, **options) -> RenderPlan:

@@ -1,6 +1,5 @@
 """Renders of the toy model with a run folder, which can be stopped and repeated."""
 
-import hashlib
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -9,17 +8,19 @@ from typing import NamedTuple
 import torch
 from headforcing.headforcing_core.cache.policy import CachePolicy, preset
 from headforcing.headforcing_core.demo import assets, word_hash
+from headforcing.headforcing_core.hashing import digest
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
+from headforcing.headforcing_core.methods.registry import method_schedule
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.job import RenderJob, about_story
 from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
 from headforcing.headforcing_core.render.run import Run
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from safetensors import safe_open
@@ -45,10 +46,6 @@ def measured(layers: int, seed: int = 0) -> HeadProfile:
 
 
 _straight: dict[str, tuple[torch.Tensor, list]] = {}  # the latents and events of renders, by all that was asked for
-
-
-def _hash(latents: torch.Tensor | None) -> str:
-    return "" if latents is None else hashlib.sha256(latents.contiguous().numpy().tobytes()).hexdigest()
 
 
 def first_layers(state_dict: dict[str, torch.Tensor], layers: int) -> dict[str, torch.Tensor]:
@@ -77,31 +74,28 @@ class Render:
 
     def __init__(
         self, backbone, folder, text=STORY, seconds=9.0, seed=3, state_seconds=0.0, start=None, video=0, pictures=None,
-        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", **options,
+        *, family="self_forcing", method="head_forcing", policy=None, sigmas="1, 0.6", profile=None, **options,
     ):  # fmt: skip
         # two denoising steps, because bits are compared and not pictures
         self.timeline = parse_timeline(text, references=tuple(pictures or ()))
         # made of all that was asked for, and not of the keys, which tests hold against it
         asked = (backbone.config.num_layers, text, seconds, seed, video, family, method, policy, sigmas, options)
-        shown = [(name, _hash(picture.latents)) for name, picture in (pictures or {}).items()]
-        self.asked = repr((asked, shown, _hash(start)))
-        policy, noise = policy or preset(method), schedule(family, sigmas)
+        shown = [(name, digest(picture.latents)) for name, picture in (pictures or {}).items()]
+        self.asked = repr((asked, profile, shown, start is not None and digest(start)))
+        policy = policy or preset(method)
+        noise = method_schedule(policy, family, sigmas)
         if isinstance(policy, CachePolicy):
             policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
         frames, config = 0 if start is None else len(start), backbone.config
         layers, heads = config.num_layers, config.num_heads
-        options.setdefault("profile", HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers]))
-        self.plan = RenderPlan.make(
-            config, policy, noise, self.timeline, 64, 64, seconds, start_frames=frames, seed=seed, **options
-        )
+        profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])
+        settings = RenderSettings(width=64, height=64, seconds=seconds, seed=seed, **options)
+        self.plan = RenderPlan.make(config, policy, noise, self.timeline, settings, profile, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone, self.folder, self.start = backbone, folder, start
-        segments = self.plan.timeline.segments
-        about = {"video_frames": self.plan.video_frames, "start_frames": self.plan.start_frames}
-        about |= {"prompts": [part.text for part in segments], "seeds": [part.seed for part in segments]}
         self.job = RenderJob(
             self.plan, self.embeds, "toy", video=video, start_latents=start, runs=folder, state_seconds=state_seconds,
-            pictures=pictures or {}, about=about,
+            pictures=pictures or {}, about=about_story(self.plan) | {"start_frames": self.plan.start_frames},
         )  # fmt: skip
         self.attention = sdpa
         self.setup, self.keys = self.job.setup, self.job.keys

@@ -26,6 +26,7 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares, Profil
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
@@ -187,11 +188,11 @@ def test_the_roles_are_those_of_a_measurement_of_the_same_passes(model):
     assert auto.profile.measured["window_frames"] == 21
 
 
-def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", **options):
-    options = {"seconds": 20.0} | options
+def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", seconds=20.0, start_frames=0, **options):
     family = schedule(options.pop("family", "self_forcing"))
     policy = preset(options.pop("method", "head_forcing"))
-    return RenderPlan.make(config, policy, family, parse_timeline(text), width, height, profile=profile, **options)
+    settings = RenderSettings(width=width, height=height, seconds=seconds, **options)
+    return RenderPlan.make(config, policy, family, parse_timeline(text), settings, profile, start_frames)
 
 
 @pytest.mark.parametrize("frames", [30, 9])

@@ -23,15 +23,16 @@ from headforcing.headforcing_core.video.writer import VideoWriter
 
 
 class SlowDecoder(FlatColourDecoder):
-    def decode(self, latents):
-        time.sleep(0.02)
-        return super().decode(latents)
+    """Takes so many seconds a chunk, and is broken from one on."""
 
+    def __init__(self, seconds=0.02, broken_at=sys.maxsize):
+        super().__init__()
+        self.seconds, self.broken_at = seconds, broken_at
 
-class BrokenDecoder(FlatColourDecoder):
     def decode(self, latents):
-        if len(self.chunks) == 2:
+        if len(self.chunks) == self.broken_at:
             raise RuntimeError("broken")
+        time.sleep(self.seconds)
         return super().decode(latents)
 
 
@@ -60,30 +61,13 @@ def test_the_video_is_the_one_written_in_the_foreground(tmp_path):
 
 
 def test_whoever_is_faster_waits_and_can_be_cancelled_meanwhile(tmp_path):
-    waited = []
-
     def cancel():
-        waited.append(1)
         raise KeyboardInterrupt
 
-    class Stuck(FlatColourDecoder):
-        def decode(self, latents):
-            time.sleep(0.5)
-            return super().decode(latents)
-
-    with pytest.raises(KeyboardInterrupt), stream(tmp_path / "v.mp4", Stuck(), while_waiting=cancel) as video:
-        add_all(video)
-    assert waited and threads() == [] and WAITING_BLOCKS < 20 and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("device", ["cpu", "cuda"])
-def test_an_error_of_the_thread_is_raised_where_the_video_is_wanted(device, tmp_path):
-    """Of the decoder, and of a stream on a GPU that cannot be made."""
-    if device == "cuda" and torch.cuda.is_available():
-        pytest.skip("there is a GPU, so its stream can be made")
-    with pytest.raises((RuntimeError, AssertionError)), stream(tmp_path / "v.mp4", BrokenDecoder(), device) as video:
-        add_all(video)
-        video.finish()
+    assert WAITING_BLOCKS < 20
+    with pytest.raises(KeyboardInterrupt):
+        with stream(tmp_path / "v.mp4", SlowDecoder(0.5), while_waiting=cancel) as video:
+            add_all(video)
     assert threads() == [] and list(tmp_path.iterdir()) == []
 
 
@@ -103,8 +87,7 @@ class SlowWriter(VideoWriter):
 def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeypatch):
     monkeypatch.setattr(SlowWriter, "seconds", 0.2)
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
-    decoder = FlatColourDecoder()
-    with VideoStream(tmp_path / "v.mp4", decoder, crf=4) as video:
+    with VideoStream(tmp_path / "v.mp4", decoder := FlatColourDecoder(), crf=4) as video:
         video.add(latents(3))  # two chunks, which take the writer 0.4 s
         assert video.video_frames == 0
         monkeypatch.setattr(SlowWriter, "seconds", 0.02)
@@ -115,19 +98,24 @@ def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeyp
     assert threads() == []
 
 
-@pytest.mark.parametrize("fails_at", [1, 3, 21])
-def test_an_encoder_that_fails_is_an_error_of_the_next_call_and_blocks_nobody(tmp_path, monkeypatch, fails_at):
-    """At the first chunk, at one that others wait behind, and at the last one, which only `finish` can tell of."""
-    monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
+@pytest.mark.parametrize("fails_at", ["decoder", "stream of a GPU", 1, 3, 21])
+def test_an_error_of_a_thread_is_raised_where_the_video_is_wanted_and_blocks_nobody(fails_at, tmp_path, monkeypatch):
+    """Encoding fails at the first chunk, at one that others wait behind, and at the last, of which `finish` tells."""
+    if fails_at == "stream of a GPU" and torch.cuda.is_available():
+        pytest.skip("there is a GPU, so its stream can be made")
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
     partial = tmp_path / "v.part.mp4"
-    with (
-        pytest.raises(HeadForcingError, match="the disk is full"),
-        VideoStream(tmp_path / "v.mp4", FlatColourDecoder(), crf=4, partial=partial) as video,
-    ):
-        add_all(video)
-        video.finish()
-    assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at > 1 else [])
+    if isinstance(fails_at, str):
+        options = {"background": torch.device("cuda" if "GPU" in fails_at else "cpu")}
+    else:
+        monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
+        options = {"partial": partial}
+    decoder = SlowDecoder(0, 2 if fails_at == "decoder" else sys.maxsize)
+    with pytest.raises((HeadForcingError, RuntimeError, AssertionError)):
+        with VideoStream(tmp_path / "v.mp4", decoder, crf=4, **options) as video:
+            add_all(video)
+            video.finish()
+    assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at in (3, 21) else [])
 
 
 def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, monkeypatch):
@@ -141,19 +129,15 @@ def test_the_decoding_stream_waits_for_the_one_that_loads_the_weights(tmp_path, 
             self.wait_stream = self.waits_for.append
             made.append(self)
 
-    def current_stream(device):
-        threads_of.append(threading.current_thread())
-        return loading
-
     loading = FakeStream()
-    monkeypatch.setattr(torch.cuda, "current_stream", current_stream)
+    current = lambda device: (threads_of.append(threading.current_thread()), loading)[1]  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "current_stream", current)
     monkeypatch.setattr(torch.cuda, "Stream", FakeStream)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     with stream(tmp_path / "v.mp4", FlatColourDecoder(), device="cuda") as video:
         video.add(latents(3))
         video.finish()
-    assert [other.waits_for for other in made] == [[], [loading]]
-    assert threads_of == [threading.main_thread()]
+    assert [other.waits_for for other in made] == [[], [loading]] and threads_of == [threading.main_thread()]
 
 
 def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(tmp_path, monkeypatch, capsys):

@@ -19,7 +19,7 @@ from headforcing.headforcing_core.methods.registry import METHODS as METHOD_ROWS
 from headforcing.headforcing_core.methods.registry import method_names
 from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.render import comparison
-from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, Entry, entries_of
+from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, entries_of
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.video.grid import STRIP
@@ -45,26 +45,38 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-def test_the_table_is_what_the_videos_and_their_caches_say(made: Path):
+def test_table_notes_grid_and_picture_are_what_the_videos_and_their_caches_say(made: Path):
     found = json.loads((made / "comparison.json").read_text("utf-8"))
+    markdown = (made / "comparison.md").read_text("utf-8")
     rows, heads = found["rows"], 48
-    assert [row["entry"]["method"] for row in rows] == METHODS
-    for row in rows:
-        video = made / f"{row['entry']['method']}-seed3.mp4"
-        assert row["video"] == str(video) and row["video_frames"] == 32
+    for row, method in zip(rows, METHODS, strict=True):
+        video = made / f"{method}-seed3.mp4"
+        assert row["entry"]["method"] == method and row["video"] == str(video) and row["video_frames"] == 32
         assert row["drift"] == report_video(video).whole
         assert row["seconds_per_block"] > 0 and row["reused_blocks"] == 0
         assert row["cache_bytes"] == row["frame_slots"] * 16 * 32 * 2 * 4  # tokens, head width, key and value, float32
     assert [row["slots_in_use"] for row in rows[1:]] == [9 * heads, 9 * heads], "nine frames are made, room is for more"
     assert rows[0]["slots_in_use"] < rows[0]["frame_slots"] < rows[2]["frame_slots"] == 12 * heads
     assert rows[0]["frame_slots"] < rows[1]["frame_slots"], "head-wise caches are smaller than a window"
-    lines = (made / "comparison.md").read_text("utf-8").splitlines()
+    lines = markdown.splitlines()
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
     assert cells[0] == ["method", *TABLE_COLUMNS] and [line[0] for line in cells[2:]] == METHODS
     for row, line in zip(rows, cells[2:], strict=True):
         assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
         assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
     assert "no VBench scores" in lines[6]
+    about, notes = found["about"], markdown.split("\n\n")[-1]
+    assert (about["prompts"], about["starts_seconds"], about["seconds"], about["seeds"]) == ([BALL], [0.0], 2.0, [3])
+    assert (about["size"], about["weights"], about["device"]) == ("64x64", assets.model_path().name, "cpu")
+    assert about["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
+    assert about["versions"] == versions()
+    assert notes.strip() == "\n".join(found["notes"]) and "meant for LongLive 1.3B, LoRA merged (Apache-2.0)" in notes
+    with av.open(str(made / "grid.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["methods"] == METHODS and tags["seed"] == 3 and tags["versions"] == about["versions"]
+    assert report_video(made / "grid.mp4").prompts == [(0.0, BALL)]
+    with Image.open(found["picture"]) as picture:
+        assert picture.height > 3 * 160 and picture.width > 160
 
 
 def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
@@ -83,24 +95,6 @@ def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
             assert np.abs(pixels[-16 - 80 - 166 * (1 - row), 226 + 80 + 166 * column] - colour).max() < 16
     bars = [tuple(pixels[16 + 54 + 5 * 17 + 4, 226 + 80 + 166 * column]) for column in range(3)]
     assert bars[0] == bars[2] != bars[1]
-
-
-def test_a_comparison_says_what_it_was_made_from_and_which_weights_its_methods_are_meant_for(made: Path):
-    found = json.loads((made / "comparison.json").read_text("utf-8"))
-    about = found["about"]
-    assert (about["prompts"], about["starts_seconds"], about["seconds"], about["seeds"]) == ([BALL], [0.0], 2.0, [3])
-    assert (about["size"], about["weights"], about["device"]) == ("64x64", assets.model_path().name, "cpu")
-    assert about["fingerprint"] == inspect_checkpoint(assets.model_path()).fingerprint
-    assert about["versions"] == versions()
-    notes = (made / "comparison.md").read_text("utf-8").split("\n\n")[-1]
-    assert notes.strip() == "\n".join(found["notes"]) and "meant for LongLive 1.3B, LoRA merged (Apache-2.0)" in notes
-    with av.open(str(made / "grid.mp4")) as container:
-        tags = json.loads(container.metadata["head_forcing"])
-    assert tags["methods"] == METHODS and tags["seed"] == 3 and tags["versions"] == about["versions"]
-    assert report_video(made / "grid.mp4").prompts == [(0.0, BALL)]
-    assert found["picture"] == str(made / "picture.png")
-    with Image.open(made / "picture.png") as picture:
-        assert picture.height > 3 * 160 and picture.width > 160
 
 
 def test_the_grid_shows_every_video_under_its_name(made: Path):
@@ -147,30 +141,28 @@ def test_an_interrupted_comparison_goes_on_where_it_stopped(tmp_path: Path, monk
     assert (decoded(tmp_path / "out" / "grid.mp4") == decoded(made / "grid.mp4")).all()
 
 
-def test_a_method_that_is_not_there_is_refused_with_all_names(tmp_path: Path, capsys):
+def test_a_method_that_is_not_there_is_refused_with_all_names():
     for names in ("no_such_method", "head_forcing,;drop table", "", " ,\n", "x" * 10_000):
         with pytest.raises(HeadForcingError) as refused:
             entries_of(names)
         assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 1500
         assert all(name in str(refused.value) for name in method_names())
-    assert compare(tmp_path, methods=["no_such_method"]) == 2
-    assert capsys.readouterr().err.startswith("error: methods must be one of head_forcing")
-    assert list(tmp_path.iterdir()) == []
 
 
-def test_all_renders_what_it_can_in_its_order_and_says_why_not_the_rest(tmp_path: Path, monkeypatch):
+def test_all_renders_what_it_can_in_its_order_and_says_why_not_the_rest(tmp_path: Path, monkeypatch, capsys):
     """A flush fits Head Forcing and no window of LongLive's; a method that is named instead of `all` is an error."""
-    few = ["head_forcing", "longlive", "self_forcing_sink"]
-    monkeypatch.setattr(comparison, "all_methods", lambda: few)
-    tagged = f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"
-    assert compare(tmp_path, "--prompts", tagged, methods=["all"]) == 0
+    tagged = ["--prompts", f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"]
+    reason = "this method's prompt switch is always recache"
+    assert compare(tmp_path, *tagged) == 2 and list(tmp_path.iterdir()) == []
+    assert f"longlive: {reason}" in capsys.readouterr().err
+    monkeypatch.setattr(comparison, "all_methods", lambda: ["head_forcing", "longlive", "self_forcing_sink"])
+    assert compare(tmp_path, *tagged, methods=["all"]) == 0
     found = json.loads((tmp_path / "comparison.json").read_text("utf-8"))
     assert [row["entry"]["method"] for row in found["rows"]] == ["head_forcing", "self_forcing_sink"]
-    reason = found["left_out"]["longlive"]
-    assert reason.startswith("this method's prompt switch is always recache")
+    assert found["left_out"]["longlive"].startswith(reason)
     assert f"left out: longlive: {reason}" in (tmp_path / "comparison.md").read_text("utf-8")
     monkeypatch.setattr(comparison, "all_methods", lambda: ["longlive"])
-    assert compare(tmp_path / "none", "--prompts", tagged, methods=["all"]) == 2
+    assert compare(tmp_path / "none", *tagged, methods=["all"]) == 2
 
 
 def test_all_are_the_published_methods_each_once_and_the_demo_allows_those_without_shots(tmp_path: Path):
@@ -245,22 +237,6 @@ def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tm
     assert grid.shape == (16, 192 + STRIP, 2 * 288, 3), "tiles have the shape of the videos"
 
 
-@pytest.mark.slow
-def test_a_comparison_of_the_demo_shows_a_full_cache_a_window_and_head_forcing(tmp_path):
-    given = ["--seconds", "1", "--scale", "1", "--sigmas", "1", "--device", "cpu", "--json"]
-    assert main(["compare", "--demo", "--out", str(tmp_path), *given]) == 0
-    found = json.loads((tmp_path / "comparison.json").read_text())
-    assert [row["entry"]["label"] for row in found["rows"]] == list(assets.COMPARED.values())
-    assert found["about"]["prompts"][0] == "a red ball bouncing in the navy checkerboard room"
-
-
-def test_what_one_of_the_methods_cannot_do_is_refused_before_the_first_is_rendered(tmp_path: Path, capsys):
-    tagged = f"0:00 {BALL}\n0:01 [flush] a green star gliding in the slate plain room"
-    assert compare(tmp_path, "--prompts", tagged) == 2
-    assert "longlive: this method's prompt switch is always recache" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys, monkeypatch):
     """One takes 332 kB, finished blocks included, three take 995."""
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=600_000))
@@ -285,9 +261,3 @@ def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path, monkeypatch):
                 compare_command.render_compared(video.job(args, list(map(farm.share, embeds)), farm))
             seconds.append(time.monotonic() - begun)
     assert seconds[1] >= 0.6
-
-
-def test_other_rotary_positions_are_only_for_tables_of_roles():
-    assert Entry("B", "no_episodic_memory", rope="absolute").policy.rope == "absolute"
-    with pytest.raises(HeadForcingError, match="B: longlive has a fixed RoPE mode"):
-        _ = Entry("B", "longlive", rope="contiguous").policy

@@ -110,21 +110,3 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
                 capsys.readouterr()
     assert injected, "no operation was seen, so nothing was injected"
     record_property("faults of the file system injected", injected)
-
-
-def test_the_injector_raises_where_it_is_told_to(tmp_path, monkeypatch):
-    faults = fault_injection.installed(tmp_path / "in", monkeypatch)
-    inside, outside = tmp_path / "in", tmp_path / "out"
-    inside.mkdir()
-    outside.mkdir()
-    for act, point in (
-        (lambda folder: (folder / "f").write_text("x"), "open"),
-        (lambda folder: os.rename(folder / "f", folder / "g"), "rename"),
-        (lambda folder: (folder / "g").unlink(), "unlink"),
-        (lambda folder: (folder / "d").mkdir(), "mkdir"),
-    ):
-        with faults.active(point, 1, ERRORS[0]):
-            act(outside)
-            with pytest.raises(OSError, match="No space left"):
-                act(inside)
-        act(inside)

@@ -30,43 +30,38 @@ def written(tmp_path):
     return write
 
 
-@pytest.fixture
-def follow(written, tmp_path, monkeypatch, capsys):
-    """Runs `demo --follow`, calling functions after the blocks of their numbers; returns its JSON and what it said."""
-
-    def run(text, actions):
+@pytest.mark.slow
+def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(
+    written, tmp_path, monkeypatch, capsys
+):
+    def follow(text, actions):
+        """Call functions after the blocks of their numbers; the result, and what was said of the file."""
         path = written(text)
         monkeypatch.setattr(ProgressBar, "add", lambda self, block: actions.get(block.index, lambda: None)())
-        folders = ["--out", str(tmp_path / "out"), "--runs", str(tmp_path / "runs")]
-        options = ["--seconds", "7", "--scale", "1", "--device", "cpu", "--json"]
-        assert main(["demo", "--follow", str(path), *folders, *options]) == 0
+        options = f"--out {tmp_path / 'out'} --runs {tmp_path / 'runs'} --seconds 7 --scale 1 --device cpu --json"
+        assert main(["demo", "--follow", str(path), "--sigmas", "1", *options.split()]) == 0
         captured = capsys.readouterr()
-        return json.loads(captured.out), [line for line in captured.err.splitlines() if line.startswith(str(path))]
+        said = [line.removeprefix(str(path)) for line in captured.err.splitlines() if line.startswith(str(path))]
+        return json.loads(captured.out), said
 
-    return run
-
-
-@pytest.mark.slow
-def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(follow, written, tmp_path):
-    path = tmp_path / "story.txt"
+    path, out = tmp_path / "story.txt", tmp_path / "out"
     wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
     result, said = follow(
         PLANNED,
         {1: lambda: written(wrong), 2: lambda: written(begun), 3: lambda: written(CHANGED), 5: lambda: os.utime(path)},
     )
-    assert [line.removeprefix(str(path)) for line in said] == [
+    assert said == [
         " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
         " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
         "(block 4 of 10) as it was, and change what comes after",
         " is taken from 0:04.312 on (block 7 of 10)",
     ]
-    out = tmp_path / "out"
     assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
     assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == result["story"]
     with av.open(str(out / "demo.mp4")) as container:
         tags = json.loads(container.metadata["head_forcing"])
     assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
-    again, said = follow((out / "demo.story.txt").read_text(encoding="utf-8"), {})
+    again, said = follow(CHANGED, {})
     assert again["reused_blocks"] == 10 and said == []
 
 
@@ -81,6 +76,12 @@ def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
     assert file.changed() == "three"
     written("one")
     assert file.changed() is None, "the story that is told"
+
+
+def test_prompts_and_follow_exclude_each_other(written, capsys):
+    with pytest.raises(SystemExit):
+        main(["demo", "--prompts", RED, "--follow", str(written(RED))])
+    assert "not allowed with argument" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
@@ -101,9 +102,3 @@ def test_a_pipe_a_large_and_a_missing_file_are_refused_once_and_never_waited_for
         file.changed()
     written("two")
     assert file.changed() == "two"
-
-
-def test_prompts_and_follow_exclude_each_other(written, capsys):
-    with pytest.raises(SystemExit):
-        main(["demo", "--prompts", RED, "--follow", str(written(RED))])
-    assert "not allowed with argument" in capsys.readouterr().err

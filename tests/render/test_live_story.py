@@ -8,25 +8,21 @@ from dataclasses import replace
 import av
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy
+from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.commands.source import toy_codec
-from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
-from headforcing.headforcing_core.render.job import RenderJob, about_video, file_tags
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy
+from headforcing.headforcing_core.render.job import RenderJob, about_story, about_video, file_tags
 from headforcing.headforcing_core.render.live_story import LiveEdits
-from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
 from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from toy_renders import Render, toy_model
 from toy_renders import Told as AnyTold
-from toy_renders import toy_model
 
-SECONDS, BLOCKS = 7.0, 10
+SECONDS = 7.0  # 10 blocks
 RED, CROSS = "a red ball bouncing in the teal plain room", "a yellow cross circling in the navy room"
 CUBE = "a blue cube in the pink room"
 PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8
@@ -44,24 +40,11 @@ def job(backbone, tmp_path):
     """Makes the job of a text, which keeps its blocks in a run folder."""
 
     def make(text: str, method="head_forcing", start=None, seconds=SECONDS) -> RenderJob:
-        config, policy = backbone.config, method_policy(method)
-        if isinstance(policy, CachePolicy):
-            policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often
-        profile = HeadProfile("toy", config.num_layers, config.num_heads, default_profile(8, 6).roles[:2])
-        noise = method_schedule(policy, "self_forcing", "" if policy.own_schedule else "1, 0.6")
-        plan = RenderPlan.make(
-            config, policy, noise, parse_timeline(text, seconds), 64, 64, seed=3,
-            profile=profile if policy.heads_by else None, start_frames=0 if start is None else len(start),
-        )  # fmt: skip
-        return RenderJob(
-            plan,
-            {text: word_hash.encode(text) for text in plan.timeline.texts},
-            "toy",
-            start_latents=start,
-            codec=toy_codec(torch.device("cpu")),
-            runs=tmp_path / "runs",
-            about=about_video(plan, method, 3, None),
-        )
+        policy = method_policy(method)
+        steps = "" if policy.own_schedule else "1, 0.6"
+        made = Render(backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps)
+        about = about_video(made.plan, method, 3, None)
+        return replace(made.job, codec=toy_codec(torch.device("cpu")), about=about)
 
     return make
 
@@ -102,10 +85,8 @@ def fresh(backbone, job):
 @pytest.mark.repeat(*(f"{name}]" for name in PRESETS if name != "head_forcing"))
 def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(backbone, job, method):
     """Every method, with the change behind what a rolling window has begun; the same text again finds every block."""
-    text = CHANGED
-    if method in ("head_forcing", "longlive", "memflow"):
-        text = SWITCHED.replace(", re-anchor", "") if method != "head_forcing" else SWITCHED
-        text = text if method == "head_forcing" else text.replace("[flush]", "[recache]")
+    recached = SWITCHED.replace("[flush, re-anchor]", "[recache]")
+    text = {"head_forcing": SWITCHED, "longlive": recached, "memflow": recached}.get(method, CHANGED)
     story = Told({1: text})
     latents, result = render(backbone, job(PLANNED, method), story)
     assert story.refusals == [] and story.changes == [6]
@@ -132,21 +113,27 @@ def test_a_story_may_change_often_and_new_prompts_are_encoded_once(backbone, job
     assert result.about["prompts"] == [RED, CROSS, "a white star", "a green cone"]
 
 
-def test_a_seed_re_rolls_from_a_prompt_that_has_not_begun(backbone, job):
-    text = PLANNED.replace("0:06 ", "0:06 [seed 7] ")
-    story = Told({6: text, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")})
-    latents, result = render(backbone, job(PLANNED), story)
-    assert story.changes == [8] and "prompt 2 has begun" in story.refusals[0]
-    assert torch.equal(latents, fresh(backbone, job(text))[0]) and result.about["seeds"] == [None, None, 7]
-    assert render(backbone, job(text))[1].reused_blocks == BLOCKS
+START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(1))
+SEEDED, BRIEF = PLANNED.replace("0:06 ", "0:06 [seed 7] "), f"0:00 {RED}\n0:03 {CROSS}"
+TAKEN = {  # how the video is made, what is told before which block, the story that is made, and the first changed block
+    "a seed for what has not begun": ({}, {6: SEEDED, 7: PLANNED.replace("0:03 ", "0:03 [seed 7] ")}, SEEDED, 8),
+    "after start frames": ({"start": START}, {1: CHANGED}, CHANGED, 8),
+    "in a rolling window": (
+        {"method": "rolling_forcing"}, {3: PLANNED.replace(CUBE, RED)}, PLANNED.replace(CUBE, RED), 8
+    ),
+    "a second prompt": ({"text": RED, "method": "memflow_interactive"}, {1: BRIEF}, BRIEF, 4),
+}  # fmt: skip
 
 
-def test_the_run_folder_notes_the_story_that_was_rendered_and_forgets_the_one_that_was_not(backbone, job, tmp_path):
-    render(backbone, job(PLANNED), Told({5: CHANGED}))
-    (video,) = stored_videos(tmp_path / "runs")
-    assert video.take.number == 1, "the same take"
-    assert video.about["prompts"] == [RED, CROSS, CUBE, RED] and video.about["switches"][2] == "blend 1"
-    assert video.about["starts_seconds"] == job(CHANGED).about["starts_seconds"]
+@pytest.mark.parametrize("case", TAKEN)
+def test_what_has_not_begun_is_changed_and_the_video_is_found_again(backbone, job, case):
+    options, texts, made, block = TAKEN[case]
+    story, options = Told(texts), dict(options)
+    latents, result = render(backbone, job(options.pop("text", PLANNED), **options), story)
+    wanted = job(made, **options)
+    assert story.changes == [block] and torch.equal(latents, fresh(backbone, wanted)[0])
+    assert result.about["seeds"] == wanted.about["seeds"] and len(story.refusals) == len(texts) - 1
+    assert render(backbone, wanted)[1].reused_blocks == wanted.plan.new_blocks
 
 
 @pytest.mark.parametrize("method", ["head_forcing", "rolling_forcing"])
@@ -162,78 +149,89 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
     assert torch.equal(latents, fresh(backbone, job(CHANGED, method))[0])
 
 
-def test_after_start_frames_blocks_are_counted_with_them(backbone, job):
-    start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(1))
-    story = Told({1: CHANGED})
-    latents, _ = render(backbone, job(PLANNED, start=start), story)
-    assert story.changes == [8]
-    assert torch.equal(latents, fresh(backbone, job(CHANGED, start=start))[0])
+DIVIDED = "this method divides the whole video into passes, so its length stays while it is made: it has 7 s"
+TWO = f"0:00 {RED}\n0:01.5 {CUBE}"
+REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, and what is said of it
+    "text": (PLANNED, {}, f"0:00 {RED}\n0:00 {CROSS}", "line 2: 0:00 does not come after 0:00"),
+    "begun": (PLANNED, {}, PLANNED.replace(CROSS, CUBE), "prompt 2 has begun and its finished blocks stay: leave "),
+    "begun switch": (PLANNED, {}, PLANNED.replace("0:03 ", "0:03 [recache] "), "prompt 2 has begun"),
+    "earlier": (PLANNED, {}, PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
+    "first": (PLANNED, {}, PLANNED.replace(RED, CUBE), "before 0:04.312 (block 7 of 10)"),
+    "same": (PLANNED, {}, PLANNED, "this is the story that is rendered already"),
+    "in a rolling window": (
+        PLANNED, {"method": "rolling_forcing", "at": 5}, PLANNED.replace(CUBE, RED), "prompt 3 has begun"
+    ),
+    "the first of several": (RED, {"method": "memflow"}, f"0:00 {RED}\n0:06 {CROSS}", "one prompt in another way than"),
+    "no embedding": (PLANNED, {}, PLANNED.replace(CUBE, "a thing"), "no embedding of 'a thing'"),
+    "no memory": (RED, {"method": "longlive"}, f"0:00 {RED}\n0:06 {CROSS}", "not enough memory"),
+    "shorter": (PLANNED, {"then": 4.2}, BRIEF, "have begun and stay (block 7 of 10): end the story after that"),
+    "shorter and begun": (PLANNED, {"then": 4.2}, f"0:00 {RED}", "prompt 2 has begun"),
+    **{method: (TWO, {"method": method, "then": 9.0}, TWO, DIVIDED)
+       for method in ("rolling_forcing", "causvid")},
+    "short": (TWO, {"seconds": 2.0, "then": 9.0, "at": 0}, TWO, "it has 2 s, the new story 9 s; end the story"),
+}  # fmt: skip
 
 
-REFUSED = {
-    "text": (f"0:00 {RED}\n0:00 {CROSS}", "line 2: 0:00 does not come after 0:00"),
-    "begun": (PLANNED.replace(CROSS, CUBE), "prompt 2 has begun and its finished blocks stay: leave everything "),
-    "begun switch": (PLANNED.replace("0:03 ", "0:03 [recache] "), "prompt 2 has begun"),
-    "earlier": (PLANNED.replace("0:06 ", "0:03.6 "), "prompt 2 has begun"),
-    "first": (PLANNED.replace(RED, CUBE), "before 0:04.312 (block 7 of 10)"),
-    "same": (PLANNED, "this is the story that is rendered already"),
-}
+class Small(Told):
+    """Without embeddings of new prompts, or without memory for the first switch that writes blocks again."""
+
+    free = None
+
+    def encode(self, texts):
+        raise HeadForcingError(f"no embedding of {texts[0]!r}")
+
+    def check(self, plan, more):
+        check_growth(more, self.free)
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_story_that_cannot_be_taken_changes_nothing(backbone, job, name):
-    text, sentence = REFUSED[name]
-    story = Told({6: text})
-    latents, result = render(backbone, job(PLANNED), story)
-    assert story.changes == [] and len(story.refusals) == 1
-    assert sentence in story.refusals[0]
-    assert torch.equal(latents, fresh(backbone, job(PLANNED))[0]) and result.plan == job(PLANNED).plan
+    planned, options, text, sentence = REFUSED[name]
+    options = {"at": 6, "then": SECONDS, **options}
+    story = Small({options.pop("at"): text}, options.pop("then"))
+    made, story.free = job(planned, **options), 0 if name == "no memory" else None
+    latents, result = render(backbone, made, story)
+    (refusal,) = story.refusals
+    assert sentence in refusal and story.changes == [] and result.plan == made.plan
+    assert torch.equal(latents, fresh(backbone, made)[0])
+    if name == "same":  # and where everything has begun
+        render(backbone, made, again := Told({0: CHANGED}))
+        assert again.refusals == ["all blocks have begun, nothing is left to change; queue the new story as a render"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "story_of_it"), [(9.0, f"{CHANGED}\n0:08 {CROSS}"), (5.2, f"0:00 {RED}\n0:03 {CROSS}")]
-)
-def test_a_story_may_become_longer_or_shorter(backbone, job, tmp_path, seconds, story_of_it):
-    """Latents, file and notes are those of a render that had this length from the beginning."""
-    wanted, planned = job(story_of_it, seconds=seconds), job(PLANNED)
+LONGER = f"{CHANGED}\n0:08 {CROSS}"
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(9.0, LONGER), (5.2, BRIEF), (SECONDS, CHANGED)])
+def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its_length(
+    backbone, job, tmp_path, seconds, text
+):
+    wanted, planned = job(text, seconds=seconds), job(PLANNED)
     found = []
-    for name, made, story in (("told", planned, Told({4: story_of_it}, seconds)), ("straight", wanted, None)):
+    for name, made, story in (("told", planned, Told({4: text}, seconds)), ("straight", wanted, None)):
         mp4 = VideoFile(tmp_path / f"{name}.mp4", made.plan, made.codec.decoder, file_tags(made.about))
         latents, result = render(backbone, made if story else replace(made, runs=None), story, [mp4])
-        found.append((result.plan, result.about["video_frames"], mp4.info.video_frames, latents))
-        assert story is None or story.refusals == [] and len(story.changes) == 1
+        with av.open(str(mp4.path)) as container:
+            tags = json.loads(container.metadata["head_forcing"])
+        found.append((result.plan, result.about["video_frames"], mp4.info.video_frames, tags, latents))
     told, straight = found
-    assert told[:3] == straight[:3] and told[2] == wanted.plan.video_frames and torch.equal(told[3], straight[3])
+    assert told[:3] == straight[:3] and told[2] == wanted.plan.video_frames and torch.equal(told[4], straight[4])
+    assert told[3] == straight[3] | {"story": "as it was told"}
+    (video,) = stored_videos(tmp_path / "runs")
+    assert video.take.number == 1 and video.about.items() >= about_story(wanted.plan).items(), "the same take"
     assert render(backbone, wanted)[1].reused_blocks == wanted.plan.blocks
 
 
-def test_a_video_does_not_end_in_what_has_begun(backbone, job):
-    story = Told({6: f"0:00 {RED}\n0:03 {CROSS}", 7: f"0:00 {RED}"}, seconds=4.2)  # in block 6, block 7 is next
-    render(backbone, job(PLANNED), story)
-    assert "blocks before 0:04.312 have begun and stay (block 7 of 10): end the story after that" in story.refusals[0]
-    assert "prompt 2 has begun" in story.refusals[1]
-
-
-@pytest.mark.parametrize("method, before, after, why", [
-    ("rolling_forcing", SECONDS, 9.0, "this method divides the whole video into passes"),
-    ("causvid", SECONDS, 9.0, "this method divides the whole video into passes"),
-    ("head_forcing", 2.0, 9.0, "the caches of a video this short are as long as the video"),
-])  # fmt: skip
-def test_another_length_is_refused_where_the_video_would_be_made_in_another_way(
-    backbone, job, method, before, after, why
-):
-    story = Told({1: f"0:00 {RED}\n0:01.5 {CUBE}"}, seconds=after)
-    render(backbone, job(f"0:00 {RED}\n0:01.5 {CUBE}", method, seconds=before), story)
-    (refusal,) = story.refusals
-    assert refusal == (
-        f"{why}, so its length stays while it is made: it has {before:g} s, the new story {after:g} s; end the story "
-        "where the video ends"
-    )
+def test_a_length_that_the_render_sets_is_kept(backbone, job):
+    story = Told({1: LONGER}, seconds=9.0)
+    story.seconds = SECONDS
+    latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
+    assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
 
 
 def test_prompts_that_a_story_gives_up_leave_memory_and_those_it_brings_are_counted(backbone, job):
     """Every block but the first begins with an edit of the last prompt; embeddings of umT5 take 8 MB each."""
-    seconds, alive, most, counted = 15.0, weakref.WeakSet(), [], []
+    seconds, alive, most, counted = 9.0, weakref.WeakSet(), [], []
 
     class Edited(Told):
         def encode(self, texts):
@@ -249,84 +247,15 @@ def test_prompts_that_a_story_gives_up_leave_memory_and_those_it_brings_are_coun
             gc.collect()
             most.append(len(alive))
 
-    texts = {block: f"0:00 {RED}\n0:05 [blend 1] {CROSS}\n0:14 a cube, {block}" for block in range(1, 19)}
-    texts[10] += " and a cone\n0:14.5 a star"
+    texts = {block: f"0:00 {RED}\n0:05 [blend 1] {CROSS}\n0:08 a cube, {block}" for block in range(1, 11)}
+    texts[5] += " and a cone\n0:08.6 a star"
     planned = job(texts[1], seconds=seconds)
     story = Edited(texts, seconds)
     latents, result = render(backbone, planned, story)
-    assert len(story.changes) == 17 and len(story.encoded) == 18
-    assert result.embeds.keys() == {RED, CROSS, "a cube, 18"}
+    assert len(story.changes) == 9 and len(story.encoded) == 10
+    assert result.embeds.keys() == {RED, CROSS, "a cube, 10"}
     assert max(most) <= 2, "those of the story that is told, and no others"
     one = backbone.config.text_len * backbone.config.text_dim * 4
-    assert [more // one for more in counted] == [1 if block != 10 else 2 for block in range(2, 19)]
-    assert torch.equal(latents, fresh(backbone, job(texts[18], seconds=seconds))[0])
+    assert [more // one for more in counted] == [1 if block != 5 else 2 for block in range(2, 11)]
+    assert torch.equal(latents, fresh(backbone, job(texts[10], seconds=seconds))[0])
     render(backbone, replace(planned, runs=None))  # the first story is still there
-
-
-def test_blocks_of_a_rolling_window_have_begun(backbone, job):
-    story = Told({3: PLANNED.replace(CUBE, RED), 4: PLANNED.replace(CUBE, RED)})
-    render(backbone, job(PLANNED, "rolling_forcing"), story)
-    assert story.changes == [8] and "the story that is rendered already" in story.refusals[0]
-    story = Told({5: PLANNED.replace(CUBE, RED)})
-    render(backbone, replace(job(PLANNED, "rolling_forcing"), runs=None), story)
-    assert story.changes == [] and "prompt 3 has begun" in story.refusals[0]
-
-
-def test_when_everything_has_begun_nothing_can_change(backbone, job):
-    render(backbone, job(PLANNED))
-    story = Told({0: CHANGED})
-    render(backbone, job(PLANNED), story)
-    assert story.refusals == ["all blocks have begun, nothing is left to change; queue the new story as a render"]
-
-
-def test_memflow_refuses_a_second_prompt_where_it_would_have_begun_otherwise(backbone, job):
-    story = Told({1: f"0:00 {RED}\n0:03 {CROSS}"})
-    render(backbone, job(RED, "memflow"), story)
-    assert story.changes == [] and "one prompt in another way than one of several" in story.refusals[0]
-    story = Told({1: f"0:00 {RED}\n0:03 {CROSS}"})
-    latents, _ = render(backbone, job(RED, "memflow_interactive"), story)
-    assert torch.equal(latents, fresh(backbone, job(f"0:00 {RED}\n0:03 {CROSS}", "memflow_interactive"))[0])
-
-
-# ------------------------------------------------------------------------------------------------- a followed file
-
-
-class Deaf(Told):
-    def encode(self, texts):
-        raise HeadForcingError(f"no embedding of {texts[0]!r}")
-
-
-class Small(Told):
-    """The first switch that writes blocks again comes with the new story."""
-
-    def check(self, plan, more):
-        check_growth(more, 0)
-
-
-@pytest.mark.parametrize(("kind", "planned", "method", "text", "why"), [
-    (Deaf, PLANNED, "head_forcing", PLANNED.replace(CUBE, "a green cone"), "no embedding of 'a green cone'"),
-    (Small, RED, "longlive", f"0:00 {RED}\n0:05 {CROSS}", "not enough memory"),
-])  # fmt: skip
-def test_a_story_whose_words_or_memory_are_not_to_be_had_is_refused(backbone, job, kind, planned, method, text, why):
-    story, planned = kind({1: text}), job(planned, method)
-    _, result = render(backbone, planned, story)
-    assert len(story.refusals) == 1 and why in story.refusals[0] and result.plan == planned.plan
-
-
-def test_the_file_holds_the_story_that_was_rendered(backbone, job, tmp_path):
-    planned = job(PLANNED)
-    path = tmp_path / "video.mp4"
-    mp4 = VideoFile(path, planned.plan, planned.codec.decoder, file_tags(planned.about))
-    _, result = render(backbone, planned, Told({3: CHANGED}), [mp4])
-    with av.open(str(path)) as container:
-        tags = json.loads(container.metadata["head_forcing"])
-    assert tags["prompts"] == [RED, CROSS, CUBE, RED] == result.about["prompts"]
-    assert tags["starts_seconds"] == job(CHANGED).about["starts_seconds"]
-    assert tags["story"] == "as it was told"
-
-
-def test_a_length_that_the_render_sets_is_kept(backbone, job):
-    story = Told({1: CHANGED + f"\n0:08 {CROSS}"}, seconds=9.0)
-    story.seconds = SECONDS
-    latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
-    assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -250,21 +251,15 @@ def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
     straight = render.straight()
     render.go(stop_after=3)
 
-    def rank(peers):
+    def rank(peers, model=None, stop_after=None):
         job = render.job if peers.leads else replace(render.job, runs=None)
-        model = WanVideoModel(render.backbone, torch.float32, forward=parallel_forward)
-        made, run = rendered(job, model, rank_place(peers, torch.device("cpu"), sdpa, "sdpa"), stop_after=6)
+        model = model or WanVideoModel(render.backbone, torch.float32, forward=parallel_forward)
+        made, run = rendered(job, model, rank_place(peers, torch.device("cpu"), sdpa, "sdpa"), stop_after)
         return len(run.stored), torch.cat(made)
 
-    for reused, latents in together(2, rank):
+    for reused, latents in together(2, partial(rank, stop_after=6)):
         assert reused == 3 and (latents - straight[: len(latents)]).abs().max() <= 1e-5
     latents = render.go()
     assert render.reused == 6 and (latents - straight).abs().max() <= 1e-5
-
-    def finished(peers):
-        job = render.job if peers.leads else replace(render.job, runs=None)
-        place = rank_place(peers, torch.device("cpu"), sdpa, "sdpa")
-        return torch.cat(rendered(job, SimpleNamespace(backbone=None), place).blocks)
-
-    for again in together(2, finished):
+    for _, again in together(2, partial(rank, model=SimpleNamespace(backbone=None))):
         assert torch.equal(again, latents), "no rank calls the model"

@@ -44,33 +44,30 @@ def generate(tiny_model: list[str]):
     return lambda *more: main(["generate", *tiny_model[2:], "--prompts", STORY, "--seconds", "2", *map(str, more)])
 
 
-def test_encoded_prompts_give_the_video_that_the_encoder_gives(text_encoder, generate, tmp_path, capsys):
-    embeddings = tmp_path / "prompts.safetensors"
-    encode = ["encode", str(embeddings), "--text-encoder", str(text_encoder), "--prompts", STORY, "a red apple"]
-    assert main([*encode, "--device", "cpu", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["prompts"] == ["a green apple", "a red apple"] == list(load_embeddings(embeddings))
-    for name, texts in (("a", ("--embeddings", embeddings)), ("b", ("--text-encoder", text_encoder))):
-        assert generate(*texts, "--latents", tmp_path / f"{name}.safetensors") == 0
-    first, second = (load_file(tmp_path / f"{name}.safetensors")["latents"] for name in "ab")
-    assert torch.equal(first, second)
-    capsys.readouterr()
-    assert main(["encode", str(tmp_path / "x.txt"), *encode[2:]]) == 2
-    assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
+def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_makes(
+    text_encoder, generate, tmp_path, capsys
+):
+    def told(*words: object) -> dict:
+        capsys.readouterr()
+        assert main([*map(str, words), "--device", "cpu", "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
 
-
-def test_decoded_latents_are_the_video_that_is_decoded_at_once(text_encoder, generate, tmp_path, capsys):
-    vae, latents = wan_vae(tmp_path / "vae.safetensors"), tmp_path / "latents.safetensors"
-    texts = ("--text-encoder", text_encoder, "--vae", vae, "--out", tmp_path / "once.mp4", "--latents", latents)
-    assert generate(*texts) == 0
-    decode = ["decode", str(latents), str(tmp_path / "later.mp4"), "--vae", str(vae), "--dtype", "fp32"]
-    capsys.readouterr()
-    assert main([*decode, "--device", "cpu", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["frames"] == 32
+    vae, embeddings, latents = (tmp_path / f"{name}.safetensors" for name in ("vae", "prompts", "latents"))
+    wan_vae(vae)
+    encode, decode = ["encode", embeddings, "--text-encoder", text_encoder], ["decode", latents, tmp_path / "later.mp4"]
+    prompts = told(*encode, "--prompts", STORY, "a red apple")["prompts"]
+    assert prompts == ["a green apple", "a red apple"] == list(load_embeddings(embeddings))
+    assert generate("--embeddings", embeddings, "--latents", latents) == 0
+    once = ("--out", tmp_path / "once.mp4", "--latents", tmp_path / "once.safetensors")
+    assert generate("--text-encoder", text_encoder, "--vae", vae, *once) == 0
+    assert torch.equal(*(load_file(path)["latents"] for path in (latents, tmp_path / "once.safetensors")))
+    assert told(*decode, "--vae", vae, "--dtype", "fp32")["frames"] == 32
     assert np.array_equal(*(decoded(tmp_path / f"{name}.mp4") for name in ("once", "later")))
     save_file({"latents": torch.zeros(2, 16, 8, 12)}, latents, {"head_forcing": "[1]"})
-    assert main(decode) == 2
+    assert main([*map(str, decode), "--vae", str(vae)]) == 2
     assert "does not say what its latents are of" in capsys.readouterr().err
+    assert main(["encode", "x.txt", "--text-encoder", str(text_encoder), "--prompts", STORY]) == 2
+    assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
 
 
 def test_prompts_are_encoded_on_the_cpu_where_the_card_is_too_small(text_encoder, monkeypatch, capsys):
@@ -130,24 +127,20 @@ def test_free_memory_of_a_host_is_what_its_control_groups_leave(case, tmp_path, 
     assert devices.free_memory("cpu") == wanted
 
 
-def more_than_there_is(*_, **__):
-    torch.empty(10**15)
-
-
-def refused_by_python(*_, **__):
+def refused_by_python():
     raise MemoryError
 
 
-@pytest.mark.parametrize("full", [more_than_there_is, refused_by_python])
+@pytest.mark.parametrize("full", [lambda: torch.empty(10**15), refused_by_python], ids=["torch", "python"])
 @pytest.mark.parametrize("place", ["model is loaded", "render"])
-def test_memory_of_a_host_that_runs_out_is_one_sentence(full, place, tmp_path, monkeypatch, capsys):
+def test_memory_of_a_host_that_runs_out_is_one_sentence_and_another_error_stays(
+    full, place, tmp_path, monkeypatch, capsys
+):
     owner, name = (source.Source, "load") if place == "model is loaded" else (loaded, "make_video")
-    monkeypatch.setattr(owner, name, full)
-    assert main(["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)]) == 2
+    command = ["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)]
+    monkeypatch.setattr(owner, name, lambda *_, **__: full())
+    assert main(command) == 2
     assert capsys.readouterr().err.startswith("error: out of memory: c")
-
-
-def test_an_error_that_is_about_something_else_is_not_called_out_of_memory(tmp_path, monkeypatch):
-    monkeypatch.setattr(loaded, "make_video", lambda *_, **__: torch.ones(2) + torch.ones(3))
+    monkeypatch.setattr(owner, name, lambda *_, **__: torch.ones(2) + torch.ones(3))
     with pytest.raises(RuntimeError, match="must match the size"):
-        main(["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)])
+        main(command)

@@ -6,25 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
 from headforcing.headforcing_core.model.attention_backends import GroupedAttention
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.names import VERSION
 from headforcing.headforcing_core.render.job import about_video, file_tags
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.render import attention_name
 from headforcing.headforcing_core.report.video_tags import read_tags
-from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 
 @pytest.fixture
 def about():
     timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
-    plan = RenderPlan.make(
-        WanConfig(), preset("head_forcing"), schedule("self_forcing"), timeline, 832, 480, family="self_forcing"
-    )
+    plan = RenderOptions().plan(WanConfig(), timeline)
     return about_video(plan, "head_forcing", 7, "Wan21")
 
 

@@ -6,10 +6,9 @@ import pytest
 import torch
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.registry import method_policy, method_schedule
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
@@ -42,9 +41,8 @@ def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text
 
 
 def last_key(method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile") -> str:
-    policy = method_policy(method)
-    made = CONFIG, policy, method_schedule(policy, "self_forcing"), parse_timeline(text), 96, 64, 9.0, profile
-    plan = RenderPlan.make(*made, start_frames=start_frames, roles=roles, seed=3)
+    options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
+    plan = options.plan(CONFIG, parse_timeline(text), start_frames, profile)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
     codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")

@@ -8,10 +8,10 @@ import pytest
 import torch
 from counted_memory import CountsMemory, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import format_bytes
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.remedies import check_decoder, too_large
 from headforcing.headforcing_core.render.resources import (
@@ -19,10 +19,10 @@ from headforcing.headforcing_core.render.resources import (
     COMMAND_LINE,
     Needs,
     check_disk,
+    check_growth,
     in_turn,
     needs_of,
-)
-from headforcing.headforcing_core.rollout.schedule import schedule
+)  # fmt: skip
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
 from headforcing.kernels import modulate, write
@@ -32,10 +32,9 @@ WEIGHTS = 2_838_000_000  # of the 1.3B model in bf16
 DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_000)
 
 
-def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing"):
-    noise, timeline = schedule("self_forcing"), parse_timeline("a minute", seconds)
-    policy = method_policy(method)
-    return RenderPlan.make(config or WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
+def plan(config=None, seconds=60.0, width=832, height=480, method="head_forcing", **memory):
+    options = RenderOptions(method=method, width=width, height=height, **memory)
+    return options.plan(config or WanConfig(), parse_timeline("a minute", seconds))
 
 
 @pytest.mark.slow
@@ -68,26 +67,27 @@ def test_activations_are_those_of_a_pass_at_real_size(size, dtype, kernels, monk
 def test_the_parts_of_a_minute_at_full_size():
     """Sampling and decoding take turns, so the larger counts; nothing is counted that is not done."""
     render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER, kept=True, state=True, writes_video=True)
+
+    def of(**options):
+        return needs_of(render, torch.bfloat16, WEIGHTS, **options)
+
+    needs, less = of(decoder=DECODER, kept=True, state=True, writes_video=True), of()
     assert needs.cache == needs.state == render.shape.bytes(torch.bfloat16)
     assert needs.prompt == 2 * 30 * 512 * 1536 * 2
-    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and 0 < needs.video < 50e6
+    assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
     parts = ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB", "VAE features 2.00 GB")
     assert all(part in memory for part in parts)
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
-
-    less = needs_of(render, torch.bfloat16, WEIGHTS)
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
     assert not any(word in less.describe() for word in ("disk", "decoding", "CUDA graph"))
-    parked = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DecoderMemory(DECODER.weights, 0, DECODER.peak))
+    parked = of(decoder=DecoderMemory(DECODER.weights, 0, DECODER.peak))
     assert needs.memory == parked.memory == less.memory + DECODER.weights + DECODER.peak - less.activations
     long_pass = replace(needs, activations=30 * needs.activations)
     assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
-    graph = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER, cuda_graph=True)
+    graph, encoder = of(decoder=DECODER, cuda_graph=True), of(text_encoder=20_000_000_000)
     assert graph.memory - needs.memory == graph.graph == needs.activations, "reserved while decoding, too"
-    encoder = needs_of(render, torch.bfloat16, WEIGHTS, text_encoder=20_000_000_000)
     assert encoder.memory == 20_000_000_000 > encoder.rendering
     assert "the text encoder 20.00 GB" in encoder.describe() and "CUDA graph" in graph.describe()
 
@@ -99,8 +99,9 @@ def test_length_and_number_of_videos_cost_disk_and_no_memory():
     minute, hour, four, resumed = of(), of(3600.0), of(videos=4), of(videos=4, finished_blocks=81 * 3)
     assert minute.memory == hour.memory == four.memory and hour.disk > 50 * minute.disk
     assert four.disk == 4 * minute.disk and resumed.run_folder == minute.run_folder
-    assert in_turn([minute, hour]).disk == minute.disk + hour.disk
+    assert of(scale=2).video == 4 * minute.video
     long_pass = replace(minute, activations=10**12)
+    assert in_turn([minute, hour]).disk == minute.disk + hour.disk
     assert in_turn([minute, long_pass]).memory == long_pass.memory
 
 
@@ -124,58 +125,49 @@ def test_too_little_memory_is_refused_with_numbers_and_the_three_cheapest_remedi
     check_decoder(DECODER, "832x480", DECODER.weights + DECODER.peak)
     with pytest.raises(HeadForcingError, match=r"decoding 832x480 needs 6.15 GB, the device of the VAE has 6.00 GB"):
         check_decoder(DECODER, "832x480", 6_000_000_000)
+    check_growth(1, None), check_growth(1, 1)
+    with pytest.raises(HeadForcingError, match="needs 1 bytes more, 0 bytes is free"):
+        check_growth(1, -1)
     afterwards, fewer, smaller = offered(needs, besides - 1, render)
     without = needs_of(render, torch.bfloat16, WEIGHTS).wanted(COMFYUI)
     assert afterwards == f"decode afterwards, without a vae on the sampler ({format_bytes(without)})"
     assert fewer.startswith("episodic_frames 2 (") and smaller.startswith("episodic_frames 2, recent_frames 0 (")
 
 
-def needs_with(text: str, decoder: DecoderMemory) -> Needs:
+def needs_with(text: str, method: str) -> Needs:
     """The needs of a minute with the changes of a remedy, from a plan made with them."""
-    if "decode afterwards" in text:
-        decoder = DecoderMemory()
+    decoder = DecoderMemory() if "decode afterwards" in text else DECODER
     if "--park-features" in text:
-        decoder = DecoderMemory(decoder.weights, 0, decoder.peak)
-    size, method = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)"))
+        decoder = replace(decoder, held=0)
+    size, other = (re.search(pattern, text) for pattern in (r"(\d+)x(\d+)", r"method (\w+)"))
     width, height = map(int, size.groups()) if size else (832, 480)
-    policy = method_policy(method[1] if method else "head_forcing")
-    if "episodic_frames" in text:
-        policy = policy.with_memory(2, 0 if "recent_frames 0" in text else 3, 0.95, 3)
-    noise, timeline = schedule("self_forcing"), parse_timeline("a minute", 60.0)
-    made = RenderPlan.make(WanConfig(), policy, noise, timeline, width, height, family="self_forcing")
+    memory = {name: int(frames) for name, frames in re.findall(r"(episodic_frames|recent_frames) (\d)", text)}
     area = width * height / (832 * 480)
-    scaled = DecoderMemory(decoder.weights, int(area * decoder.held), int(area * decoder.peak))
+    scaled = replace(decoder, held=int(area * decoder.held), peak=int(area * decoder.peak))
+    made = plan(width=width, height=height, method=other[1] if other else method, **memory)
     return needs_of(made, torch.bfloat16, WEIGHTS, decoder=scaled)
 
 
-@pytest.mark.parametrize("host", [COMFYUI, COMMAND_LINE])
-@pytest.mark.parametrize("room", [9e9, 6e9, 4e9, 2.5e9])
-def test_every_remedy_fits_and_takes_what_it_says(host, room):
+@pytest.mark.parametrize(("method", "host", "room"), [
+    *(("head_forcing", COMFYUI, room) for room in (6e9, 4e9, 2.5e9)),
+    *(("head_forcing", COMMAND_LINE, room) for room in (9e9, 6e9, 4e9, 2.5e9)),
+    *((method, COMFYUI, 5e9) for method in ("self_forcing", "longlive", "self_forcing_sink")),
+])  # fmt: skip
+def test_every_remedy_fits_and_takes_what_it_says(method, host, room):
     """Held against plans that are made anew with the changes."""
-    render = plan()
+    render = plan(method=method)
     needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    if room > needs.wanted(host):
-        return
     if host is COMMAND_LINE and room < WEIGHTS:
         assert "No setting of this video fits" in refused(needs, room, render, host)
         return
     found = offered(needs, room, render, host)
     assert 1 <= len(found) <= 3
     for text in found:
-        changed = needs_with(text, DECODER)
-        takes = changed.wanted(host)
+        takes = needs_with(text, method).wanted(host)
         assert takes <= room and text.endswith(f"({format_bytes(takes)})"), text
 
 
-@pytest.mark.parametrize(("method", "room"), [("self_forcing", 5e9), ("longlive", 2.6e9), ("self_forcing_sink", 4e9)])
-def test_a_smaller_video_and_other_methods_fit_where_the_cache_is_large(method, room):
-    render = plan(method=method)
-    size, *methods = offered(needs_of(render, torch.bfloat16, WEIGHTS), room, render)
-    assert re.match(r"\d+x\d+ \(", size) and methods and all(text.startswith("method ") for text in methods)
-
-
 def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, monkeypatch):
-    """The folders of both kinds of files may be on one disk."""
     needs = needs_of(plan(), torch.bfloat16, WEIGHTS, kept=True, state=True, writes_video=True)
     free = needs.run_folder + needs.video
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
@@ -190,12 +182,7 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
 
 
 def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
-    short, long = (
-        RenderPlan.make(
-            WanConfig(), method_policy("causvid"), schedule("self_forcing"), parse_timeline("x", s), 832, 480
-        )
-        for s in (5.0, 60.0)
-    )
+    short, long = (plan(method="causvid", seconds=seconds) for seconds in (5.0, 60.0))
     takes = [needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER) for render in (short, long)]
     assert [needs.decode for needs in takes] == [DECODER.peak, DECODER.peak + DECODER.held]
     assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
@@ -203,21 +190,8 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
 
 
-def test_features_are_parked_where_that_is_enough():
-    """A long pass beside the features is more than decoding: after a prompt switch that writes many frames again."""
-    render = plan()
-    needs = needs_of(render, torch.bfloat16, WEIGHTS, decoder=DECODER)
-    needs = replace(needs, activations=20 * needs.activations)
-    assert needs.activations + needs.held > needs.decode > needs.activations
-    parked = needs.rendering - needs.activations - needs.held + max(needs.activations, needs.decode)
-    texts = offered(needs, parked, render, COMMAND_LINE)
-    assert any(text.startswith(f"--park-features ({format_bytes(parked)})") for text in texts)
-    assert not any("--park-features" in text for text in offered(needs, parked - WEIGHTS, render, COMFYUI))
-
-
 def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
-    tiny = WanConfig(dim=36, num_layers=2, num_heads=6)
-    render = plan(tiny)
+    render = plan(WanConfig(dim=36, num_layers=2, num_heads=6))
     needs = needs_of(render, torch.bfloat16, 0)
     assert needs.cache > render.shape.bytes(torch.bfloat16)
     assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)

@@ -22,10 +22,8 @@ from headforcing.headforcing_core.head_profiles.rules import (
     with_rule,
 )
 from headforcing.headforcing_core.head_profiles.shares import ProfileSetup, ReturnStory
-from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.render.describe import describe
-from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 
@@ -237,10 +235,10 @@ def test_the_embedded_models_retrieving_head_is_a_memory_head_by_function():
     toy = load_profile(bundled_profiles()["toy_world"])
     assert toy.roles[4][3] == "anchor" and misnamed_heads(toy)[0] == (4, 3)
     assert with_rule(toy, "auto").roles[4][3] == "memory"
-    timeline, size = parse_timeline("a red ball in the navy room", 2.0), (64, 64)
-    about = assets.TOY_CONFIG, method_policy("head_forcing"), schedule("self_forcing"), timeline, *size
+    options, timeline = RenderOptions(width=64, height=64), parse_timeline("a red ball in the navy room", 2.0)
     told = [
-        describe(RenderPlan.make(*about, profile=used), torch.float32) for used in (toy, with_rule(toy, "function"))
+        describe(options.plan(assets.TOY_CONFIG, timeline, profile=used), torch.float32)
+        for used in (toy, with_rule(toy, "function"))
     ]
     assert "layer 4, head 3" in told[0] and "layer 4, head 3" not in told[1]
 

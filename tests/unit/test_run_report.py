@@ -67,31 +67,28 @@ def test_the_novelty_trace_follows_what_memory_did():
     assert "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
 
 
-def demo(tmp_path, capsys, *more: str):
-    found = str(tmp_path / "found")
-    assert cli.main(["demo", "--seconds", "6", "--out", str(tmp_path), "--found-profiles", found, "--json", *more]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
 @pytest.mark.slow
 def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, capsys):
-    made = demo(tmp_path, capsys, "--runs", str(tmp_path / "runs"))["run"]
+    def told(*words: str):
+        assert cli.main([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    runs, picture, same = str(tmp_path / "runs"), tmp_path / "run.png", ("cosine_to_first_frame", "novelty")
+    demo = "demo --seconds 6 --scale 1".split()
+    demo += ["--out", str(tmp_path), "--found-profiles", str(tmp_path / "found"), "--runs", runs]
+    made, again = (told(*demo)["run"] for _ in range(2))
     assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
     assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
-    again = demo(tmp_path, capsys, "--runs", str(tmp_path / "runs"))["run"]
-    assert again["cosine_to_first_frame"] == made["cosine_to_first_frame"] and again["novelty"] == made["novelty"]
-    picture = tmp_path / "run.png"
-    assert cli.main(["runs", "show", str(tmp_path / "runs"), "--plot", str(picture), "--json"]) == 0
-    shown = json.loads(capsys.readouterr().out)
-    assert shown["cosine_to_first_frame"] == made["cosine_to_first_frame"] and shown["novelty"] == made["novelty"]
-    assert picture.read_bytes()[:4] == b"\x89PNG"
-    assert cli.main(["runs", "show", str(tmp_path / "runs"), shown["name"]]) == 0
+    shown = told("runs", "show", runs, "--plot", str(picture))
+    assert all(made[name] == again[name] == shown[name] for name in same) and picture.read_bytes()[:4] == b"\x89PNG"
+    assert cli.main(["runs", "show", runs, shown["name"]]) == 0
     assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
+    assert cli.main(["runs", "show", runs, "a/b"]) == 2
+    assert "holds no video 'a/b'" in capsys.readouterr().err
 
 
 def test_blocks_may_lie_on_another_device_than_the_first():
-    meter = metered(wandering())
-    moved: list[str] = []
+    meter, moved = metered(wandering()), []
 
     class Elsewhere(torch.Tensor):
         def cpu(self):
@@ -107,11 +104,4 @@ def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is
     report = metered(wandering()).report(EVENTS)
     first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
     assert first.size[0] == 900 and first.tobytes() == again.tobytes()
-    without = run_picture(metered(wandering()).report(), "dark")
-    assert without.size[1] < first.size[1]
-
-
-def test_a_run_that_is_not_there_is_named(tmp_path, capsys):
-    (tmp_path / "runs").mkdir()
-    assert cli.main(["runs", "show", str(tmp_path / "runs"), "a/b"]) == 2
-    assert "holds no video 'a/b'" in capsys.readouterr().err
+    assert run_picture(metered(wandering()).report(), "dark").size[1] < first.size[1]

@@ -8,7 +8,6 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from headforcing.headforcing_core.cache.guards import Guards
@@ -20,6 +19,7 @@ from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.plan import RenderPlan
+from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
@@ -37,10 +37,13 @@ def planned(method: str, options: str) -> object:
     return asked.plan(CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE)
 
 
-def drafted(width: int = 64, height: int = 64, recent_frames: int = 3, **options: Any) -> object:
+def drafted(
+    width: int = 64, height: int = 64, seconds: float = 0.0, recent_frames: int = 3, start_frames: int = 0
+) -> object:
     """A plan by itself, without the options of a command."""
     policy = CachePolicy(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
-    return RenderPlan.make(WanConfig(), policy, schedule("self_forcing"), parse_timeline("a"), width, height, **options)
+    made = WanConfig(), policy, schedule("self_forcing"), parse_timeline("a")
+    return RenderPlan.make(*made, RenderSettings(width=width, height=height, seconds=seconds), None, start_frames)
 
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {

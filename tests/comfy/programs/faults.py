@@ -41,9 +41,9 @@ model, vae = host.native_model.load_toy_model(), host.native_model.ToyVAE()
 timeline = core.timeline.parse_timeline(
     "a red ball bouncing in the teal plain room | a yellow cross in the navy room", 3.0
 )
-options = core.options.RenderOptions(width=64, height=64, seed=3, state_seconds=0.01)
-plan = options.plan(host.loaded_model.wan_config(model), timeline)
+plan = core.options.RenderOptions(width=64, height=64, seed=3).plan(host.loaded_model.wan_config(model), timeline)
 embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
+options = core.options.RenderOptions(seed=3, state_seconds=0.01)
 build = core.head_cache.HeadCache.__init__
 
 
