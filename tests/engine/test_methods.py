@@ -223,10 +223,6 @@ def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_
     one, two, rolling = plan("longlive"), plan("longlive", TWO), rolling_plan()
     passes = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in (one, two, rolling)]
     assert passes == [(1, 3), (1, 12), (5, 15)]
-        (1, 3),
-        (1, 12),
-        (5, 15),
-    ]
     needs = [needs_of(made, torch.float32, 0, kept=True) for made in (one, two, rolling)]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
     assert needs[2].run_folder == 5 * needs[0].run_folder
