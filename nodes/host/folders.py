@@ -16,6 +16,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import claimed_first, remove_matching
 from ...headforcing_core.head_profiles.profile import HeadProfile
 
+NODE_TEXTS = Path(__file__).resolve().parents[2] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
 METRICS_FOLDER = "metrics"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0

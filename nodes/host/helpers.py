@@ -6,7 +6,6 @@ import functools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
-from .folders import OutputFile, check_prefix, output_folder
+from .folders import NODE_TEXTS, OutputFile, check_prefix, output_folder
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,7 @@ def refusal(check: Callable[[Any], object], value: Any) -> bool | str:
 @functools.cache
 def _texts() -> dict[str, Any]:
     """The English descriptions and tooltips of all nodes, as ComfyUI reads them for its frontend."""
-    return json.loads((Path(__file__).resolve().parents[2] / "locales/en/nodeDefs.json").read_text(encoding="utf-8"))
+    return json.loads(NODE_TEXTS.read_text(encoding="utf-8"))
 
 
 def schema(
