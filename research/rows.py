@@ -16,17 +16,11 @@ SHUFFLES = 20
 
 @dataclass(frozen=True)
 class Entry(comparison.Entry):
-    """A method, or an ablation of one.
-
-    Attributes:
-        roles, shuffle: as for `RenderSettings`.
-        rope: a RoPE mode other than the method's own; only for methods in `cache.policy.PRESETS`.
-        given: settings without a name in the lists of methods; `method` is then only a name for files.
-    """
+    """A method, or an ablation of one; `roles` and `shuffle` are those of `RenderSettings`."""
 
     roles: str = "profile"
-    rope: str | None = None
-    given: CachePolicy | None = None
+    rope: str | None = None  # other than the method's own; only for methods in `cache.policy.PRESETS`
+    given: CachePolicy | None = None  # settings that no method has; `method` is then only a name for files
     shuffle: int = 0
 
     @property

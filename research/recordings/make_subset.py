@@ -2,10 +2,9 @@
 
     python -m headforcing.research.recordings.make_subset ../shared/golden tests/golden
 
-Runs are shortened from the end, never changed: the frames that remain are the recorded numbers, and what remains is a
-run from its first frame on. What the episodic memory holds at the new end follows from the recorded events alone. The
-same full set gives the same files, byte for byte; a test compares them. `record_absolute.py` records the one
-case that the full set does not have.
+Runs are shortened from the end, never changed. What the episodic memory holds at the new end follows from the recorded
+events alone. The same full set gives the same files, byte for byte; a test compares them. `record_absolute.py` records
+the one case that the full set does not have.
 """
 
 import json

@@ -34,21 +34,14 @@ class Picture:
 
 @dataclass(frozen=True)
 class Pose:
-    """The actor in every video frame, arrays `[n]`.
+    """The actor in every video frame, arrays `[n]`."""
 
-    Attributes:
-        x, y: centre in pixels.
-        tilt, turn: in radians; by `turn` the emblem has turned away from the camera.
-        blur: width in pixels of the emblem's edges.
-        radius: of a ball; other shapes have about the same area.
-    """
-
-    x: np.ndarray
+    x: np.ndarray  # of the centre, in pixels, as y
     y: np.ndarray
-    tilt: np.ndarray
-    turn: np.ndarray
-    blur: np.ndarray
-    radius: float
+    tilt: np.ndarray  # in radians, as turn
+    turn: np.ndarray  # by which the emblem has turned away from the camera
+    blur: np.ndarray  # width in pixels of the emblem's edges
+    radius: float  # of a ball; other shapes have about the same area
 
     def part(self, start: int, stop: int) -> Pose:
         cut = slice(start, stop)

@@ -37,26 +37,20 @@ PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on
 
 @dataclass(frozen=True)
 class Recipe:
-    """Sizes of a training; the defaults are for two CPU cores and four hours.
-
-    Attributes:
-        autoencoder_batch: crops per worker and step; the others are clips.
-        autoencoder_keep: steps between two stored states, from which an interrupted training goes on.
-        student_warm_up: steps in which only the fake score model learns.
-    """
+    """Sizes of a training; the defaults are for two CPU cores and four hours."""
 
     out: Path
     seed: int = 1
     autoencoder_steps: int = 8000
-    autoencoder_batch: int = 16
-    autoencoder_keep: int = 200
+    autoencoder_batch: int = 16  # crops per worker and step; the others are clips
+    autoencoder_keep: int = 200  # steps between two stored states, from which an interrupted training goes on
     base_steps: int = 2000
     base_batch: int = 8
     base_keep: int = 40
     student_steps: int = 100
     student_batch: int = 8
     student_keep: int = 10
-    student_warm_up: int = 10
+    student_warm_up: int = 10  # steps in which only the fake score model learns
     config: WanConfig = TOY_CONFIG
 
     def file(self, stage: str) -> Path:
