@@ -72,15 +72,10 @@ class VideoFacts:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Overlapping rollouts that together make one video.
+    """Overlapping rollouts that together make one video."""
 
-    Attributes:
-        frames: latent frames of one rollout; the cache's `shape.total_frames`.
-        overlap: latent frames that a rollout after the first takes from the one before.
-    """
-
-    frames: int = 21
-    overlap: int = 3
+    frames: int = 21  # latent frames of one rollout; the cache's `shape.total_frames`
+    overlap: int = 3  # latent frames that a rollout after the first takes from the one before
     frames_per_block: int = 3
 
     def __post_init__(self) -> None:

@@ -27,17 +27,11 @@ class HeadRole(str, Enum):
 
 @dataclass(frozen=True)
 class RolePolicy:
-    """The history a head attends to besides the current block, in latent frames.
+    """The history a head attends to besides the current block, in latent frames."""
 
-    Attributes:
-        sink_frames: the first frames of the video, kept for its whole length.
-        recent_frames: the last frames before the current block; None keeps all.
-        episodic_frames: capacity of the episodic memory, its summary included.
-    """
-
-    sink_frames: int = 0
-    recent_frames: int | None = 1
-    episodic_frames: int = 0
+    sink_frames: int = 0  # the first frames of the video, kept for its whole length
+    recent_frames: int | None = 1  # the last frames before the current block; None keeps all
+    episodic_frames: int = 0  # capacity of the episodic memory, its summary included
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

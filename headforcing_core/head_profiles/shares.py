@@ -36,25 +36,19 @@ PUBLISHED_STABILITY = {
 
 @dataclass(frozen=True)
 class ProfileSetup:
-    """Everything that a measurement depends on; measurements with equal setups can be merged.
-
-    Attributes:
-        prompts: all prompts of the whole measurement, including those that other machines measure.
-        blocks: number of blocks of every rollout; those from `first_block` on are measured.
-        window_frames: latent frames in every head's context, sink and current block included.
-    """
+    """Everything that a measurement depends on; measurements with equal setups can be merged."""
 
     fingerprint: str
     num_layers: int
     num_heads: int
-    prompts: tuple[str, ...]
-    blocks: int
+    prompts: tuple[str, ...]  # all prompts of the whole measurement, including those that other machines measure
+    blocks: int  # number of blocks of every rollout; those from `first_block` on are measured
     sigmas: tuple[float, ...]
     frames_per_block: int
     width: int
     height: int
     rope: str = "absolute"
-    window_frames: int = 21
+    window_frames: int = 21  # latent frames in every head's context, sink and current block included
     sink_frames: int = 1
     first_block: int = 2
     seed: int = 0

@@ -116,21 +116,15 @@ def replay(case: Case, run_name: str, device: str = "cpu", attention: str = "aut
 
 @dataclass(frozen=True)
 class RecordedRun:
-    """Everything a run depends on but the weights; `held` and `reencode` are as in `RolloutInputs`.
-
-    Attributes:
-        embeds: the text embeddings of all prompts.
-        prompts: per block, start blocks included, the number of its embedding.
-        given: start latents `[frames, channels, h, w]`; None for none.
-    """
+    """Everything a run depends on but the weights; `held` and `reencode` are as in `RolloutInputs`."""
 
     schedule: Schedule
     noise: RecordedNoise
-    embeds: list[Tensor]
-    prompts: list[int]
+    embeds: list[Tensor]  # the text embeddings of all prompts
+    prompts: list[int]  # per block, start blocks included, the number of its embedding
     roles: Roles
     policy: Method
-    given: Tensor | None = None
+    given: Tensor | None = None  # start latents `[frames, channels, h, w]`; None for none
     switches: dict[int, Switch] = field(default_factory=dict)
     held: Tensor | None = None
     reencode: Callable[[Tensor], Tensor] | None = None

@@ -24,16 +24,11 @@ _DTYPE = torch.bfloat16
 
 @dataclass(frozen=True)
 class Fit:
-    """Change with which a minute fits on a card: empty if none is needed, None if none helps.
-
-    Attributes:
-        bytes: the memory that it takes then, without weights that are streamed.
-        resident: bytes of the model's weights that stay on the card.
-    """
+    """Change with which a minute fits on a card: empty if none is needed, None if none helps."""
 
     how: str | None
-    bytes: int = 0
-    resident: int = 0
+    bytes: int = 0  # the memory that it takes then, without weights that are streamed
+    resident: int = 0  # bytes of the model's weights that stay on the card
 
 
 @dataclass(frozen=True)

@@ -76,25 +76,18 @@ def entries_of(text: str) -> list[Entry]:
 
 @dataclass(frozen=True)
 class Compared:
-    """Measurements of a finished video of a comparison.
-
-    Attributes:
-        frame_slots: capacity of the cache, all heads together.
-        slots_in_use: the largest number in use after a block; None if all blocks come from an earlier render.
-        cache_bytes: upper bound of the cache's size from its shape, temporary tensors of a prompt switch included.
-        drift: the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics.
-    """
+    """Measurements of a finished video of a comparison."""
 
     entry: Entry
     seed: int
     video: Path
     video_frames: int
-    frame_slots: int
-    slots_in_use: int | None
-    cache_bytes: int
+    frame_slots: int  # capacity of the cache, all heads together
+    slots_in_use: int | None  # the largest number in use after a block; None if all blocks come from an earlier render
+    cache_bytes: int  # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
     reused_blocks: int
     seconds_per_block: float | None
-    drift: Numbers
+    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics
     guards: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:

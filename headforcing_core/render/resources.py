@@ -25,16 +25,11 @@ NO_DECODER = DecoderMemory()
 
 @dataclass(frozen=True)
 class Host:
-    """Remedies for memory where a render runs, in its own words.
+    """Remedies for memory where a render runs, in its own words."""
 
-    Attributes:
-        streams_weights: weights can be kept in main memory and copied as they are used.
-        park: how to keep the decoder's features in main memory between blocks; empty if that cannot be done.
-    """
-
-    streams_weights: bool
+    streams_weights: bool  # weights can be kept in main memory and copied as they are used
     decode_afterwards: str
-    park: str = ""
+    park: str = ""  # how to keep the decoder's features in main memory between blocks; empty if that cannot be done
 
 
 COMMAND_LINE = Host(

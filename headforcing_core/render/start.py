@@ -21,13 +21,9 @@ from ..video.restarts import FrameCodec
 
 @dataclass(frozen=True)
 class Start:
-    """Video frames that a video begins with, as of `section.read_section`, or a picture that it holds, in its size.
+    """Video frames that a video begins with, as of `section.read_section`, or a picture that it holds, in its size."""
 
-    Attributes:
-        video_frames: `[4(n-1)+1, height, width, 3]` in 0..1; `about` says what they are.
-    """
-
-    video_frames: Tensor
+    video_frames: Tensor  # `[4(n-1)+1, height, width, 3]` in 0..1; `about` says what they are
     about: str
 
     @classmethod

@@ -83,18 +83,12 @@ def repetition(similarity: NDArray[np.float32], spacing_seconds: float) -> tuple
 
 @dataclass(frozen=True)
 class SwitchResponse:
-    """Response of the video to a prompt switch at `video_frame`, measured in thumbnails.
-
-    Attributes:
-        change: mean absolute difference between the states before and after, 0-255.
-        seconds_to_80: time until 80 % of the change; None if too little follows or changes.
-        by_block: mean progress in each following block, from 0 before to 1 after.
-    """
+    """Response of the video to a prompt switch at `video_frame`, measured in thumbnails."""
 
     video_frame: int
-    change: float
-    seconds_to_80: float | None
-    by_block: tuple[float, ...]
+    change: float  # mean absolute difference between the states before and after, 0-255
+    seconds_to_80: float | None  # time until 80 % of the change; None if too little follows or changes
+    by_block: tuple[float, ...]  # mean progress in each following block, from 0 before to 1 after
 
 
 class SwitchWatch:

@@ -36,17 +36,11 @@ _writing = threading.Lock()  # a page and a render change different fields
 
 @dataclass(frozen=True)
 class Label:
-    """A person's words on a take.
+    """A person's words on a take."""
 
-    Attributes:
-        title: its name, empty for none.
-        starred: whether it has a star.
-        file: name below the output folder of the last video file that was made of it; empty for none.
-    """
-
-    title: str = ""
-    starred: bool = False
-    file: str = ""
+    title: str = ""  # its name, empty for none
+    starred: bool = False  # whether it has a star
+    file: str = ""  # name below the output folder of the last video file that was made of it; empty for none
 
 
 def read_label(folder: Path, key: str) -> Label:

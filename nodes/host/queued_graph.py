@@ -79,16 +79,11 @@ class Part:
     """A part of a video, or a draft of it: a run of a sampler, without arguments all of the video.
 
     The sampler's buttons queue the graph with inputs that no widget has, so that workflow and widgets stay as they are.
-
-    Attributes:
-        from_seconds: where the file begins, in seconds of the story.
-        until_seconds: where the render ends; 0: at the end of the story.
-        draft: whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one.
     """
 
-    from_seconds: float = 0.0
-    until_seconds: float = 0.0
-    draft: bool = False
+    from_seconds: float = 0.0  # where the file begins, in seconds of the story
+    until_seconds: float = 0.0  # where the render ends; 0: at the end of the story
+    draft: bool = False  # whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one
 
     @classmethod
     def of(cls, hidden: Any) -> Part:

@@ -248,19 +248,12 @@ STARTS = ("start_frames", "start_image", "start_video")
 
 @dataclass(frozen=True)
 class Given:
-    """The start of a render.
+    """The start of a render."""
 
-    Attributes:
-        latents: `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise.
-        key: as for `RenderJob.start_key`.
-        about: what it is, where it was encoded here.
-        notes: lines for the report.
-    """
-
-    latents: Tensor | None = None
-    key: str = ""
-    about: str = ""
-    notes: tuple[str, ...] = ()
+    latents: Tensor | None = None  # `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise
+    key: str = ""  # as for `RenderJob.start_key`
+    about: str = ""  # what it is, where it was encoded here
+    notes: tuple[str, ...] = ()  # lines for the report
 
 
 def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
