@@ -22,15 +22,10 @@ from ..model.rope import THETA, RotaryEmbedding, angles, axis_dims
 
 @dataclass(frozen=True)
 class Guards:
-    """The guards of a cache; trigonometric compression is a field of `EpisodicPolicy`.
+    """The guards of a cache; trigonometric compression is a field of `EpisodicPolicy`."""
 
-    Attributes:
-        sink_gate: share of heads above which a kept frame is left out of a pass (DySink; its authors use 0.8); 0: off.
-        rope_jitter: strength of the change of every head's rotary base (LoL; its authors use 0.8); 0: off.
-    """
-
-    sink_gate: float = 0.0
-    rope_jitter: float = 0.0
+    sink_gate: float = 0.0  # share of heads above which a kept frame is left out of a pass (DySink, there 0.8); 0: off
+    rope_jitter: float = 0.0  # strength of the change of every head's rotary base (LoL, there 0.8); 0: off
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():

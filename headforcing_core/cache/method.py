@@ -49,24 +49,16 @@ class RolloutInputs:
 
 @dataclass(frozen=True)
 class VideoFacts:
-    """Facts about a video that is not made yet, which a method may depend on.
-
-    Attributes:
-        blocks: start blocks included.
-        prompts: number of its prompts; `recalls` tells whether one of them brings a scene back.
-        pictures: whether there are any that prompts could name.
-        seed: of the noise.
-        queries: reads the query statistics of the head profile whose name is `profile`; None if it has none.
-    """
+    """Facts about a video that is not made yet, which a method may depend on."""
 
     schedule: Schedule
-    blocks: int
+    blocks: int  # start blocks included
     start_frames: int = 0
-    prompts: int = 1
+    prompts: int = 1  # number of its prompts; `recalls` tells whether one of them brings a scene back
     recalls: bool = False
-    pictures: bool = False
-    seed: int = 0
-    queries: Callable[[], QueryStatistics | None] = lambda: None
+    pictures: bool = False  # whether there are any that prompts could name
+    seed: int = 0  # of the noise
+    queries: Callable[[], QueryStatistics | None] = lambda: None  # reads the query statistics of the head profile
     profile: str = "the head profile"
 
 
@@ -117,17 +109,11 @@ class Overlap:
 
 @dataclass(frozen=True)
 class Passes:
-    """Division of a video into passes of the model by a method's loop.
+    """Division of a video into passes of the model by a method's loop."""
 
-    Attributes:
-        blocks_per_pass: how many consecutive blocks one model call denoises together.
-        recached_frames: how many of the last latent frames a prompt switch writes again in one clean pass.
-        overlap: the lengths of overlapping rollouts that make up a video; None if one rollout makes the whole video.
-    """
-
-    blocks_per_pass: int = 1
-    recached_frames: int = 0
-    overlap: Overlap | None = None
+    blocks_per_pass: int = 1  # how many consecutive blocks one model call denoises together
+    recached_frames: int = 0  # how many of the last latent frames a prompt switch writes again in one clean pass
+    overlap: Overlap | None = None  # lengths of the rollouts that make up a video; None if one makes the whole video
 
 
 @dataclass(frozen=True)

@@ -60,25 +60,15 @@ class RolePolicy:
 
 @dataclass(frozen=True)
 class EpisodicPolicy:
-    """Rules of updating episodic memory (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression").
+    """Updates of episodic memory (paper, "Dynamic Update for Episodic Memory" and "Prompt-guided Compression")."""
 
-    Attributes:
-        novelty_threshold: a candidate is admitted when its highest similarity to an entry is below this (tau_novel).
-        update_interval: a candidate is considered once in this many blocks.
-        admission: `novelty`, or `uniform`, which admits every candidate.
-        eviction: `summary` merges redundant entries, `fifo` drops the oldest.
-        token_selection: tokens of a merge kept by likeness to the `prompt`, by `guards.QueryScore`, or at `random`.
-        center_keys: subtract the mean of all compared keys before measuring novelty.
-        pin_first: the first entry is never merged or dropped.
-    """
-
-    novelty_threshold: float = 0.95
-    update_interval: int = 3
-    admission: str = "novelty"
-    eviction: str = "summary"
-    token_selection: str = "prompt"
-    center_keys: bool = False
-    pin_first: bool = False
+    novelty_threshold: float = 0.95  # a candidate is admitted that is less similar to all entries (tau_novel)
+    update_interval: int = 3  # a candidate is considered once in this many blocks
+    admission: str = "novelty"  # `novelty`, or `uniform`, which admits every candidate
+    eviction: str = "summary"  # `summary` merges redundant entries, `fifo` drops the oldest
+    token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, `trigonometric`, or at `random`
+    center_keys: bool = False  # subtract the mean of all compared keys before measuring novelty
+    pin_first: bool = False  # the first entry is never merged or dropped
 
     def __post_init__(self) -> None:
         check_choice("admission", self.admission, ("novelty", "uniform"))

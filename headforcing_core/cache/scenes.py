@@ -37,16 +37,11 @@ class KeptFrame:
 
 @dataclass
 class KeptScene:
-    """The frames that are kept of one scene, which begins at latent frame `start`.
-
-    Attributes:
-        first: for every store of sinks, the scene's first frames, as many as it has sinks.
-        spread: frames of its first visit for memory heads, one of every `step` blocks.
-    """
+    """The frames that are kept of one scene, which begins at latent frame `start`."""
 
     start: int
-    first: list[list[KeptFrame]]
-    spread: list[KeptFrame] = field(default_factory=list)
+    first: list[list[KeptFrame]]  # for every store of sinks, the scene's first frames, as many as it has sinks
+    spread: list[KeptFrame] = field(default_factory=list)  # of its first visit for memory heads, one of `step` blocks
     step: int = 1
 
 

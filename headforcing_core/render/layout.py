@@ -142,20 +142,13 @@ def check_size(name: str, value: int, multiple: int = 16) -> None:
 
 
 class HeadRoles(NamedTuple):
-    """The roles of a render's heads.
+    """The roles of a render's heads."""
 
-    Attributes:
-        name: of the profile, in reports.
-        auto: how they are found while sampling; None if they are known.
-        queries: reads the query statistics of the profile; None if it has none.
-        judged: a measured profile whose roles are used as they are, for remarks; None otherwise.
-    """
-
-    name: str
+    name: str  # of the profile, in reports
     roles: Roles
-    auto: AutoProfile | None = None
-    queries: Callable[[], QueryStatistics | None] = lambda: None
-    judged: HeadProfile | None = None
+    auto: AutoProfile | None = None  # how they are found while sampling; None if they are known
+    queries: Callable[[], QueryStatistics | None] = lambda: None  # reads the query statistics of the profile
+    judged: HeadProfile | None = None  # measured, with roles used as they are: for remarks
 
 
 def head_roles(

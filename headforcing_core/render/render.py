@@ -35,19 +35,13 @@ from .run import WAITING_TASKS, Run, carry_out
 
 @dataclass(frozen=True)
 class Place:
-    """Device, attention and caches with which a video is made.
-
-    Attributes:
-        attention_choice: the user's name for `attention`, for reports.
-        new_cache: makes an empty cache in place of the plan's; such a cache is never stored.
-        share: gives what one process has read from disk to all that make the video together.
-    """
+    """Device, attention and caches with which a video is made."""
 
     device: torch.device | str = "cpu"
     attention: AttentionFunction = sdpa
-    attention_choice: str = "auto"
-    new_cache: Callable[[RenderJob], Cache] | None = None
-    share: Callable[[Any], Any] = lambda read: read
+    attention_choice: str = "auto"  # the user's name for `attention`, for reports
+    new_cache: Callable[[RenderJob], Cache] | None = None  # an empty one in place of the plan's; it is never stored
+    share: Callable[[Any], Any] = lambda read: read  # gives all processes what one has read from disk
 
 
 HERE = Place()

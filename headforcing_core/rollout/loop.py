@@ -134,20 +134,14 @@ StepCallback = Callable[[int, int, Tensor | None], None]
 
 @dataclass(frozen=True)
 class MemoryEvent:
-    """Decision of episodic memory, after a block, about one candidate, a latent frame.
-
-    Attributes:
-        delta: its highest similarity to an entry, the summary included (paper, Eq. 4); -1 when the memory was empty.
-        merged: the source frames of both entries that were merged for it; None without a merge.
-        dropped: the source frames of the entry that was dropped for it (first in, first out); None otherwise.
-    """
+    """Decision of episodic memory, after a block, about one candidate, a latent frame."""
 
     after_block: int
     frame: int
-    delta: float
+    delta: float  # its highest similarity to an entry (paper, Eq. 4); -1 when the memory was empty
     admitted: bool
-    merged: list[list[int]] | None = None
-    dropped: list[int] | None = None
+    merged: list[list[int]] | None = None  # source frames of both entries that were merged for it
+    dropped: list[int] | None = None  # source frames of the entry that was dropped for it (first in, first out)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; `dropped` is left out when it is None."""
@@ -156,17 +150,12 @@ class MemoryEvent:
 
 @dataclass(frozen=True)
 class Block:
-    """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`.
-
-    Attributes:
-        event: the decision of episodic memory after it.
-        unfinished: where a method denoises several blocks together, those of the following blocks, oldest first.
-    """
+    """A finished block: its number in the video, start blocks included, and its latents `[frames, channels, h, w]`."""
 
     index: int
     latents: Tensor
-    event: MemoryEvent | None = None
-    unfinished: tuple[Tensor, ...] = ()
+    event: MemoryEvent | None = None  # the decision of episodic memory after it
+    unfinished: tuple[Tensor, ...] = ()  # of the following blocks, oldest first, where several are denoised together
 
 
 class BlockCache(KeyValueCache, Protocol):

@@ -30,25 +30,15 @@ class Picture:
 
 @dataclass(frozen=True)
 class BlockRow:
-    """Everything that one block depends on besides the blocks before it.
+    """Everything that one block depends on besides the blocks before it."""
 
-    Attributes:
-        prompt: the text of the prompt, or an interpolation of two; its embedding is in the script.
-        sigmas: noise levels of the denoising steps, highest first; empty for a start block, whose latents are given.
-        seed: of the block's noise.
-        switch: prompt switch before the block; None within a prompt, and where a new prompt leaves the cache alone.
-        recall: what a block depends on because of a scene that came back (`scenes.number_recalls`).
-        solver: as in `Schedule`.
-        pictures: names of those that the caches hold from this block on, until the next scene; empty within a prompt.
-    """
-
-    prompt: str | Blend
-    sigmas: tuple[float, ...] = ()
-    seed: int = 0
-    switch: Switch | None = None
-    recall: tuple[int, ...] = ()
-    solver: str = "renoise"
-    pictures: tuple[str, ...] = ()
+    prompt: str | Blend  # the text of the prompt, or an interpolation of two; its embedding is in the script
+    sigmas: tuple[float, ...] = ()  # noise levels, highest first; empty for a start block, whose latents are given
+    seed: int = 0  # of the block's noise
+    switch: Switch | None = None  # before it; None within a prompt, and where a new prompt leaves the cache alone
+    recall: tuple[int, ...] = ()  # what it depends on because of a scene that came back (`scenes.number_recalls`)
+    solver: str = "renoise"  # as in `Schedule`
+    pictures: tuple[str, ...] = ()  # names of those that the caches hold from this block on; empty within a prompt
 
     def key(self, embedding: str, pictures: Sequence[str] = ()) -> str:
         """The hash of the row, with those of its text embedding and pictures, and without what all rows share."""

@@ -81,17 +81,11 @@ def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
 
 @dataclass(frozen=True)
 class StoredBlock:
-    """A stored block.
+    """A stored block."""
 
-    Attributes:
-        latents: `[frames, 16, h, w]`.
-        event: decision of episodic memory after the block.
-        unfinished: partially denoised latents of the following blocks, if several are denoised jointly.
-    """
-
-    latents: Tensor
-    event: MemoryEvent | None
-    unfinished: tuple[Tensor, ...] = ()
+    latents: Tensor  # `[frames, 16, h, w]`
+    event: MemoryEvent | None  # decision of episodic memory after the block
+    unfinished: tuple[Tensor, ...] = ()  # those of the following blocks, if several are denoised jointly
 
 
 class RunReader:

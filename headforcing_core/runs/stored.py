@@ -27,21 +27,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StoredVideo:
-    """A video in a run folder, finished or not.
+    """A video in a run folder, finished or not."""
 
-    Attributes:
-        name: `folder/video`, unique in the parent folder of all runs.
-        run: reads its files; `run.problems` describes damaged ones.
-        keys: of its blocks, in order.
-        about: description stored at the start of the render: prompts, number of video frames, fps, seed ...
-        take: its number among the videos of its story.
-    """
-
-    name: str
-    run: RunReader
-    keys: list[str]
-    about: dict[str, Any]
-    take: Take
+    name: str  # `folder/video`, unique in the parent folder of all runs
+    run: RunReader  # reads its files; `run.problems` describes damaged ones
+    keys: list[str]  # of its blocks, in order
+    about: dict[str, Any]  # stored at the start of the render: prompts, number of video frames, fps, seed ...
+    take: Take  # its number among the videos of its story
 
     @property
     def folder(self) -> Path:

@@ -180,17 +180,11 @@ def _remove(folder: Path, choose: Callable[[list[Path]], list[Path]] = list) -> 
 
 @dataclass
 class Pruned:
-    """Result of `prune`.
+    """Result of `prune`."""
 
-    Attributes:
-        removed: folders that are gone.
-        freed: bytes on the disk of all files that were removed.
-        stayed: folders that should have gone, by name, and why they are there.
-    """
-
-    removed: list[Path] = field(default_factory=list)
-    freed: int = 0
-    stayed: dict[str, str] = field(default_factory=dict)
+    removed: list[Path] = field(default_factory=list)  # folders that are gone
+    freed: int = 0  # bytes on the disk of all files that were removed
+    stayed: dict[str, str] = field(default_factory=dict)  # that should have gone, by name, and why they are there
 
 
 def prune(parent: Path, keep_bytes: int) -> Pruned:

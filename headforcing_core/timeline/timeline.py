@@ -64,22 +64,14 @@ class Segment:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The prompts of one video, without gaps: segment k ends where segment k + 1 starts.
+    """The prompts of one video, without gaps: segment k ends where segment k + 1 starts."""
 
-    Attributes:
-        segments: at least one.
-        seconds: requested length; the blocks last at least as long.
-        requested: (start, end) of each segment in seconds as requested, before they are moved to block starts.
-        shot_prefix: text before a prompt in the first block after a scene cut, see `rollout.schedule.Schedule`.
-        references: names of the pictures that prompts can hold, see `references.py`.
-    """
-
-    segments: tuple[Segment, ...]
+    segments: tuple[Segment, ...]  # at least one
     clock: BlockClock
-    seconds: float
-    requested: tuple[tuple[float, float], ...]
-    shot_prefix: str = ""
-    references: tuple[str, ...] = ()
+    seconds: float  # requested length; the blocks last at least as long
+    requested: tuple[tuple[float, float], ...]  # start and end of each segment, before they are moved to blocks
+    shot_prefix: str = ""  # as of `rollout.schedule.Schedule`
+    references: tuple[str, ...] = ()  # names of the pictures that prompts can hold, see `references.py`
 
     @property
     def blocks(self) -> int:

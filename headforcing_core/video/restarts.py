@@ -20,18 +20,12 @@ from .stream import Chunks, StreamingDecoder
 
 @dataclass(frozen=True)
 class FrameCodec:
-    """The decoder and the encoder of a VAE.
+    """The decoder and the encoder of a VAE."""
 
-    Attributes:
-        new_decoder: creates a streaming decoder in its initial state.
-        encode: see `encode_video`; None if only the decoder was loaded.
-        dtype: of the weights in the fingerprint, where some are cast only when they are used; None for their own.
-    """
-
-    new_decoder: Callable[[], StreamingDecoder]
+    new_decoder: Callable[[], StreamingDecoder]  # creates a streaming decoder in its initial state
     network: nn.Module
-    encode: Callable[[Tensor], Tensor] | None = None
-    dtype: torch.dtype | None = None
+    encode: Callable[[Tensor], Tensor] | None = None  # see `encode_video`; None if only the decoder was loaded
+    dtype: torch.dtype | None = None  # of the weights in the fingerprint, where some are cast only when they are used
 
     def decoder(self, restart_frames: Sequence[int] = ()) -> StreamingDecoder:
         """A decoder for one video; `restart_frames` are the first latent frames of its further rollouts."""

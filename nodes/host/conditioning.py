@@ -26,20 +26,15 @@ class TimelineNode:
     """The values that a *Prompt Timeline* node ran with; makes its output, and encodes prompts that come later.
 
     Not the node's id: ComfyUI gives the same output to a node with the same values and another id.
-
-    Attributes:
-        clip: key of the text encoder in `CLIPS`: a CONDITIONING in a cache must not keep it in memory.
-        options: of the render for whose model the text is read; before that the node's own model family.
-        references: pictures `[h, w, 3]` in 0..1 that prompts can hold, by name.
     """
 
     text: str
     seconds: float
     shared_prompt: str
     switch: Switch
-    clip: str
-    options: RenderOptions = DEFAULTS
-    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)
+    clip: str  # key of the text encoder in `CLIPS`, as a CONDITIONING in a cache must not keep it in memory
+    options: RenderOptions = DEFAULTS  # of the render for whose model the text is read; at first of the node
+    references: Mapping[str, torch.Tensor] = field(default_factory=dict, compare=False)  # pictures `[h, w, 3]` in 0..1
 
     @property
     def widgets(self) -> dict[str, Any]:
