@@ -89,16 +89,13 @@ def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: boo
 class RanksReport:
     """All ranks of a finished render.
 
-    Attributes:
-        ranks: per rank its `device`, the `heads` of each layer whose caches it holds, bytes of weights, of caches and
-            of what it sent by kind, and `waited_seconds` in exchanges.
-        worst_over_mean: see `Division`.
-        seconds: of the whole render.
+    `ranks` has per rank its `device`, the `heads` of each layer whose caches it holds, bytes of weights, of caches and
+    of what it sent by kind, and `waited_seconds` in exchanges.
     """
 
     ranks: Sequence[dict[str, Any]]
-    worst_over_mean: float
-    seconds: float
+    worst_over_mean: float  # see `Division`
+    seconds: float  # of the whole render
     speeds: Sequence[float] | None = None
 
     @classmethod

@@ -18,7 +18,7 @@ from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video
 from .learned.base import MeasuredVideo, Metric, Numbers, Panel
 from .meter import LEVELS, DriftMeter
-from .metrics import GROUPS, numbers_of, ratio
+from .metrics import GROUPS, OF_LUMA, numbers_of, ratio
 from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
@@ -190,7 +190,7 @@ def report_frames(
         raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
     given = _snap_prompts(tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame)
     begins = [round(start * fps) for start, _ in given[1:]]
-    meter = DriftMeter(fps, per_block, begins, first_video_frame)
+    meter = DriftMeter(fps, per_block, begins, first_video_frame, of_luma=OF_LUMA)
     measurement, size = panel.begin(MeasuredVideo(fps, given), FIRST_SECONDS), (0, 0)
     for chunk in chunks:
         meter.add(chunk)
@@ -225,7 +225,7 @@ def report_frames(
 def _series(sums: Mapping[str, NDArray[np.float64]]) -> dict[str, list[float]]:
     """Curves for plots, one value per second: levels and standard deviations 0-255, saturation 0-1."""
     changes = np.maximum(sums["changes"], 1)
-    series = {name: sums[name] / sums["frames"] for name in (*LEVELS, "sharpness", "detail")} | {
+    series = {name: sums[name] / sums["frames"] for name in (*LEVELS, *OF_LUMA)} | {
         "change": sums["change"] / changes,
         "motion": sums["residual"] / changes,
         "frozen_share": sums["frozen"] / changes,

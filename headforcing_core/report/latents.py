@@ -17,18 +17,12 @@ from ..cache.memory import MemoryEvent
 
 @dataclass(frozen=True)
 class RunReport:
-    """Statistics of every block of a video, start blocks included, and the decisions of episodic memory.
+    """Statistics of every block of a video, start blocks included, and the decisions of episodic memory."""
 
-    Attributes:
-        mean, std: of every latent channel, `[blocks, channels]`.
-        cosine: mean cosine similarity of the block's latent frames to the first one of the video, `[blocks]`.
-        occupied: frame slots in use after the block, summed over all heads; None if the block was loaded from disk.
-    """
-
-    mean: Tensor
-    std: Tensor
-    cosine: Tensor
-    occupied: list[int | None]
+    mean: Tensor  # of every latent channel, `[blocks, channels]`
+    std: Tensor  # the same
+    cosine: Tensor  # mean similarity of the block's latent frames to the first one of the video, `[blocks]`
+    occupied: list[int | None]  # frame slots in use after the block, of all heads; None if it was loaded from disk
     events: list[MemoryEvent]
 
     @property

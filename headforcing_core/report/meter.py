@@ -6,7 +6,7 @@ never the video. `metrics.py` computes the metrics from them. None of these are 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,24 +31,32 @@ KINDS = ("inside", "frame", "edge", "switch", "period")  # "frame": a latent fra
 LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
 FIELDS = (
     "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance", "hue_distance",
-    *KINDS, *(f"{kind}_changes" for kind in KINDS), *LEVELS, "sharpness", "detail",
+    *KINDS, *(f"{kind}_changes" for kind in KINDS), *LEVELS,
 )  # fmt: skip
 
 
 class DriftMeter:
     """Measures video frames `[n, H, W, 3]` uint8 of one size as they are added.
 
-    Args:
-        switches: indices of the video frames with which a new prompt begins, counted from the first frame added.
-        first_video_frame: index of the first frame added in the video from which it was cut.
+    `switches` are the video frames with which a new prompt begins, counted from the first frame added, which is number
+    `first_video_frame` of the whole video. `of_luma` are functions of a frame's brightness `[H, W]`; their sums are
+    more fields.
     """
 
-    def __init__(self, fps: float, frames_per_block: int = 3, switches: Sequence[int] = (), first_video_frame: int = 0):
+    def __init__(
+        self,
+        fps: float,
+        frames_per_block: int = 3,
+        switches: Sequence[int] = (),
+        first_video_frame: int = 0,
+        *,
+        of_luma: Mapping[str, Callable[[Pixels], float]],
+    ):
         self.clock = BlockClock(frames_per_block, fps)
         self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
         self.fps, self.video_frames = self.clock.fps, 0
         self.thumbnails = Thumbnails()
-        self._first = first_video_frame
+        self._first, self._of_luma, self._fields = first_video_frame, of_luma, (*FIELDS, *of_luma)
         self.watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of brightness, one of each second
@@ -67,7 +75,7 @@ class DriftMeter:
         for row, histogram in zip(self._rows, self._histograms, strict=True):
             row["histogram_distance"] = histogram_distance(histogram, reference)
         self._close_hues()
-        return {name: np.array([row[name] for row in self._rows]) for name in FIELDS}
+        return {name: np.array([row[name] for row in self._rows]) for name in self._fields}
 
     def _measure(self, video_frame: Pixels) -> None:
         if self._hues is None:
@@ -77,8 +85,8 @@ class DriftMeter:
         row = self._row()
         row["frames"] += 1
         luma = np.asarray(grey)
-        row["sharpness"] += laplacian_variance(luma)
-        row["detail"] += detail_share(luma)
+        for name, measure in self._of_luma.items():
+            row[name] += measure(luma)
         step = max(1, round((luma.size / _SAMPLE_PIXELS) ** 0.5))
         for name, value in zip(LEVELS, colour(video_frame[::step, ::step]), strict=True):
             row[name] += value
@@ -120,7 +128,7 @@ class DriftMeter:
         """The row of the current second, appended if it has just begun."""
         if int(self.video_frames / self.fps) >= len(self._rows):
             self._close_hues()
-            self._rows.append(dict.fromkeys(FIELDS, 0.0))
+            self._rows.append(dict.fromkeys(self._fields, 0.0))
             self._histograms.append(np.zeros(256))
         return self._rows[-1]
 
@@ -128,26 +136,6 @@ class DriftMeter:
         """Compare the last frame of the current second, so far, with the first one of the video."""
         if self._before is not None and self._hues is not None:
             self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
-
-
-def laplacian_variance(luma: Pixels) -> float:
-    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than 3x3 pixels."""
-    if min(luma.shape) < 3:
-        return 0.0
-    x = luma.astype(np.int16)
-    edges = 4 * x[1:-1, 1:-1] - x[:-2, 1:-1] - x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
-    return float(edges.var(dtype=np.float32))
-
-
-def detail_share(luma: Pixels) -> float:
-    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
-    rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
-    if not rows or not columns:
-        return 0.0
-    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
-    total = float(x.var())
-    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
-    return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
 
 
 def colour(video_frame: Pixels) -> tuple[float, ...]:

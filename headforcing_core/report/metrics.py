@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .learned.base import Metric, Numbers
-from .meter import REFERENCE_SECONDS, DriftMeter, color_drift
+from .meter import REFERENCE_SECONDS, DriftMeter, Pixels, color_drift
 from .thumbnails import repetition, self_similarity
 
 Array = NDArray[np.float64]
@@ -99,6 +99,29 @@ class Measured:
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))
+
+
+def laplacian_variance(luma: Pixels) -> float:
+    """Variance of the 4-neighbour Laplacian of `[H, W]`, a measure of sharpness. 0 for fewer than 3x3 pixels."""
+    if min(luma.shape) < 3:
+        return 0.0
+    x = luma.astype(np.int16)
+    edges = 4 * x[1:-1, 1:-1] - x[:-2, 1:-1] - x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
+    return float(edges.var(dtype=np.float32))
+
+
+def detail_share(luma: Pixels) -> float:
+    """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
+    rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
+    if not rows or not columns:
+        return 0.0
+    x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
+    total = float(x.var())
+    means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
+    return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
+
+
+OF_LUMA = {"sharpness": laplacian_variance, "detail": detail_share}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)

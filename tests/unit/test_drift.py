@@ -8,8 +8,15 @@ from itertools import pairwise
 import numpy as np
 import pytest
 from headforcing.headforcing_core.report.learned.base import Numbers
-from headforcing.headforcing_core.report.meter import DriftMeter, colour, detail_share, laplacian_variance, motion
-from headforcing.headforcing_core.report.metrics import GROUPS, numbers_of, ratio
+from headforcing.headforcing_core.report.meter import DriftMeter, colour, motion
+from headforcing.headforcing_core.report.metrics import (
+    GROUPS,
+    OF_LUMA,
+    detail_share,
+    laplacian_variance,
+    numbers_of,
+    ratio,
+)
 from headforcing.headforcing_core.report.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.timeline.clock import BlockClock
 
@@ -39,7 +46,7 @@ def grey(luma: np.ndarray) -> np.ndarray:
 
 
 def measured(video_frame: Callable[[int], np.ndarray], count: int, per_block=3, switches=(), first=0) -> DriftMeter:
-    meter = DriftMeter(FPS, per_block, switches, first)
+    meter = DriftMeter(FPS, per_block, switches, first, of_luma=OF_LUMA)
     for start in range(first, count, 7):  # chunks that fit neither seconds nor blocks
         meter.add(np.stack([video_frame(i) for i in range(start, min(start + 7, count))]))
     return meter
@@ -191,7 +198,7 @@ def test_a_cut_is_followed_at_once_and_a_switch_that_changes_nothing_or_comes_la
 def test_memory_does_not_grow_with_length():
     def peak(count: int) -> int:
         tracemalloc.start()
-        meter = DriftMeter(FPS, switches=range(45, 9999, 480))
+        meter = DriftMeter(FPS, switches=range(45, 9999, 480), of_luma=OF_LUMA)
         for i in range(count):
             meter.add(np.full((1, 24, 32, 3), i % 256, np.uint8))
         numbers_of(meter)

@@ -14,7 +14,7 @@ from headforcing.headforcing_core.report.learned.frame_scores import Consistency
 from headforcing.headforcing_core.report.learned.models import ImageEncoder
 from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics
 from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
-from headforcing.headforcing_core.report.metrics import numbers_of
+from headforcing.headforcing_core.report.metrics import OF_LUMA, numbers_of
 from metric_models import consistency_in_a_loop, frames
 from safetensors.numpy import load_file
 
@@ -181,7 +181,7 @@ def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
     for i in range(160):
         frames[i, :, :, 0 if i < 80 else 1] = 200
         frames[i, :, : 1 + min(i, 80) % 20] = 40 * (min(i, 80) % 3)
-    meter = DriftMeter(16.0)
+    meter = DriftMeter(16.0, of_luma=OF_LUMA)
     meter.add(frames)
     expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
     assert numbers_of(meter)["color_drift"] == pytest.approx(expected) and expected < 60
