@@ -28,23 +28,23 @@ def tell(server: ComfyServer, body: Any, **headers: str) -> tuple[int, Any]:
 
 
 class Teller:
-    """Sends these texts, or bodies, one after the other when the render says that its story can be changed."""
+    """Sends these texts, or bodies, one after the other once the first block of a changeable story has begun."""
 
     def __init__(self, server: ComfyServer, *texts: Any):
         self.server, self.texts = server, texts
+        self.story: dict[str, Any] = {}
         self.answers: list[tuple[int, Any]] = []
         self.heard: list[bool] = []
 
     def __call__(self, kind: str, data: dict[str, Any]) -> None:
-        if kind != "headforcing.story":
-            return
-        self.heard.append(data["running"])
-        if len(self.heard) > 1:
-            return
-        body = {"client_id": self.server.client_id, "prompt_id": data["prompt_id"], "node_id": data["node_id"]}
-        for text in self.texts:
-            more = text if isinstance(text, dict) else {"text": text}
-            self.answers.append(tell(self.server, body | more))
+        if kind == "headforcing.story":
+            self.heard.append(data["running"])
+            self.story = data
+        elif kind == "progress" and data["value"] and self.story and not self.answers:
+            ids = {key: self.story[key] for key in ("prompt_id", "node_id")}
+            for text in self.texts:
+                more = text if isinstance(text, dict) else {"text": text}
+                self.answers.append(tell(self.server, {"client_id": self.server.client_id} | ids | more))
 
 
 def workflow(text: str) -> dict[str, Any]:
