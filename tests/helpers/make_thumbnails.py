@@ -6,6 +6,7 @@ The workflows for real weights show the demo model, too, and every picture says 
 a download.
 """
 
+import shutil
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -16,11 +17,18 @@ from headforcing.headforcing_core.commands.cli import main as headforcing
 from headforcing.headforcing_core.demo.assets import DEMO_STORY
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
 from headforcing.headforcing_core.head_profiles.profile_plot import profile_picture
+from headforcing.headforcing_core.render.result import report_stored
+from headforcing.headforcing_core.report.drift import report_video
+from headforcing.headforcing_core.report.drift_plot import drift_picture
+from headforcing.headforcing_core.report.latents_plot import run_picture
+from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.sheets import font
 from PIL import Image, ImageDraw
 from workflow_sources import story
 
-FOLDER = Path(__file__).resolve().parents[2] / "workflows"
+REPO = Path(__file__).resolve().parents[2]
+FOLDER, HELP = REPO / "workflows", REPO / "nodes" / "web" / "docs" / "images"
+SCENES = [4.5 + 10 * scene for scene in range(6)]  # seconds: the middle of each scene of the demo's story
 SIDE, FOOTER, GAP = 480, 26, 4
 BACKGROUND, TEXT = "#15171c", "#9aa3b2"
 
@@ -91,7 +99,6 @@ def halves(row: list[Frame], columns: int = 3) -> list[list[Frame]]:
 
 def pictures(folder: Path) -> dict[str, Image.Image]:
     """All thumbnails by the name of their workflow."""
-    scenes = [4.5 + 10 * scene for scene in range(6)]
     one_prompt = "a red ball bouncing in the teal plain room"
     takes, sea, night = (story(name) for name in ("takes", "sea", "night"))
     plain = takes.replace("[seed 7] ", "")
@@ -100,7 +107,7 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     )
     methods = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
-    def made(prompts: str, times: Sequence[float] = scenes, seconds: float = 60, *more: str) -> list[Frame]:
+    def made(prompts: str, times: Sequence[float] = SCENES, seconds: float = 60, *more: str) -> list[Frame]:
         return frames(folder, prompts, seconds, times, *more)
 
     compared = [made(story("compare"), [1, 7, 12, 19], 20, "--method", method) for method in methods]
@@ -111,12 +118,12 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
         "five_minutes_streaming": sheet(halves(made(story("eight"), [9, 50, 90, 130, 160, 200, 240, 280], 300), 4)),
         "re_roll_one_scene": sheet([made(plain)[1:5], made(takes)[1:5]], ("take 1", "take 2: scene 4 re-rolled")),
         "live_story": sheet([made(night)[2:], made(changed)[2:]], ("as planned", "with scene 5 changed")),
-        "two_gpus": sheet(halves(made(sea, scenes, 60, "--seed", "3"))),
-        "native_sampling": sheet(halves(made(DEMO_STORY.strip(), scenes, 60, "--seed", "2"))),
-        "minute_video_app": sheet(halves(made(night, scenes, 60, "--seed", "5"))),
+        "two_gpus": sheet(halves(made(sea, SCENES, 60, "--seed", "3"))),
+        "native_sampling": sheet(halves(made(DEMO_STORY.strip(), SCENES, 60, "--seed", "2"))),
+        "minute_video_app": sheet(halves(made(night, SCENES, 60, "--seed", "5"))),
         "extend_a_video": sheet(halves(made(one_prompt.replace("red", "orange"), [1, 4, 9, 14], 15), 2)),
         "image_to_video": sheet(halves(made(one_prompt.replace("red", "purple"), [0, 2, 5, 9], 10), 2)),
-        "longlive2_shots_720p": sheet(halves(made(sea, scenes, 60, "--seed", "6"))),
+        "longlive2_shots_720p": sheet(halves(made(sea, SCENES, 60, "--seed", "6"))),
         "longlive2_image_start": sheet(halves(made(one_prompt.replace("red", "yellow"), [0, 2, 5, 9], 10), 2)),
         "compare_methods": sheet(compared, methods),
         "profile_heads": profile_sheet(),
@@ -124,10 +131,32 @@ def pictures(folder: Path) -> dict[str, Image.Image]:
     }
 
 
+def help_pictures(folder: Path) -> dict[str, Image.Image]:
+    """The pictures of the help pages: frames of the demo's video, and its plots."""
+    row = [
+        frame.resize((126, 126), Image.Resampling.NEAREST) for frame in frames(folder, DEMO_STORY.strip(), 60, SCENES)
+    ]
+    strip = Image.new("RGB", (len(row) * 128, 128), BACKGROUND)
+    for place, frame in enumerate(row):
+        strip.paste(frame, (place * 128, 0))
+    (video,), (run,) = folder.glob("*.mp4"), stored_videos(folder / "runs")
+    return {
+        "frames": strip,
+        "drift": drift_picture(report_video(video), "dark"),
+        "profile": profile_picture(load_profile(bundled_profiles()["toy_world"]), theme="dark"),
+        "run": run_picture(report_stored(run), "dark"),
+    }
+
+
 def main() -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        for name, picture in help_pictures(Path(folder)).items():
+            picture.thumbnail((760, 1400))
+            picture.convert("RGB").save(HELP / f"{name}.jpg", quality=80, optimize=True)
     with tempfile.TemporaryDirectory() as folder:
         for name, picture in pictures(Path(folder)).items():
             picture.save(FOLDER / f"{name}.jpg", quality=82, optimize=True)
+    shutil.copyfile(FOLDER / "compare_methods.jpg", HELP / "compare.jpg")
     return 0
 
 
