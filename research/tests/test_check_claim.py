@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import pickle
 
@@ -161,7 +162,7 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
     assert run(options, "--metrics", "subject") == 0
 
 
-def failing(job):
+def failing(*job):
     raise HeadForcingError("out of memory")
 
 
@@ -236,10 +237,17 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, caps
     assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
 
+def same(value):
+    return value
+
+
 class Elsewhere(Farm):
     """A farm whose workers get copies of their jobs."""
 
     parallel = True
+
+    def share(self, value):
+        return functools.partial(same, value)
 
     def run(self, function, jobs):
         return super().run(function, {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()})
