@@ -237,17 +237,13 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, caps
     assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
 
-def same(value):
-    return value
-
-
 class Elsewhere(Farm):
     """A farm whose workers get copies of their jobs."""
 
     parallel = True
 
     def share(self, value):
-        return functools.partial(same, value)
+        return functools.partial(pickle.loads, pickle.dumps(value))
 
     def run(self, function, jobs):
         return super().run(function, {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()})

@@ -35,29 +35,29 @@ class Rollout:
 
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")
 def roll_out(model: WanModel, text: Tensor, generator: torch.Generator | None = None) -> Rollout:
     """The sampler of Self Forcing on a batch: four steps with fresh noise per block, then a clean pass."""
     batch, blocks = text.shape[:2]
     past: KeysValues | None = None
     cleans, noisies, times = [], [], []
-    for block in range(blocks):
-        frames = range(block * BLOCK_FRAMES, (block + 1) * BLOCK_FRAMES)
-        words, shape = text[:, block : block + 1], (batch, BLOCK_FRAMES, 16, 8, 8)
-        chosen = torch.multinomial(torch.tensor(STEP_ODDS), batch, replacement=True, generator=generator)
-        noisy = torch.zeros(shape)
-        clean = torch.zeros(shape)
-        for step, sigma in enumerate(SIGMAS):
-            x = (1 - sigma) * clean + sigma * torch.randn(shape, generator=generator)
-            flow, _ = forward(model, x, torch.full(shape[:2], 1000 * sigma), words, frames, past=past)
-            clean = x - sigma * flow
-            noisy[chosen == step] = x[chosen == step]
-        cleans.append(clean)
-        noisies.append(noisy)
-        times.append(torch.tensor(SIGMAS)[chosen][:, None].expand(shape[:2]))
-        if block + 1 < blocks:
-            _, new = forward(model, clean, torch.zeros(shape[:2]), words, frames, past=past)
-            past = _joined(past, new) if past else new
+    with torch.compiler.set_stance("force_eager"):
+        for block in range(blocks):
+            frames = range(block * BLOCK_FRAMES, (block + 1) * BLOCK_FRAMES)
+            words, shape = text[:, block : block + 1], (batch, BLOCK_FRAMES, 16, 8, 8)
+            chosen = torch.multinomial(torch.tensor(STEP_ODDS), batch, replacement=True, generator=generator)
+            noisy = torch.zeros(shape)
+            clean = torch.zeros(shape)
+            for step, sigma in enumerate(SIGMAS):
+                x = (1 - sigma) * clean + sigma * torch.randn(shape, generator=generator)
+                flow, _ = forward(model, x, torch.full(shape[:2], 1000 * sigma), words, frames, past=past)
+                clean = x - sigma * flow
+                noisy[chosen == step] = x[chosen == step]
+            cleans.append(clean)
+            noisies.append(noisy)
+            times.append(torch.tensor(SIGMAS)[chosen][:, None].expand(shape[:2]))
+            if block + 1 < blocks:
+                _, new = forward(model, clean, torch.zeros(shape[:2]), words, frames, past=past)
+                past = _joined(past, new) if past else new
     return Rollout(text, torch.cat(cleans, 1), torch.cat(noisies, 1), torch.cat(times, 1))
 
 

@@ -80,7 +80,6 @@ def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-@torch.compiler.set_stance("force_eager")
 def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch: int = 8) -> dict[str, list[float]]:
     """The effect of memory in every story, by the blocks for which its room was left (as text, for JSON)."""
     effects: dict[str, list[float]] = {}
@@ -90,7 +89,9 @@ def measure(model: WanModel, autoencoder: RoomsAutoencoder, stories: int, batch:
             seeds = range(FIRST_STORY + first, FIRST_STORY + min(first + batch, stories))
             cases = [make_case(autoencoder, away, 100 * seed + away) for seed in seeds]
             generator = torch.Generator().manual_seed(first)
-            true, other = recalls(model, cases, torch.randn(len(cases), BLOCK_FRAMES, 16, 8, 8, generator=generator))
+            noise = torch.randn(len(cases), BLOCK_FRAMES, 16, 8, 8, generator=generator)
+            with torch.compiler.set_stance("force_eager"):
+                true, other = recalls(model, cases, noise)
             values += [round(effect, 5) for effect in (true - other).tolist() if not math.isnan(effect)]
         effects[str(away)] = values
     return effects
