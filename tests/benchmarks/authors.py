@@ -1,4 +1,4 @@
-"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`.
+"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`, as JSON.
 
 CHECKOUT is a folder with the authors' code of the method (`authors_code.py`), which the reader provides. Both sides get
 the same weights, noise, prompt and noise levels, and this pack's loop over noise levels.
@@ -26,7 +26,7 @@ from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
-from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
+from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch
 from torch import Tensor
@@ -49,8 +49,7 @@ def most_bytes(run: Callable[[], None]) -> int:
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         run()
-    results: Any = profile.profiler.kineto_results  # type: ignore[union-attr]
-    events = sorted(results.events(), key=lambda event: event.start_ns())
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     begun = next(event.start_ns() for event in events if event.name() == FULL)
     changes = [event for event in events if event.name() == "[memory]"]
     held = accumulate(event.nbytes() for event in changes)
@@ -58,7 +57,7 @@ def most_bytes(run: Callable[[], None]) -> int:
 
 
 class Side:
-    """A code that makes a video, with the seconds of self-attention of every block.
+    """A code that makes a video, with the seconds of every block and of its self-attention.
 
     Args:
         first: the number of its first block with full caches.
@@ -66,23 +65,24 @@ class Side:
     """
 
     def __init__(self, case: Case, first: int, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]):
-        self.first, self.prepare, self.watch = first, prepare, Stopwatch(CPU)
-        self.row, self.noise = case.script(1).rows[0], case.noise()
+        self.case, self.first, self.prepare, self.watch = case, first, prepare, Stopwatch(CPU)
+        self.seconds: list[float] = []
         self.self_attention: list[float] = []
 
     def begin(self) -> None:
         """Make the blocks before those that are timed."""
         self.model, self.cache = self.prepare(self.watch)
-        *filling, full = range(self.first)
-        for block in filling:
+        for block in range(self.first - 1):
             self.make(block)
         with torch.profiler.record_function(FULL):
-            self.make(full)
+            self.make(self.first - 1)
 
     def make(self, block: int) -> Tensor:
         """The latents of a block."""
-        latents, _ = make_block(self.model, self.cache, self.row, self.noise, block)
+        with self.watch.stage("block"):
+            latents, _ = make_block(self.model, self.cache, self.case.script(1).rows[0], self.case.noise(), block)
         laps = self.watch.lap()
+        self.seconds.append(laps["block"] / 1000)
         self.self_attention.append((laps["attention"] - laps.get("rest", 0)) / 1000)
         return latents
 
@@ -101,7 +101,7 @@ def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) ->
 
 def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
     """This pack's model and the cache of a method for a video of so many blocks."""
-    model = WholePasses(random_model(case.config, torch.float32, CPU, case.seed).backbone, torch.float32)
+    model = WholePasses(case.model().backbone, torch.float32)
     model.use_prompt(case.embeds[PROMPT])
     policy, frames = method_policy(method), SCHEDULE.frames_per_block
     shape = policy.shape(case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames)
@@ -114,27 +114,23 @@ def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tupl
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
-    first = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
-    authors = partial(prepare_authors, *authors_code(checkout, CODES[method], case), case)
-    sides = {"authors": Side(case, FULL_AFTER, authors)}
-    for name, block in first.items():
-        sides[name] = Side(case, block, partial(prepare_ours, name, case, block + case.timed_blocks))
+    network, program = authors_code(checkout, CODES[method], case)
+    sides = {"authors": Side(case, FULL_AFTER, partial(prepare_authors, network, program, case))}
+    for name, first in {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}.items():
+        sides[name] = Side(case, first, partial(prepare_ours, name, case, first + case.timed_blocks))
     held = {name: most_bytes(side.begin) for name, side in sides.items()}
-    of_blocks: dict[str, list[float]] = {name: [] for name in sides}
     apart = []
     for index in range(case.timed_blocks):
-        made = {}
-        for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
-            begun = Stopwatch.clock()
-            made[name] = sides[name].make(sides[name].first + index)
-            of_blocks[name].append(Stopwatch.clock() - begun)
+        in_turns = list(sides)[:: 1 if index % 2 else -1]  # as a machine grows warm
+        made = {name: sides[name].make(sides[name].first + index) for name in in_turns}
         apart.append(float((made[method] - made["authors"]).norm() / made["authors"].norm()))
+    seconds = {name: side.seconds[side.first :] for name, side in sides.items()}
     attention = {name: side.self_attention[side.first :] for name, side in sides.items()}
     return {
-        "seconds_per_block": of_blocks,
+        "seconds_per_block": seconds,
         "self_attention_seconds": attention,
         "bytes_above_weights": held,
-        "of_the_authors_time": _shares(of_blocks),
+        "of_the_authors_time": _shares(seconds),
         "of_the_authors_self_attention": _shares(attention),
         "of_the_authors_memory": _shares({name: [most] for name, most in held.items()}),
         "difference_of_latents": apart,  # relative to their size
@@ -143,16 +139,13 @@ def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
 
 def _shares(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Of the authors' measurement, block by block: the median."""
-    theirs = measured["authors"]
-    return {
-        name: median(ours / their for ours, their in zip(of_blocks, theirs, strict=True))
-        for name, of_blocks in measured.items()
-        if name != "authors"
-    }
+    theirs, *ours = measured.values()
+    shares = [median(x / y for x, y in zip(of_blocks, theirs, strict=True)) for of_blocks in ours]
+    return dict(zip(list(measured)[1:], shares, strict=True))
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Measure and write the result to the file of `--out`, if one is given."""
+    """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path, help="folder with the authors' code, which holds `wan` and `pipeline`")
     parser.add_argument("--method", choices=CODES, default="self_forcing_window_21", help="whose code it is")
@@ -160,26 +153,20 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--layers", type=int, help="of 30 in the 1.3B model (1, for forcing_kv 2)")
     parser.add_argument("--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)")
     parser.add_argument("--blocks", type=int, default=4, help="timed blocks, with full caches (4)")
-    parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args(arguments)
     code = CODES[args.method]
     if not (args.checkout / code.model_file).is_file():
         parser.error(f"{args.checkout} has no {code.model_file}; give a checkout of the code of {args.method}")
     torch.set_num_threads(1)
     Stopwatch.clock = time.process_time
-    width, height = map(int, args.size.split("x"))
-    layers = args.layers or code.layers
-    case = Case(width, height, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
+    size, layers = map(int, args.size.split("x")), args.layers or code.layers
+    case = Case(*size, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
     with redirect_stdout(sys.stderr):  # their programs print
         measured = measure(args.checkout.resolve(), args.method, case)
-    found = {
+    return {
         "environment": environment(CPU, torch.float32),
         "case": case.describe() | {"method": args.method},
-        **measured,
-    }
-    if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-    return found
+    } | measured
 
 
 if __name__ == "__main__":
