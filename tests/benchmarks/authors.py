@@ -11,10 +11,10 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -56,37 +56,6 @@ def most_bytes(run: Callable[[], None]) -> int:
     return max(most for event, most in zip(changes, held, strict=True) if event.start_ns() >= begun)
 
 
-class Side:
-    """A code that makes a video, with the seconds of every block and of its self-attention.
-
-    Args:
-        first: the number of its first block with full caches.
-        prepare: makes its model and cache, with their parts timed.
-    """
-
-    def __init__(self, case: Case, first: int, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]):
-        self.case, self.first, self.prepare, self.watch = case, first, prepare, Stopwatch(CPU)
-        self.seconds: list[float] = []
-        self.self_attention: list[float] = []
-
-    def begin(self) -> None:
-        """Make the blocks before those that are timed."""
-        self.model, self.cache = self.prepare(self.watch)
-        for block in range(self.first - 1):
-            self.make(block)
-        with torch.profiler.record_function(FULL):
-            self.make(self.first - 1)
-
-    def make(self, block: int) -> Tensor:
-        """The latents of a block."""
-        with self.watch.stage("block"):
-            latents, _ = make_block(self.model, self.cache, self.case.script(1).rows[0], self.case.noise(), block)
-        laps = self.watch.lap()
-        self.seconds.append(laps["block"] / 1000)
-        self.self_attention.append((laps["attention"] - laps.get("rest", 0)) / 1000)
-        return latents
-
-
 def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
     """The authors' model and cache; stage `rest` are the projections and norms in their self-attention."""
     for block in network.blocks:
@@ -111,21 +80,39 @@ def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tupl
     return model, cache
 
 
+def blocks(case: Case, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]) -> Iterator[tuple[Any, ...]]:
+    """Of every block the seconds, those of self-attention, and the latents, as it is made."""
+    watch, row, noise = Stopwatch(CPU), case.script(1).rows[0], case.noise()
+    model, cache = prepare(watch)
+    for number in count():
+        with watch.stage("block"):
+            latents, _ = make_block(model, cache, row, noise, number)
+        laps = watch.lap()
+        yield laps["block"] / 1000, (laps["attention"] - laps.get("rest", 0)) / 1000, latents
+
+
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
-    network, program = authors_code(checkout, CODES[method], case)
-    sides = {"authors": Side(case, FULL_AFTER, partial(prepare_authors, network, program, case))}
-    for name, first in {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}.items():
-        sides[name] = Side(case, first, partial(prepare_ours, name, case, first + case.timed_blocks))
-    held = {name: most_bytes(side.begin) for name, side in sides.items()}
-    apart = []
+    full_after = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
+    authors = partial(prepare_authors, *authors_code(checkout, CODES[method], case), case)
+    sides = {"authors": (FULL_AFTER, blocks(case, authors))}
+    for name, filling in full_after.items():
+        sides[name] = filling, blocks(case, partial(prepare_ours, name, case, filling + case.timed_blocks))
+
+    def fill(filling: int, made: Iterator[Any]) -> None:
+        for _ in range(filling - 1):
+            next(made)
+        with torch.profiler.record_function(FULL):
+            next(made)
+
+    held = {name: most_bytes(partial(fill, *side)) for name, side in sides.items()}
+    found: dict[str, list[Any]] = {name: [] for name in sides}
     for index in range(case.timed_blocks):
-        in_turns = list(sides)[:: 1 if index % 2 else -1]  # as a machine grows warm
-        made = {name: sides[name].make(sides[name].first + index) for name in in_turns}
-        apart.append(float((made[method] - made["authors"]).norm() / made["authors"].norm()))
-    seconds = {name: side.seconds[side.first :] for name, side in sides.items()}
-    attention = {name: side.self_attention[side.first :] for name, side in sides.items()}
+        for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
+            found[name].append(next(sides[name][1]))
+    of_all = [{name: [block[part] for block in made] for name, made in found.items()} for part in range(3)]
+    seconds, attention, latents = of_all
     return {
         "seconds_per_block": seconds,
         "self_attention_seconds": attention,
@@ -133,7 +120,10 @@ def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
         "of_the_authors_time": _shares(seconds),
         "of_the_authors_self_attention": _shares(attention),
         "of_the_authors_memory": _shares({name: [most] for name, most in held.items()}),
-        "difference_of_latents": apart,  # relative to their size
+        "difference_of_latents": [  # relative to their size
+            float((ours - theirs).norm() / theirs.norm())
+            for ours, theirs in zip(latents[method], latents["authors"], strict=True)
+        ],
     }
 
 
@@ -155,8 +145,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--blocks", type=int, default=4, help="timed blocks, with full caches (4)")
     args = parser.parse_args(arguments)
     code = CODES[args.method]
-    if not (args.checkout / code.model_file).is_file():
-        parser.error(f"{args.checkout} has no {code.model_file}; give a checkout of the code of {args.method}")
+    if not (args.checkout / f"wan/modules/causal_model{code.ending}.py").is_file():
+        parser.error(f"{args.checkout} is no checkout of the code of {args.method}: it has no model in wan/modules")
     torch.set_num_threads(1)
     Stopwatch.clock = time.process_time
     size, layers = map(int, args.size.split("x")), args.layers or code.layers

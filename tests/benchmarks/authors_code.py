@@ -46,10 +46,6 @@ class Code:
     layers: int = 1
     prepare: Callable[[ModuleType, Any, Case], None] = lambda module, network, case: None
 
-    @property
-    def model_file(self) -> str:
-        return f"wan/modules/causal_model{self.ending}.py"
-
 
 def _prepare_echo_forcing(module: ModuleType, network: Any, case: Case) -> None:
     for block in network.blocks:
@@ -130,7 +126,7 @@ class AuthorsCache:
     device, reads_queries = CPU, True
 
     def __init__(self, program: ModuleType, network: Any, case: Case):
-        self._block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
+        self.block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
         pipeline: Any = next(item for item in vars(program).values() if hasattr(item, "_initialize_kv_cache"))
         made = SimpleNamespace(
             num_transformer_blocks=case.layers,
@@ -143,11 +139,6 @@ class AuthorsCache:
         pipeline._initialize_kv_cache(made, 1, torch.float32, CPU)
         pipeline._initialize_crossattn_cache(made, 1, torch.float32, CPU)
         self.layers, self.text = made.kv_cache1, made.crossattn_cache
-
-    @property
-    def start(self) -> int:
-        """The first token of the block."""
-        return self.block * self._block_tokens
 
     def begin_block(self) -> None: ...
 
@@ -171,7 +162,7 @@ def authors_model(network: Any, text: Tensor) -> WanVideoModel:
             seq_len=x.shape[0] * x.shape[2] * x.shape[3] // 4,  # tokens, 2x2 latents each
             kv_cache=cache.layers,
             crossattn_cache=cache.text,
-            current_start=cache.start,
+            current_start=cache.block * cache.block_tokens,
         )
         return flow[0].transpose(0, 1)
 

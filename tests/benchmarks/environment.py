@@ -17,16 +17,15 @@ import torch
 from .stopwatch import Stopwatch, fastest
 
 CLOCKS = {time.perf_counter: "wall time", time.process_time: "processor time"}
-ASKED = ("driver_version", "power.limit", "clocks.sm", "clocks.max.sm", "clocks.mem", "temperature.gpu", "pstate")
+ASKED = "driver_version,power.limit,clocks.sm,clocks.max.sm,clocks.mem,temperature.gpu,pstate"
 
 
 def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     """Everything a time depends on besides the case; of a GPU also what nvidia-smi says about it."""
-    gpu = device.type == "cuda"
     about = {
-        "device": torch.cuda.get_device_name(device) if gpu else _processor(),
+        "device": _processor(),
         "dtype": str(dtype).removeprefix("torch."),
-        "clock": "CUDA events" if gpu else CLOCKS[Stopwatch.clock],
+        "clock": CLOCKS[Stopwatch.clock],
         "threads": torch.get_num_threads(),
         "cores": os.cpu_count(),
         "torch": str(torch.__version__),
@@ -37,16 +36,12 @@ def environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     }
     with suppress(ImportError):
         about["triton"] = import_module("triton").__version__
-    with suppress(OSError, subprocess.SubprocessError):
-        if gpu:
-            command = [
-                "nvidia-smi",
-                f"--id={device.index or 0}",
-                f"--query-gpu={','.join(ASKED)}",
-                "--format=csv,noheader",
-            ]
+    if device.type == "cuda":
+        about |= {"device": torch.cuda.get_device_name(device), "clock": "CUDA events"}
+        with suppress(OSError, subprocess.SubprocessError):
+            command = ["nvidia-smi", f"--id={device.index or 0}", f"--query-gpu={ASKED}", "--format=csv,noheader"]
             said = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout
-            about |= zip(ASKED, map(str.strip, said.split(",")), strict=False)
+            about |= zip(ASKED.split(","), map(str.strip, said.split(",")), strict=False)
     return about
 
 

@@ -24,15 +24,13 @@ def _beside(other: str, ours: str) -> Callable[[Results], float]:
     return lambda results: _block_ms(results, other) / _block_ms(results, ours)
 
 
+def _number(key: str, *tasks: str) -> Callable[[Results], float]:
+    """That of the first of these tasks that was measured."""
+    return lambda results: next(results["tasks"][name][key] for name in tasks if key in results["tasks"].get(name, {}))
+
+
 def _rounding(results: Results) -> float:
     return max(task["times_rounding"] for task in results["tasks"].values() if "times_rounding" in task)
-
-
-def _steady(*videos: str) -> Callable[[Results], float]:
-    """Video frames per second of the first of these that was measured."""
-    return lambda results: next(
-        results["tasks"][name]["steady_fps"] for name in videos if "steady_fps" in results["tasks"].get(name, {})
-    )
 
 
 def _memory(results: Results) -> float:
@@ -56,9 +54,9 @@ GOALS: dict[str, list[tuple[str, Callable[[Results], float], float, float]]] = {
     ],
     "video": [
         ("video frames per second, VAE included, and encoding where it is possible",
-         _steady("sampled, decoded and encoded", "sampled and decoded"), 36, inf),
+         _number("steady_fps", "sampled, decoded and encoded", "sampled and decoded"), 36, inf),
         ("video frames per second with a tiny VAE and fp8 linear layers",
-         _steady("sampled in fp8, decoded by a tiny VAE"), 59, inf),
+         _number("steady_fps", "sampled in fp8, decoded by a tiny VAE"), 59, inf),
         ("peak memory, in estimates of it", _memory, 0.9, 1.1),
     ],
     "rest": [("time of a late block, in times of an early one", _flat, 0.95, 1.05)],
