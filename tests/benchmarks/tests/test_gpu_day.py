@@ -13,9 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.model import attention
-from headforcing.headforcing_core.render.render import Render
-from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.tests.benchmarks import command, decoder, end_to_end, goals
+from headforcing.tests.benchmarks import command, decoder, goals
 from headforcing.tests.benchmarks.apart import apart
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
 from own_process import run
@@ -142,17 +140,6 @@ def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(mon
     monkeypatch.setattr(decoder.WanVideoDecoder, "decode", lambda self, x: torch.rand(3))  # another one each time
     wrong = decoder.exactness(case)
     assert not wrong["right"] and command._failed(GPU | {"tasks": {"vae beside float32": wrong}})
-
-
-def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_for(monkeypatch):
-    """Which checks and counts every block: what that costs is a part of the time."""
-    stored, save = [], RunFolder.save_block
-    monkeypatch.setattr(RunFolder, "save_block", lambda *given: stored.append(given[1]) or save(*given))
-    checked, check = [], Render.check_finite
-    monkeypatch.setattr(Render, "check_finite", lambda self, block: checked.append(block.index) or check(self, block))
-    for keeps in (False, True):
-        end_to_end.video(replace(DRY, vae_dim=0), 2.0, stored=keeps)
-    assert stored == [0, 1, 2] and checked == 2 * [0, 1, 2]
 
 
 def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(monkeypatch):
