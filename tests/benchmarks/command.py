@@ -46,33 +46,35 @@ REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other thing
 
 def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case], Any]]:
     """The measurements of a part by name, in their order."""
-    if part in ROWS_OF:
-        decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
-        return {name: partial(measure, row=row, decodes=name == decodes) for name, row in BY_NAME.items()}
-    if part == "scaling":
-        return {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths}
-    if part == "check":
-        layers = {f"attention: {name}": partial(checks.attention, name=name) for name in checks.backends(case)}
-        return {"kernels": checks.kernels, "vae beside float32": exactness, **layers}
-    if part == "profile":
-        return {
+    decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
+    video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
+    of_parts: dict[str, dict[str, Callable[[Case], Any]]] = {
+        "scaling": {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths},
+        "check": {"kernels": checks.kernels, "vae beside float32": exactness}
+        | {f"attention: {name}": partial(checks.attention, name=name) for name in checks.backends(case)},
+        "profile": {
             "blocks": profiled.blocks,
             "decoding": profiled.decoding,
             "vae": end_to_end.vae,
             "vae, plans searched": partial(end_to_end.vae, searched=True),
             "vae, images enlarged": partial(end_to_end.vae, enlarged=True),
-        }
-    if part == "video":
-        video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
-        return {
+        },
+        "video": {
             "sampled and decoded": video,
             "sampled, decoded and encoded": partial(video, encoded=True),
             "sampled": lambda case: video(replace(case, vae_dim=0)),
             "sampled in fp8, decoded by a tiny VAE": partial(video, tiny_fp8=True),
             "sampled, decoded and stored": partial(video, stored=True),
             "waits": end_to_end.waits,
-        }
-    return {"length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)), "fp8": checks.linear_layers}
+        },
+        "rest": {
+            "length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)),
+            "fp8": checks.linear_layers,
+        },
+    }
+    if part in of_parts:
+        return of_parts[part]
+    return {name: partial(measure, row=row, decodes=name == decodes) for name, row in BY_NAME.items()}
 
 
 def facts(part: str, case: Case) -> dict[str, Any]:
