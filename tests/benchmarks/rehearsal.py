@@ -29,6 +29,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from headforcing.headforcing_core.render.resources import Needs
+from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+from headforcing.headforcing_core.video.codec import decoder_memory
+from headforcing.headforcing_core.weights.umt5 import encoder_bytes, save_embeddings
 from headforcing.tests.benchmarks import report
 from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.rehearsal_files import PROMPTS, write_model, write_umt5
@@ -78,8 +82,8 @@ class Rehearsal:
         self.stages: list[dict[str, Any]] = json.loads(out.read_text("utf-8"))["stages"] if out.exists() else []
         self.program = 0
 
-    def command(self, stage: str, *arguments: object, estimate: Estimate = lambda found: None) -> dict[str, Any]:
-        """Run a command of `headforcing` in a process of its own; its JSON, from which the estimate is taken."""
+    def command(self, stage: str, *arguments: object, estimate: Estimate = lambda found: None) -> None:
+        """Run a command of `headforcing` in a process of its own; the estimate is made from its JSON."""
         call = [sys.executable, "-P", "-m", "headforcing.headforcing_core", *map(str, arguments), "--json"]
         begun = time.perf_counter()
         process = subprocess.Popen(call, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -87,9 +91,7 @@ class Rehearsal:
             output, errors = process.communicate()
         if process.returncode:
             raise SystemExit(f"{stage}: {errors[-2000:]}")
-        found = json.loads(output)
-        self.note(stage, time.perf_counter() - begun, most, self.program, estimate(found))
-        return found
+        self.note(stage, time.perf_counter() - begun, most, self.program, estimate(json.loads(output)))
 
     def note(self, stage: str, seconds: float, most: Mapping[str, int], idle: int, estimate: int | None = None) -> None:
         """Add a stage to the numbers, in place of those of an earlier run; they are written each time."""
@@ -120,8 +122,6 @@ def written(path: Path, write: Callable[..., Any], *given: Any, dtype: torch.dty
 
 
 def encode(rehearsal: Rehearsal, encoder: Path, out: Path) -> None:
-    from headforcing.headforcing_core.weights.umt5 import encoder_bytes
-
     stage = f"`encode`, umT5 in {'scaled fp8' if 'fp8' in encoder.name else 'bf16'}"
     arguments = ("--text-encoder", encoder, "--prompts", *PROMPTS, "--device", "cpu")
     rehearsal.command(stage, "encode", out, *arguments, estimate=lambda found: encoder_bytes(encoder))
@@ -131,9 +131,6 @@ def render(
     rehearsal: Rehearsal, folder: Path, model: Path, vae: Path, seconds: float = SECONDS, of: str = "", *options: str
 ) -> None:
     """`generate` with and without decoding, then `decode`; a second prompt begins with the second block."""
-    from headforcing.headforcing_core.render.resources import Needs
-    from headforcing.headforcing_core.video.codec import decoder_memory
-
     text = f"0:00 {PROMPTS[0]}\n0:{seconds / 2:05.2f} {PROMPTS[1]}"
     common = ("generate", "--weights", model, "--embeddings", folder / "prompts.safetensors", "--prompts", text)
     common += ("--size", "x".join(map(str, SIZE)), "--seconds", seconds, "--device", "cpu", *options)
@@ -183,8 +180,6 @@ def in_comfyui(rehearsal: Rehearsal, folder: Path, files: Mapping[str, Path]) ->
 
 def rehearse_longlive2(rehearsal: Rehearsal, folder: Path) -> None:
     """Two blocks of eight latent frames, the second one a shot of its own."""
-    from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
-    from headforcing.headforcing_core.weights.umt5 import save_embeddings
     from tiny_checkpoints import wan22_vae
 
     texts = [*PROMPTS, LONGLIVE2.shot_prefix + PROMPTS[1]]
