@@ -60,11 +60,11 @@ def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) ->
     """The authors' model and cache; stage `rest` are the projections and norms in their self-attention."""
     for block in network.blocks:
         attention = block.self_attn
-        attention.forward = watch.timed("attention", attention.forward)
+        attention.forward = watch.stage("attention")(attention.forward)
         for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
-            part.forward = watch.timed("rest", part.forward)
+            part.forward = watch.stage("rest")(part.forward)
     if hasattr(network, "_apply_cache_updates"):
-        network._apply_cache_updates = watch.timed("attention", network._apply_cache_updates)
+        network._apply_cache_updates = watch.stage("attention")(network._apply_cache_updates)
     return authors_model(network, case.embeds[PROMPT]), AuthorsCache(program, network, case)
 
 
@@ -76,7 +76,7 @@ def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tupl
     shape = policy.shape(case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames)
     cache = policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
     for name in ("begin_block", "write", "attend", "commit"):
-        setattr(cache, name, watch.timed("attention", getattr(cache, name)))
+        setattr(cache, name, watch.stage("attention")(getattr(cache, name)))
     return model, cache
 
 

@@ -93,8 +93,8 @@ def timed_blocks(
     model: Any = copy.copy(case.model(row.fp8))
     graphed = row.forward() if row.forward else None
     model.forward = graphed or model.forward
-    model.denoise, model.write_clean = watch.timed("denoise", model.denoise), watch.timed("clean", model.write_clean)
-    cache.begin_block, cache.commit = watch.timed("cache", cache.begin_block), watch.timed("cache", cache.commit)
+    model.denoise, model.write_clean = watch.stage("denoise")(model.denoise), watch.stage("clean")(model.write_clean)
+    cache.begin_block, cache.commit = watch.stage("cache")(cache.begin_block), watch.stage("cache")(cache.commit)
     made = rollout(model, cache, case.script(blocks), case.noise())
     admitted = 0
     for index in range(blocks):

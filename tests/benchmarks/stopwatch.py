@@ -25,19 +25,10 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of this block of code, on the device, to a stage."""
+        """Count the time of this block of code, on the device, to a stage; or, as a decorator, that of every call."""
         start = self._now()
         yield
         self._spans.append((name, start, self._now()))
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the time of every call counted to a stage."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.stage(name):
-                return function(*args, **kwargs)
-
-        return call
 
     def lap(self) -> dict[str, float]:
         """Milliseconds of every stage since the last lap; waits for the device."""
@@ -54,7 +45,6 @@ class Stopwatch:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             return event
-        synchronize(self.device)
         return Stopwatch.clock()
 
 
