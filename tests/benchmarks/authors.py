@@ -1,4 +1,4 @@
-"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`.
+"""A block made by the authors' model beside one made here: `python tests/benchmarks/authors.py CHECKOUT`, as JSON.
 
 CHECKOUT is a folder with the authors' code of the method (`authors_code.py`), which the reader provides. Both sides get
 the same weights, noise, prompt and noise levels, and this pack's loop over noise levels.
@@ -11,10 +11,10 @@ import gc
 import json
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, count
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -26,7 +26,7 @@ from headforcing.headforcing_core.model.attention import attention_function
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.tests.benchmarks.apart import tell
 from headforcing.tests.benchmarks.authors_code import CODES, CPU, AuthorsCache, authors_code, authors_model
-from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, random_model, warm_up_blocks
+from headforcing.tests.benchmarks.case import PROMPT, SCHEDULE, Case, warm_up_blocks
 from headforcing.tests.benchmarks.environment import environment
 from headforcing.tests.benchmarks.stopwatch import Stopwatch
 from torch import Tensor
@@ -49,110 +49,93 @@ def most_bytes(run: Callable[[], None]) -> int:
     cpu = torch.profiler.ProfilerActivity.CPU
     with torch.profiler.profile(activities=[cpu], profile_memory=True) as profile:
         run()
-    results: Any = profile.profiler.kineto_results  # type: ignore[union-attr]
-    events = sorted(results.events(), key=lambda event: event.start_ns())
+    events = sorted(profile.profiler.kineto_results.events(), key=lambda event: event.start_ns())
     begun = next(event.start_ns() for event in events if event.name() == FULL)
     changes = [event for event in events if event.name() == "[memory]"]
     held = accumulate(event.nbytes() for event in changes)
     return max(most for event, most in zip(changes, held, strict=True) if event.start_ns() >= begun)
 
 
-class Side:
-    """A code that makes a video, with the seconds of self-attention of every block.
-
-    Args:
-        first: the number of its first block with full caches.
-        prepare: makes its model and cache, with their parts timed.
-    """
-
-    def __init__(self, case: Case, first: int, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]):
-        self.first, self.prepare, self.watch = first, prepare, Stopwatch(CPU)
-        self.row, self.noise = case.script(1).rows[0], case.noise()
-        self.self_attention: list[float] = []
-
-    def begin(self) -> None:
-        """Make the blocks before those that are timed."""
-        self.model, self.cache = self.prepare(self.watch)
-        *filling, full = range(self.first)
-        for block in filling:
-            self.make(block)
-        with torch.profiler.record_function(FULL):
-            self.make(full)
-
-    def make(self, block: int) -> Tensor:
-        """The latents of a block."""
-        latents, _ = make_block(self.model, self.cache, self.row, self.noise, block)
-        laps = self.watch.lap()
-        self.self_attention.append((laps["attention"] - laps.get("rest", 0)) / 1000)
-        return latents
-
-
 def prepare_authors(network: Any, program: Any, case: Case, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
     """The authors' model and cache; stage `rest` are the projections and norms in their self-attention."""
     for block in network.blocks:
         attention = block.self_attn
-        attention.forward = watch.timed("attention", attention.forward)
+        attention.forward = watch.stage("attention")(attention.forward)
         for part in (attention.q, attention.k, attention.v, attention.o, attention.norm_q, attention.norm_k):
-            part.forward = watch.timed("rest", part.forward)
+            part.forward = watch.stage("rest")(part.forward)
     if hasattr(network, "_apply_cache_updates"):
-        network._apply_cache_updates = watch.timed("attention", network._apply_cache_updates)
+        network._apply_cache_updates = watch.stage("attention")(network._apply_cache_updates)
     return authors_model(network, case.embeds[PROMPT]), AuthorsCache(program, network, case)
 
 
 def prepare_ours(method: str, case: Case, blocks: int, watch: Stopwatch) -> tuple[WanVideoModel, Any]:
     """This pack's model and the cache of a method for a video of so many blocks."""
-    model = WholePasses(random_model(case.config, torch.float32, CPU, case.seed).backbone, torch.float32)
+    model = WholePasses(case.model().backbone, torch.float32)
     model.use_prompt(case.embeds[PROMPT])
     policy, frames = method_policy(method), SCHEDULE.frames_per_block
     shape = policy.shape(case.config, case.roles, case.height // 8, case.width // 8, frames, blocks * frames)
     cache = policy.make_cache(shape, torch.float32, CPU, attention_function("auto", CPU))
     for name in ("begin_block", "write", "attend", "commit"):
-        setattr(cache, name, watch.timed("attention", getattr(cache, name)))
+        setattr(cache, name, watch.stage("attention")(getattr(cache, name)))
     return model, cache
+
+
+def blocks(case: Case, prepare: Callable[[Stopwatch], tuple[WanVideoModel, Any]]) -> Iterator[tuple[Any, ...]]:
+    """Of every block the seconds, those of self-attention, and the latents, as it is made."""
+    watch, row, noise = Stopwatch(CPU), case.script(1).rows[0], case.noise()
+    model, cache = prepare(watch)
+    for number in count():
+        with watch.stage("block"):
+            latents, _ = make_block(model, cache, row, noise, number)
+        laps = watch.lap()
+        yield laps["block"] / 1000, (laps["attention"] - laps.get("rest", 0)) / 1000, latents
 
 
 @torch.no_grad()
 def measure(checkout: Path, method: str, case: Case) -> dict[str, Any]:
     """Seconds and memory of the authors' code, of `method` and of Head Forcing. Timed are blocks with full caches."""
-    first = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
+    full_after = {method: FULL_AFTER, "head_forcing": warm_up_blocks(PRESETS["head_forcing"])}
     authors = partial(prepare_authors, *authors_code(checkout, CODES[method], case), case)
-    sides = {"authors": Side(case, FULL_AFTER, authors)}
-    for name, block in first.items():
-        sides[name] = Side(case, block, partial(prepare_ours, name, case, block + case.timed_blocks))
-    held = {name: most_bytes(side.begin) for name, side in sides.items()}
-    of_blocks: dict[str, list[float]] = {name: [] for name in sides}
-    apart = []
+    sides = {"authors": (FULL_AFTER, blocks(case, authors))}
+    for name, filling in full_after.items():
+        sides[name] = filling, blocks(case, partial(prepare_ours, name, case, filling + case.timed_blocks))
+
+    def fill(filling: int, made: Iterator[Any]) -> None:
+        for _ in range(filling - 1):
+            next(made)
+        with torch.profiler.record_function(FULL):
+            next(made)
+
+    held = {name: most_bytes(partial(fill, *side)) for name, side in sides.items()}
+    found: dict[str, list[Any]] = {name: [] for name in sides}
     for index in range(case.timed_blocks):
-        made = {}
         for name in list(sides)[:: 1 if index % 2 else -1]:  # in turns, as a machine grows warm
-            begun = Stopwatch.clock()
-            made[name] = sides[name].make(sides[name].first + index)
-            of_blocks[name].append(Stopwatch.clock() - begun)
-        apart.append(float((made[method] - made["authors"]).norm() / made["authors"].norm()))
-    attention = {name: side.self_attention[side.first :] for name, side in sides.items()}
+            found[name].append(next(sides[name][1]))
+    of_all = [{name: [block[part] for block in made] for name, made in found.items()} for part in range(3)]
+    seconds, attention, latents = of_all
     return {
-        "seconds_per_block": of_blocks,
+        "seconds_per_block": seconds,
         "self_attention_seconds": attention,
         "bytes_above_weights": held,
-        "of_the_authors_time": _shares(of_blocks),
+        "of_the_authors_time": _shares(seconds),
         "of_the_authors_self_attention": _shares(attention),
         "of_the_authors_memory": _shares({name: [most] for name, most in held.items()}),
-        "difference_of_latents": apart,  # relative to their size
+        "difference_of_latents": [  # relative to their size
+            float((ours - theirs).norm() / theirs.norm())
+            for ours, theirs in zip(latents[method], latents["authors"], strict=True)
+        ],
     }
 
 
 def _shares(measured: Mapping[str, Sequence[float]]) -> dict[str, float]:
     """Of the authors' measurement, block by block: the median."""
-    theirs = measured["authors"]
-    return {
-        name: median(ours / their for ours, their in zip(of_blocks, theirs, strict=True))
-        for name, of_blocks in measured.items()
-        if name != "authors"
-    }
+    theirs, *ours = measured.values()
+    shares = [median(x / y for x, y in zip(of_blocks, theirs, strict=True)) for of_blocks in ours]
+    return dict(zip(list(measured)[1:], shares, strict=True))
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    """Measure and write the result to the file of `--out`, if one is given."""
+    """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("checkout", type=Path, help="folder with the authors' code, which holds `wan` and `pipeline`")
     parser.add_argument("--method", choices=CODES, default="self_forcing_window_21", help="whose code it is")
@@ -160,26 +143,20 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     parser.add_argument("--layers", type=int, help="of 30 in the 1.3B model (1, for forcing_kv 2)")
     parser.add_argument("--dim", type=int, default=1536, help="width; 1536 in the 1.3B model (1536)")
     parser.add_argument("--blocks", type=int, default=4, help="timed blocks, with full caches (4)")
-    parser.add_argument("--out", type=Path, help="JSON file")
     args = parser.parse_args(arguments)
     code = CODES[args.method]
-    if not (args.checkout / code.model_file).is_file():
-        parser.error(f"{args.checkout} has no {code.model_file}; give a checkout of the code of {args.method}")
+    if not (args.checkout / f"wan/modules/causal_model{code.ending}.py").is_file():
+        parser.error(f"{args.checkout} is no checkout of the code of {args.method}: it has no model in wan/modules")
     torch.set_num_threads(1)
     Stopwatch.clock = time.process_time
-    width, height = map(int, args.size.split("x"))
-    layers = args.layers or code.layers
-    case = Case(width, height, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
+    size, layers = map(int, args.size.split("x")), args.layers or code.layers
+    case = Case(*size, layers, args.dim, torch.float32, CPU, args.blocks, vae_dim=0)
     with redirect_stdout(sys.stderr):  # their programs print
         measured = measure(args.checkout.resolve(), args.method, case)
-    found = {
+    return {
         "environment": environment(CPU, torch.float32),
         "case": case.describe() | {"method": args.method},
-        **measured,
-    }
-    if args.out is not None:
-        args.out.write_text(json.dumps(found, indent=1) + "\n")
-    return found
+    } | measured
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from .case import SCHEDULE, Case, random_model
+from .case import SCHEDULE, Case
 
 CPU = torch.device("cpu")
 # these ask for a GPU when they are imported, or bring the text encoder, the VAE and their packages
@@ -46,10 +46,6 @@ class Code:
     layers: int = 1
     prepare: Callable[[ModuleType, Any, Case], None] = lambda module, network, case: None
 
-    @property
-    def model_file(self) -> str:
-        return f"wan/modules/causal_model{self.ending}.py"
-
 
 def _prepare_echo_forcing(module: ModuleType, network: Any, case: Case) -> None:
     for block in network.blocks:
@@ -65,25 +61,19 @@ def _prepare_forcing_kv(module: Any, network: Any, case: Case) -> None:
     module.rope_apply_triton = rotate
     module.extract_heads_triton = import_module("wan.modules.extract_head_triton").extract_heads_torch
     settings = SimpleNamespace(
-        ar_start=1,
-        spatial_context_length=1,
-        temporal_context_length=1,
-        dynamic_context_length=1,
-        dynamic_temporal_enabled=True,
-        num_frame_patch=6,
-        sim_retention_ratio=0.33,
-        teacache_enabled=False,
-        teacache_threshold=0.2,
-        quantization_enabled=False,
-    )
+        ar_start=1, spatial_context_length=1, temporal_context_length=1, dynamic_context_length=1,
+        dynamic_temporal_enabled=True, num_frame_patch=6, sim_retention_ratio=0.33, teacache_enabled=False,
+        teacache_threshold=0.2, quantization_enabled=False,
+    )  # fmt: skip
     for owner in (network, *(block.self_attn for block in network.blocks)):
         owner.args = settings
-    groups = []
-    for roles in case.roles:
-        heads = range(len(roles))
-        dynamic = [head for head in heads if roles[head] == "memory"]
-        groups.append({"dynamic_head": dynamic, "static_head": [head for head in heads if head not in dynamic]})
-    network._offline_head_groups = groups
+    network._offline_head_groups = [
+        {
+            "dynamic_head": [head for head, role in enumerate(roles) if role == "memory"],
+            "static_head": [head for head, role in enumerate(roles) if role != "memory"],
+        }
+        for roles in case.roles
+    ]
 
 
 # by the method here; sizes and options are those of the configurations that the authors publish for Wan 2.1 1.3B
@@ -97,7 +87,7 @@ CODES = {
 
 
 def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleType]:
-    """The authors' causal model with the weights of `random_model`, and their program, which makes its caches.
+    """The authors' causal model with the weights of the case's model, and their program, which makes its caches.
 
     Attention in its two forms is PyTorch's: their own asks for a GPU, or computes in bfloat16.
     """
@@ -106,20 +96,17 @@ def authors_code(checkout: Path, code: Code, case: Case) -> tuple[Any, ModuleTyp
         package.__path__ = [str(checkout.joinpath(*name.split(".")))]
         sys.modules[name] = package
     for name in LEFT_OUT:
-        empty: Any = ModuleType(name)
+        sys.modules[name] = empty = ModuleType(name)
         empty.__getattr__ = lambda name: None
-        sys.modules[name] = empty
     sys.path.insert(0, str(checkout))
     module: Any = import_module(f"wan.modules.causal_model{code.ending}")
     program = import_module(f"pipeline.causal_inference{code.ending}")
-    module.attention = import_module("wan.modules.model").flash_attention = _attention  # type: ignore[attr-defined]
+    module.attention = import_module("wan.modules.model").flash_attention = _attention
     config = case.config
     sizes = {name: vars(config)[name] for name in ("dim", "ffn_dim", "num_heads", "num_layers")}
     network = module.CausalWanModel(**sizes, local_attn_size=code.window, sink_size=code.sinks, **code.options)
-    ours = random_model(config, torch.float32, CPU, case.seed).backbone
-    network.load_state_dict(
-        {name: weight.view_as(network.get_parameter(name)) for name, weight in ours.named_parameters()}
-    )
+    ours = case.model().backbone.named_parameters()
+    network.load_state_dict({name: weight.view_as(network.get_parameter(name)) for name, weight in ours})
     code.prepare(module, network, case)
     for part in network.modules():
         if hasattr(part, "max_attention_size"):
@@ -133,26 +120,13 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, **unused: Any) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v).transpose(1, 2)
 
 
-class Stored(nn.Module):
-    """A module that answers every call with its first answer: both compute the text's embedding once for a prompt."""
-
-    def __init__(self, module: nn.Module):
-        super().__init__()
-        self._module, self._answer = module, None
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self._answer is None:
-            self._answer = self._module(x)
-        return self._answer
-
-
 class AuthorsCache:
     """The KV caches of the authors' model, made by their program, as a `BlockCache`."""
 
     device, reads_queries = CPU, True
 
     def __init__(self, program: ModuleType, network: Any, case: Case):
-        self._block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
+        self.block_tokens, self.block = SCHEDULE.frames_per_block * case.frame_tokens, 0
         pipeline: Any = next(item for item in vars(program).values() if hasattr(item, "_initialize_kv_cache"))
         made = SimpleNamespace(
             num_transformer_blocks=case.layers,
@@ -166,11 +140,6 @@ class AuthorsCache:
         pipeline._initialize_crossattn_cache(made, 1, torch.float32, CPU)
         self.layers, self.text = made.kv_cache1, made.crossattn_cache
 
-    @property
-    def start(self) -> int:
-        """The first token of the block."""
-        return self.block * self._block_tokens
-
     def begin_block(self) -> None: ...
 
     def commit(self, prompt: Any) -> None:
@@ -179,7 +148,11 @@ class AuthorsCache:
 
 def authors_model(network: Any, text: Tensor) -> WanVideoModel:
     """The authors' model as a `VideoModel`, for the prompt with the embedding `text [tokens, text_dim]`."""
-    network.text_embedding = Stored(network.text_embedding)
+    embed, embedded = network.text_embedding.forward, list[Tensor]()
+
+    def embed_once(x: Tensor) -> Tensor:  # as this pack does for a prompt
+        embedded[:] = embedded or [embed(x)]
+        return embedded[0]
 
     def forward(network: Any, x: Tensor, timesteps: Tensor, prompt: Any, cache: Any, write_only: bool) -> Tensor:
         flow = network(
@@ -189,10 +162,11 @@ def authors_model(network: Any, text: Tensor) -> WanVideoModel:
             seq_len=x.shape[0] * x.shape[2] * x.shape[3] // 4,  # tokens, 2x2 latents each
             kv_cache=cache.layers,
             crossattn_cache=cache.text,
-            current_start=cache.start,
+            current_start=cache.block * cache.block_tokens,
         )
         return flow[0].transpose(0, 1)
 
+    network.text_embedding.forward = embed_once
     model = WanVideoModel(network, torch.float32, forward=forward)
-    model.prompt = text  # type: ignore[assignment]
+    model.prompt = text
     return model

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape
-from headforcing.headforcing_core.cache.policy import CachePolicy, HeadRole
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.model.fp8 import has_product, use_fp8_linears
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -19,16 +19,15 @@ from headforcing.headforcing_core.rollout.schedule import schedule
 from torch import Tensor
 
 HEAD_DIM = 128
+SEED = 0
 VIDEO_FRAMES = 12  # of a block of three latent frames, after the first
 PROMPT = "a red ball"
 SCHEDULE = schedule("self_forcing")
-# of the paper's 360 heads 72 are local and 90 anchors
-LOCAL_SHARE, ANCHOR_SHARE = 72 / 360, 90 / 360
 
 
 @dataclass(frozen=True)
 class Case:
-    """One configuration. Everything random in it follows from `seed`.
+    """One configuration; what is random in it is the same in every run.
 
     Attributes:
         dim: width of the model, in heads of 128 channels; feed-forward layers keep Wan's proportion to it.
@@ -44,7 +43,11 @@ class Case:
     device: torch.device = torch.device("cuda")
     timed_blocks: int = 21
     vae_dim: int = 96
-    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.width % 16 or self.height % 16 or self.dim % HEAD_DIM:
+            size = f"{self.width}x{self.height}, {self.dim}"
+            raise ValueError(f"pixels are multiples of 16 and a model's width is one of {HEAD_DIM}, got {size}")
 
     @property
     def config(self) -> WanConfig:
@@ -58,14 +61,13 @@ class Case:
 
     @property
     def roles(self) -> list[list[str]]:
-        """The paper's shares of roles, spread over the model at random."""
-        config = self.config
-        heads = config.num_layers * config.num_heads
-        local, anchors = round(LOCAL_SHARE * heads), round(ANCHOR_SHARE * heads)
-        flat = [HeadRole.LOCAL.value] * local + [HeadRole.ANCHOR.value] * anchors
-        flat += [HeadRole.MEMORY.value] * (heads - len(flat))
-        random.Random(self.seed).shuffle(flat)
-        return [flat[layer * config.num_heads :][: config.num_heads] for layer in range(config.num_layers)]
+        """The paper's shares of roles, spread at random over the model: of its 360 heads 72 are local, 90 anchors."""
+        a_layer = self.dim // HEAD_DIM
+        heads = self.layers * a_layer
+        flat = ["local"] * round(heads / 5) + ["anchor"] * round(heads / 4)
+        flat += ["memory"] * (heads - len(flat))
+        random.Random(SEED).shuffle(flat)
+        return [flat[first : first + a_layer] for first in range(0, heads, a_layer)]
 
     @property
     def frame_tokens(self) -> int:
@@ -78,57 +80,56 @@ class Case:
 
     def shape(self, policy: CachePolicy, blocks: int) -> CacheShape:
         """The cache of a video of so many blocks."""
-        frames = SCHEDULE.frames_per_block
-        return CacheShape.for_model(
-            self.config, self.roles, policy, self.height // 8, self.width // 8, frames, blocks * frames
-        )
+        frames, size = SCHEDULE.frames_per_block, (self.height // 8, self.width // 8)
+        return CacheShape.for_model(self.config, self.roles, policy, *size, frames, blocks * frames)
 
     def script(self, blocks: int) -> Script:
         """So many blocks of one prompt."""
-        return Script(lay_out_rows([PROMPT] * blocks, SCHEDULE, self.seed), self.embeds)
+        return Script(lay_out_rows([PROMPT] * blocks, SCHEDULE, SEED), self.embeds)
 
     @property
     def embeds(self) -> dict[str, Tensor]:
         """The prompt's embedding."""
-        return {PROMPT: random_prompt(self.config, self.seed)}
+        return {PROMPT: _prompt(self.config)}
 
     def noise(self) -> SeededNoise:
         return SeededNoise((SCHEDULE.frames_per_block, 16, self.height // 8, self.width // 8))
 
+    def model(self, fp8: bool = False) -> WanVideoModel:
+        """A model of random weights with its prompt active; one with linear layers in fp8 is a second one in memory."""
+        return (_fp8_model if fp8 else _model)(self.config, self.dtype, self.device)
+
 
 @functools.lru_cache(maxsize=1)
-def random_model(config: WanConfig, dtype: torch.dtype, device: torch.device, seed: int) -> WanVideoModel:
-    """A model with its prompt active. Its queries and keys are long enough for attention to have an opinion."""
+def _model(config: WanConfig, dtype: torch.dtype, device: torch.device) -> WanVideoModel:
+    """Its queries and keys are long enough for attention to have an opinion."""
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEED)
         with torch.device(device):
             model = WanModel(config).requires_grad_(False)
-            for block in model.blocks:
-                block.modulation.normal_(0, 0.3)
-                for attention in (block.self_attn, block.cross_attn):
-                    attention.norm_q.weight.uniform_(0.8, 1.6)
-                    attention.norm_k.weight.uniform_(0.8, 1.6)
-            model.head.modulation.normal_(0, 0.3)
+            for name, weight in model.named_parameters():
+                if name.endswith("modulation"):
+                    weight.normal_(0, 0.3)
+                elif "norm_q" in name or "norm_k" in name:
+                    weight.uniform_(0.8, 1.6)
     model = model.eval().to(dtype)
     model.patch_embedding.float()
     video_model = WanVideoModel(model, dtype, device)
-    video_model.use_prompt(random_prompt(config, seed).to(device))
+    video_model.use_prompt(_prompt(config).to(device))
     return video_model
 
 
-def random_prompt(config: WanConfig, seed: int) -> Tensor:
-    """The embedding of a prompt."""
-    return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(seed))
-
-
 @functools.lru_cache(maxsize=1)
-def fp8_model(config: WanConfig, dtype: torch.dtype, device: torch.device, seed: int) -> WanVideoModel:
-    """`random_model` with linear layers in 8-bit floating point; both are in memory."""
-    exact = random_model(config, dtype, device, seed)
+def _fp8_model(config: WanConfig, dtype: torch.dtype, device: torch.device) -> WanVideoModel:
+    exact = _model(config, dtype, device)
     model = copy.copy(exact)
     model.backbone = copy.deepcopy(exact.backbone)
     use_fp8_linears(model.backbone, has_product(device))
     return model
+
+
+def _prompt(config: WanConfig) -> Tensor:
+    return torch.randn(64, config.text_dim, generator=torch.Generator().manual_seed(SEED))
 
 
 def warm_up_blocks(policy: CachePolicy, least: int = 10) -> int:

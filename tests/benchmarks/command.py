@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import sys
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from . import checks, end_to_end, fp8, goals, profiled, report, scaling
-from .apart import Apart, tell
-from .case import HEAD_DIM, Case
+from . import checks, end_to_end, goals, profiled, report, scaling
+from .apart import ENDED, apart, tell
+from .case import Case
 from .decoder import exactness
 from .environment import environment, matmul_flops
 from .measure import measure
-from .rows import BY_NAME, HEAD_FORCING, ROWS
+from .rows import BY_NAME, HEAD_FORCING
 from .stopwatch import Stopwatch
 
 CPU = torch.device("cpu")
@@ -33,7 +33,7 @@ PRESETS = {
 }
 # the most important first; a row takes 30 to 40 s
 ROWS_OF = {
-    "results": [row.name for row in ROWS],
+    "results": list(BY_NAME),
     "rows": "B3 B1 B4 V4 V1 B2 W21 V2 V3".split(),
     "more": "F8 B6 G C B5 S W21S W12 W8".split(),
 }
@@ -42,40 +42,39 @@ SECONDS = {
     "results": 540, "scaling": 540, "check": 220, "rows": 470, "more": 470, "profile": 350, "video": 440, "rest": 440,
 }  # fmt: skip
 REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other things at times
-FACTS = "facts"  # in place of a measurement: of the device
-
-Task = Callable[[Case], Any]
 
 
-def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Task]:
+def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case], Any]]:
     """The measurements of a part by name, in their order."""
-    if part in ROWS_OF:
-        decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
-        return {name: partial(measure, row=BY_NAME[name], decodes=name == decodes) for name in ROWS_OF[part]}
-    if part == "scaling":
-        return {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths}
-    if part == "check":
-        layers = {f"attention: {name}": partial(checks.layer, name=name) for name in checks.backends(case)}
-        return {"kernels": checks.kernels, "vae beside float32": exactness, **layers}
-    if part == "profile":
-        return {
+    decodes = "B3" if case.device.type == "cuda" else "B1"  # the VAE takes as long in every row
+    video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
+    of_parts: dict[str, dict[str, Callable[[Case], Any]]] = {
+        "scaling": {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths},
+        "check": {"kernels": checks.kernels, "vae beside float32": exactness}
+        | {f"attention: {name}": partial(checks.attention, name=name) for name in checks.backends(case)},
+        "profile": {
             "blocks": profiled.blocks,
             "decoding": profiled.decoding,
             "vae": end_to_end.vae,
             "vae, plans searched": partial(end_to_end.vae, searched=True),
             "vae, images enlarged": partial(end_to_end.vae, enlarged=True),
-        }
-    if part == "video":
-        video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
-        return {
+        },
+        "video": {
             "sampled and decoded": video,
             "sampled, decoded and encoded": partial(video, encoded=True),
             "sampled": lambda case: video(replace(case, vae_dim=0)),
             "sampled in fp8, decoded by a tiny VAE": partial(video, tiny_fp8=True),
             "sampled, decoded and stored": partial(video, stored=True),
             "waits": end_to_end.waits,
-        }
-    return {"length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)), "fp8": fp8.products}
+        },
+        "rest": {
+            "length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)),
+            "fp8": checks.linear_layers,
+        },
+    }
+    if part in of_parts:
+        return of_parts[part]
+    return {name: partial(measure, row=row, decodes=name == decodes) for name, row in BY_NAME.items()}
 
 
 def facts(part: str, case: Case) -> dict[str, Any]:
@@ -87,33 +86,35 @@ def facts(part: str, case: Case) -> dict[str, Any]:
     return about
 
 
+def work(name: str, part: str, case: Case, dry: bool, threads: int, clock: Callable[[], float]) -> Any:
+    """One measurement of a part, in whatever process; without a name its facts."""
+    logging.basicConfig(level=logging.INFO, format="%(name)s: %(message)s")  # why a kernel or a backend is not used
+    torch.set_num_threads(threads)
+    Stopwatch.clock = clock
+    return tasks(part, case, dry)[name](case) if name else facts(part, case)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and measure; results are written after every measurement. 1 if something was wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    case, part = _case(options), "scaling" if options.scaling else options.part
-    if case.device.type == "cuda" and not torch.cuda.is_available():
+    case, part, names = _case(options), "scaling" if options.scaling else options.part, options.rows
+    gpu, clock = case.device.type == "cuda", time.process_time if options.processor_time else time.perf_counter
+    if gpu and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --preset cpu or dry measures on the CPU")
-    if options.processor_time:
-        if case.device.type != "cpu" or options.threads != 1:
-            parser.error("--processor-time is for one thread of a CPU: others spend it waiting, too")
-        Stopwatch.clock = time.process_time
-    if options.rows and part not in ROWS_OF:
-        parser.error(f"{part} has no rows to choose")
-    torch.set_num_threads(options.threads)
-    known = tasks("results" if options.rows else part, case, options.preset == "dry")
-    known[FACTS] = partial(facts, part)
-    if options.worker:
-        torch.save(known[options.worker](case), options.left)
-        return 0
+    if options.processor_time and (gpu or options.threads != 1):
+        parser.error("--processor-time is for one thread of a CPU: others spend it waiting, too")
+    if names and (part not in ROWS_OF or not BY_NAME.keys() >= {*names}):
+        parser.error(f"rows of {', '.join(ROWS_OF)} are {', '.join(BY_NAME)}; got {','.join(names)} of {part}")
+    names = names or ROWS_OF.get(part) or list(tasks(part, case))
+    given = part, case, options.preset == "dry", options.threads, clock
+    end = time.monotonic() + (options.seconds or SECONDS[part])
 
-    def here(name: str) -> Any:
-        return known[name](case)
+    def measured(name: str) -> Any:
+        if gpu or options.apart:
+            return apart(end - time.monotonic(), work, name, *given)
+        return work(name, *given)
 
-    apart = case.device.type == "cuda" if options.apart is None else options.apart
-    given = sys.argv[1:] if arguments is None else arguments
-    measured = Apart(given, options.seconds or SECONDS[part]).measure if apart else here
-    names = options.rows or [name for name in known if name != FACTS]
     repeats = options.repeat or REPEATS.get((part, options.preset), 1)
     results = run(part, case, names * repeats, measured, options.out)
     tell("\n".join(["", *goals.lines(part, results), str(options.out / f"{part}.json")]))
@@ -122,8 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def run(part: str, case: Case, names: Sequence[str], measured: Callable[[str], Any], folder: Path) -> dict[str, Any]:
     """Make these measurements in turn; of repetitions of a row the best one counts."""
-    found: dict[str, Any] = {}
-    about = measured(FACTS)
+    found, about = dict[str, Any](), measured("")
     if "not_available" in about:
         raise SystemExit(f"the device could not be measured: {about['not_available']}\n{about.get('traceback', '')}")
     results = {"part": part, **about, "case": case.describe()}
@@ -133,66 +133,34 @@ def run(part: str, case: Case, names: Sequence[str], measured: Callable[[str], A
         gc.collect()
         results |= _rows(found, about) if part in ROWS_OF else {"tasks": found}
         report.write(folder, part, results)
-        tell(f"{part}, {name}: {_said(one)}")
+        said = f"{one['fastest_ms']:.4g} ms, its fastest block" if "latents" in one else json.dumps(one)[:300]
+        tell(f"{part}, {name}: {said}")
     return results
 
 
 def _rows(found: dict[str, Any], about: dict[str, Any]) -> dict[str, Any]:
     """In the order of the table. Rows of another policy than V1 make other latents."""
-    naive = found.get("V1", {}).get("latents", [])
-    rows = []
-    for row in ROWS:
-        if row.name in found:
-            reference = naive if row.policy == HEAD_FORCING else []
-            numbers = report.compared(found[row.name], about["matmul_tflops"], reference)
-            rows.append({"row": row.name, "title": row.title} | numbers)
-    return {"ratios": report.ratios(rows), "rows": rows}
-
-
-def _said(found: Any) -> str:
-    if "latents" in found:
-        return f"{report.block_ms(found):.4g} ms, its fastest block"
-    text = json.dumps(found)
-    return text if len(text) < 300 else f"{text[:300]} ..."
+    naive, rows = found.get("V1", {}).get("latents", []), []
+    for name, row in BY_NAME.items():
+        if name in found:
+            latents = naive if row.policy == HEAD_FORCING else []
+            numbers = report.compared(found[name], about["matmul_tflops"], latents)
+            rows.append({"row": name, "title": row.title} | numbers)
+    return {"rows": report.with_times(rows)}
 
 
 def _failed(results: dict[str, Any]) -> bool:
     """Whether a kernel is wrong or a process failed. That something does not exist on a device is no failure."""
-    found = results.get("tasks", {})
-    checked = [*found.get("kernels", {}).values(), found.get("vae beside float32")]
-    wrong = [one for one in checked if isinstance(one, dict) and not one.get("right", True)]
-    ended = [task for task in found.values() if isinstance(task, dict) and "process" in task.get("not_available", "")]
-    return bool(ended) or (bool(wrong) and results["environment"]["clock"] == "CUDA events")
+    told = json.dumps(results.get("tasks"))
+    return ENDED in told or ('"right": false' in told and results["environment"]["clock"] == "CUDA events")
 
 
 def _case(options: argparse.Namespace) -> Case:
     """The preset with what the options name as the fields of a case are named."""
-    given = {name: value for name, value in vars(options).items() if value is not None}
-    width, height = given.get("size", (None, None))
-    given |= {"width": width, "height": height} if width else {}
-    given |= {"dtype": getattr(torch, options.dtype)} if options.dtype else {}
-    names = given.keys() & {field.name for field in fields(Case)}
-    return replace(PRESETS[options.preset], **{name: given[name] for name in names})
-
-
-def _size(text: str) -> tuple[int, int]:
-    width, height = (int(side) for side in text.split("x"))
-    if width % 16 or height % 16:
-        raise argparse.ArgumentTypeError(f"width and height must be multiples of 16, got {text}")
-    return width, height
-
-
-def _dim(text: str) -> int:
-    if int(text) % HEAD_DIM:
-        raise argparse.ArgumentTypeError(f"the width of a model is a multiple of {HEAD_DIM}, got {text}")
-    return int(text)
-
-
-def _row_names(text: str) -> list[str]:
-    unknown = [name for name in text.split(",") if name not in BY_NAME]
-    if unknown:
-        raise argparse.ArgumentTypeError(f"rows are {', '.join(BY_NAME)}, got {', '.join(unknown)}")
-    return text.split(",")
+    given = {**vars(options), **dict(zip(("width", "height"), options.size, strict=False))}
+    given["dtype"] = options.dtype and getattr(torch, options.dtype)
+    named = {field.name: given.get(field.name) for field in fields(Case)}
+    return replace(PRESETS[options.preset], **{name: value for name, value in named.items() if value is not None})
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -203,21 +171,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--scaling", action="store_true", help="cost against length, resolution and episodic memory instead of rows")
     add("--preset", choices=PRESETS, default=default, help=f"the real model, or a smaller one (default: {default})")
     add("--out", type=Path, default=Path("output/benchmark"), help="folder for results (default: %(default)s)")
-    add("--rows", type=_row_names, help="only these, in this order, such as B1,V1")
-    add("--size", type=_size, help="pixels, such as 832x480")
+    add("--rows", type=lambda text: text.split(","), help="only these, in this order, such as B1,V1")
+    add("--size", type=lambda text: map(int, text.split("x")), default=(), help="pixels, such as 832x480")
     add("--layers", type=int)
-    add("--dim", type=_dim, help=f"width of the model, a multiple of {HEAD_DIM}")
+    add("--dim", type=int, help="width of the model, in heads of 128")
     add("--dtype", choices=["bfloat16", "float16", "float32"])
-    add("--device", type=torch.device, help="such as cuda or cpu")
     add("--blocks", type=int, dest="timed_blocks", help="timed blocks after the warm-up")
     add("--repeat", type=int, help="repetitions of rows, of which the best counts")
     add("--vae-dim", type=int, help="base width of the VAE's decoder; 0 leaves decoding out")
     add("--threads", type=int, default=1, help="of the processor (default: %(default)s)")
     add("--processor-time", action="store_true", help="instead of wall time, on a CPU that does other things, too")
-    add("--seed", type=int, default=0)
-    add("--apart", action=argparse.BooleanOptionalAction,
-        help="each measurement in a process of its own (default: on a GPU)")  # fmt: skip
+    add("--apart", action="store_true", help="each measurement in a process of its own, as always on a GPU")
     add("--seconds", type=float, help="for all measurements, where they are apart (default: that of the part)")
-    add("--worker", help=argparse.SUPPRESS)
-    add("--left", type=Path, help=argparse.SUPPRESS)
     return parser

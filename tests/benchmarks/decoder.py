@@ -13,7 +13,7 @@ from headforcing.headforcing_core.video.wan_decoder import Activations, Upsample
 from headforcing.headforcing_core.video.wan_vae import WanVideoDecoder
 from torch.nn import functional as F
 
-from .case import Case
+from .case import SEED, Case
 
 
 def random_decoder(case: Case) -> WanVideoDecoder:
@@ -28,7 +28,7 @@ def tiny_random_decoder(case: Case) -> TinyVideoDecoder:
 
 def _random(case: Case, network: Any, *widths: int) -> Any:
     with torch.random.fork_rng([case.device] if case.device.type == "cuda" else []):
-        torch.manual_seed(case.seed)
+        torch.manual_seed(SEED)
         made = network(*widths)
         for weight in made.parameters():
             torch.nn.init.normal_(weight, std=weight[0].numel() ** -0.5 if weight[0].numel() > 1 else 1.0)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels import dispatch
 from torch.profiler import ProfilerActivity, profile
 
-from .case import Case, random_model, warm_up_blocks
+from .case import Case, warm_up_blocks
 from .decoder import random_decoder
+from .measure import timed_blocks
 from .rows import BY_NAME
 from .stopwatch import synchronize
 
@@ -19,22 +19,18 @@ MOST = 25  # kernels that are listed
 
 def blocks(case: Case) -> dict[str, Any]:
     """A steady block and one after which episodic memory merges: milliseconds by kernel, launches, host time."""
-    name = "B3" if case.device.type == "cuda" else "B1"
-    row = BY_NAME[name]
+    row = BY_NAME["B3" if case.device.type == "cuda" else "B1"]
     warm_up = warm_up_blocks(row.policy)
-    cache = row.build(case, case.shape(row.policy, warm_up + 6))
-    model = random_model(case.config, case.dtype, case.device, case.seed)
-    found: dict[str, Any] = {"row": name}
+    found: dict[str, Any] = {"row": row.name}
     with dispatch.using(row.kernels), torch.no_grad():
-        made = rollout(model, cache, case.script(warm_up + 6), case.noise())
+        made = timed_blocks(case, row, warm_up + 6)
         for _ in range(warm_up):
             next(made)
         for _ in range(6):
             with _profiler(case) as kept:
-                event = next(made).event
-                synchronize(case.device)
-            kind = "merging" if event is not None and event.merged else "steady"
-            found[kind] = _by_kernel(case, kept)
+                _, block, _ = next(made)
+            merging = block.event is not None and block.event.merged
+            found["merging" if merging else "steady"] = _by_kernel(case, kept)
     return found
 
 

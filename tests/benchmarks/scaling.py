@@ -28,13 +28,9 @@ def lengths(case: Case, marks: tuple[int, ...] = MARKS) -> list[Line]:
 
 
 def resolutions(case: Case) -> list[Line]:
-    """The case's size, and one with 2.25 times as many pixels; of the real one 720p."""
-    larger = (1280, 720) if (case.width, case.height) == (832, 480) else (case.width * 3 // 2, case.height * 3 // 2)
-    return [
-        line
-        for width, height in ((case.width, case.height), larger)
-        for line in _lines(replace(case, width=width, height=height), 5, f"{width}x{height}")
-    ]
+    """The case's size, and one with 2.25 times as many pixels."""
+    larger = replace(case, width=case.width * 3 // 2, height=case.height * 3 // 2)
+    return [line for sized in (case, larger) for line in _lines(sized, 5, f"{sized.width}x{sized.height}")]
 
 
 def episodic(case: Case) -> list[Line]:
@@ -55,7 +51,7 @@ def _lines(case: Case, episodic_frames: int, what: str = "", marks: tuple[int, .
             if index in ends:
                 lines.append({
                     "what": ends[index],
-                    "ms_per_block": median(times[-count:]),
+                    "block_ms": median(times[-count:]),
                     "fastest_ms": min(times[-count:]),
                     "cache_bytes": tensor_bytes(cache),
                     "tokens_per_frame": case.frame_tokens,

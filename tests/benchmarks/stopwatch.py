@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,19 +25,10 @@ class Stopwatch:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of this block of code, on the device, to a stage."""
+        """Count the time of this block of code, on the device, to a stage; or, as a decorator, that of every call."""
         start = self._now()
         yield
         self._spans.append((name, start, self._now()))
-
-    def timed(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function, with the time of every call counted to a stage."""
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            with self.stage(name):
-                return function(*args, **kwargs)
-
-        return call
 
     def lap(self) -> dict[str, float]:
         """Milliseconds of every stage since the last lap; waits for the device."""
@@ -53,7 +45,6 @@ class Stopwatch:
             event = torch.cuda.Event(enable_timing=True)
             event.record()
             return event
-        synchronize(self.device)
         return Stopwatch.clock()
 
 
@@ -71,15 +62,13 @@ def synchronize(device: torch.device) -> None:
     """Wait until the device has done everything it was asked for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-    elif device.type == "mps":
-        torch.mps.synchronize()
 
 
 def reset_peak(device: torch.device) -> None:
     """Begin to look for the highest use of memory."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif Path("/proc/self/clear_refs").exists():
+    elif sys.platform == "linux":
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak of this process alone
 
 
@@ -87,14 +76,12 @@ def peak_bytes(device: torch.device) -> int | None:
     """Most memory in use since `reset_peak`: of the GPU, or of the whole process; None where nobody counts."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
-    return peak_memory.peak_bytes() if device.type == "cpu" and Path("/proc/self/status").exists() else None
+    return peak_memory.peak_bytes() if sys.platform == "linux" else None
 
 
 def tensor_bytes(root: object) -> int:
     """Bytes of all tensors that an object holds, each storage once."""
-    storages: dict[int, int] = {}
-    seen: set[int] = set()
-    waiting: list[object] = [root]
+    storages, seen, waiting = dict[int, int](), set[int](), [root]
     while waiting:
         item = waiting.pop()
         if id(item) in seen:
@@ -102,10 +89,8 @@ def tensor_bytes(root: object) -> int:
         seen.add(id(item))
         if isinstance(item, Tensor):
             storages[item.untyped_storage().data_ptr()] = item.untyped_storage().nbytes()
-        elif isinstance(item, (list, tuple)):
-            waiting += item
-        elif isinstance(item, dict):
-            waiting += item.values()
+        elif isinstance(item, (list, tuple, dict)):
+            waiting += item.values() if isinstance(item, dict) else item
         elif hasattr(item, "__dict__") and not isinstance(item, type):
             waiting += vars(item).values()
     return sum(storages.values())

@@ -1,11 +1,13 @@
-"""Renders and commands on a stand-in for a GPU: no two devices are mixed, nothing waits, the numbers are a CPU's.
+"""Renders, commands and the day with a GPU on a stand-in for one: no two devices are mixed, nothing waits, the numbers
+are a CPU's.
 
 Not collected by itself: test_stand_in_gpu.py runs this file in a process of its own. See stand_in_gpu.py.
 """
 
+import functools
 import json
 from collections import Counter
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +25,7 @@ from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.tests.benchmarks import command
 from PIL import Image
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
@@ -35,19 +38,13 @@ STORY = "0:00 a green apple\n0:00.75 a red apple"
 EACH_BLOCK = {"render/sinks.py", "report/latents.py", "render/render.py"}
 
 
-@pytest.fixture(autouse=True)
-def waits_counted_anew() -> Iterator[None]:
-    stand_in_gpu.waits.clear()
-    yield
-
-
 def close(found: torch.Tensor, expected: torch.Tensor) -> None:
     """The same but for the order of sums in attention and in the VAE's convolutions, in float32."""
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
 
 
 def waits() -> Counter[str]:
-    """How often each file of the core waited since the test began."""
+    """How often each file of the core waited since they were last counted anew."""
     found: Counter[str] = Counter()
     for place, count in stand_in_gpu.waits.items():
         if place.startswith("headforcing_core/"):
@@ -59,24 +56,23 @@ def waits() -> Counter[str]:
 def test_a_recorded_run_of_every_method_comes_out_again(folder: Path):
     case = Case.open(folder)
     run = min(case.config["runs"], key=lambda name: len(case.tensors[f"latents/{name}"]))
-    here, there = (replay(case, run, device, "sdpa") for device in ("cpu", "cuda"))
-    close(there.latents, here.latents)
-    admitted = [[event["admitted"] for event in made.memory_events] for made in (here, there)]
-    assert admitted[0] == admitted[1]
+    made, recorded = replay(case, run, "cuda", "sdpa"), case.run(run).get("memory_events", [])
+    close(made.latents, case.tensors[f"latents/{run}"].reshape(made.latents.shape))
+    assert [event["admitted"] for event in made.memory_events] == [event["admitted"] for event in recorded]
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Path:
-    generator = torch.Generator().manual_seed(0)
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, generator = tmp_path_factory.mktemp("files"), torch.Generator().manual_seed(0)
     texts = {text: torch.randn(5, 48, generator=generator) for text in ("a green apple", "a red apple")}
-    save_embeddings(tmp_path / "prompts.safetensors", texts)
-    wan_vae(tmp_path / "vae.safetensors")
-    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(tmp_path / "tiny.json")
-    Image.new("RGB", (96, 64), "teal").save(tmp_path / "image.png")
-    return tmp_path
+    save_embeddings(folder / "prompts.safetensors", texts)
+    wan_vae(folder / "vae.safetensors")
+    HeadProfile("tiny", 4, 4, (("local", "anchor", "memory", "memory"),) * 4).save(folder / "tiny.json")
+    Image.new("RGB", (96, 64), "teal").save(folder / "image.png")
+    return folder
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def generate(files: Path):
     """Run `generate` at 96x64 on a device; returns latents and video frames, where a video is made."""
 
@@ -87,26 +83,15 @@ def generate(files: Path):
         given += ["--latents", latents, "--attention", "sdpa", "--found-profiles", files / f"found on {device}"]
         given += ["--vae", files / "vae.safetensors", "--out", video] if decodes else []
         assert main(["generate", *map(str, given), *more]) == 0
-        if not decodes:
-            return load_file(latents)["latents"], np.empty(0)
-        return load_file(latents)["latents"], decoded(video).astype(int)
+        return load_file(latents)["latents"], decoded(video).astype(int) if decodes else np.empty(0)
 
     return run
 
 
-_of_a_cpu: dict[tuple[str, ...], tuple[torch.Tensor, np.ndarray]] = {}
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def on_cpu(generate):
     """`generate` on the CPU in float32, once with the same options."""
-
-    def run(*options: str) -> tuple[torch.Tensor, np.ndarray]:
-        if options not in _of_a_cpu:
-            _of_a_cpu[options] = generate("cpu", "--dtype", "fp32", *options)
-        return _of_a_cpu[options]
-
-    return run
+    return functools.cache(functools.partial(generate, "cpu", "--dtype", "fp32"))
 
 
 @pytest.mark.repeat("rolling_forcing", "longlive")
@@ -128,11 +113,11 @@ def test_modulations_that_a_host_leaves_on_the_cpu_are_not_waited_for():
     model = WanModel(config).requires_grad_(False)
     for part in (model.head, *model.blocks):
         part.modulation.normal_()
-    held, found = [part.modulation for part in (model.head, *model.blocks)], []
+    found = []
     for device in ("cpu", "cuda"):
         model.to(device)
-        for part, modulation in zip((model.head, *model.blocks), held, strict=True):
-            part.modulation = torch.nn.Parameter(modulation.cpu(), requires_grad=False)
+        for part in (model.head, *model.blocks):
+            part.modulation = torch.nn.Parameter(part.modulation.cpu(), requires_grad=False)
         video = WanVideoModel(model, torch.float32, device)
         video.use_prompt(torch.ones(4, 10))
         policy, roles = preset("no_episodic_memory"), [["local", "anchor", "memory", "memory"]] * 2
@@ -201,3 +186,16 @@ def test_head_roles_are_those_of_a_cpu(tmp_path: Path, monkeypatch: pytest.Monke
         assert main(["profile", str(file), "--demo", "--preset", "quick", "--device", device, "--json"]) == 0
         found.append(json.loads(file.read_text())["roles"])
     assert found[0] == found[1]
+
+
+WITHOUT_TRITON = ("attention: cudnn_varlen", "attention: torch_varlen", "attention: sdpa")
+
+
+@pytest.mark.parametrize(("part", "names"), [("check", WITHOUT_TRITON), ("video", ()), ("rest", ())])
+def test_the_day_with_a_gpu_measures(part: str, names: tuple[str, ...]):
+    """All of a part, or these; profiles, rows with Triton and streams beside each other need the GPU itself."""
+    case = replace(command.PRESETS["dry"], device=torch.device("cuda"), dtype=torch.bfloat16)
+    tasks = command.tasks(part, case, dry=True)
+    for name in names or tasks:
+        told = json.dumps(tasks[name](case))
+        assert "not_available" not in told and "traceback" not in told, told

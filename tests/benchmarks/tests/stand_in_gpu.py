@@ -25,7 +25,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -72,6 +72,8 @@ _READ = {
 # they call these or a copy between devices; in inference mode they arrive before they are taken apart
 _COMPOSITE = {"aten::item", "aten::is_nonzero", "aten::to", "aten::type_as", "aten::argwhere"}
 
+_INDEXED = ("aten::index", "aten::index_put_", "aten::index_put")  # take or set elements by their second argument
+
 waits: Counter[str] = Counter()
 generators: dict[int, tuple[Any, str]] = {}  # by address, with the kind of device that each was made for
 pinned: dict[int, Any] = {}  # storages by address, kept so that no other takes the address
@@ -84,7 +86,7 @@ class StandInTensor(Tensor):
 
     @staticmethod
     def __new__(cls, inner: Tensor, device: torch.device) -> StandInTensor:
-        made: Any = Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
+        made: Any = Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             device=device,
         )  # fmt: skip
@@ -147,7 +149,8 @@ def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     drawn_by = kwargs.get("generator")
     if drawn_by is not None and generators.get(drawn_by._cdata, (None, "cpu"))[1] != device.type:
         raise RuntimeError(f"Expected a '{device.type}' device type for generator, got another one")
-    if operator in _READ or any(_is_mask(x) for x in _indices(operator, args)):
+    by = args[1] if operator._schema.name in _INDEXED else ()
+    if operator in _READ or any(isinstance(x, StandInTensor) and x.dtype in (torch.bool, torch.uint8) for x in by):
         wait(operator.__name__)
     if operator is aten._to_copy.default:
         _count_copy(tensors[0], device, None if tensors[0].is_cuda else tensors[0], kwargs.get("non_blocking", False))
@@ -159,29 +162,16 @@ def run(operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     kwargs = {name: "cpu" if name == "device" and x is not None else x for name, x in kwargs.items()}
     kwargs.pop("pin_memory", None)
     operator = _EMULATED.get(operator.name(), operator)
-    named = {name: _mapped(_inner, x) for name, x in kwargs.items()}
-    out = operator(*_mapped(_inner, tuple(args)), **named)
+    inner = partial(_mapped, lambda x: x.inner if isinstance(x, StandInTensor) else x)
+    out = operator(*inner(tuple(args)), **{name: inner(x) for name, x in kwargs.items()})
     if device.type != "cuda":
         return out
     known = {id(x.inner): x for x in on_gpu}
     return _mapped(lambda x: known[id(x)] if id(x) in known else StandInTensor(x, device), out)
 
 
-def _indices(operator: Any, args: Any) -> Any:
-    """What an operator takes or sets elements by."""
-    return args[1] if operator._schema.name in ("aten::index", "aten::index_put_", "aten::index_put") else ()
-
-
-def _is_mask(index: Any) -> bool:
-    return isinstance(index, StandInTensor) and index.dtype in (torch.bool, torch.uint8)
-
-
-def _inner(x: Tensor) -> Tensor:
-    return x.inner if isinstance(x, StandInTensor) else x
-
-
 def _mapped(function: Callable[[Tensor], Any], values: Any) -> Any:
-    """The values with every tensor in them, also within lists and tuples, replaced."""
+    """The values with every tensor in them, also within lists and tuples, replaced; PyTorch's own takes long."""
     if isinstance(values, Tensor):
         return function(values)
     if isinstance(values, (list, tuple)):
@@ -280,23 +270,15 @@ class Stream:
 
 
 class Event:
-    def __init__(self, *_: Any, **__: Any):
-        self.recorded = False
+    def __init__(self, *_: Any, **__: Any): ...
 
-    def record(self, stream: Any = None) -> None:
-        self.recorded = True
-
-    def wait(self, stream: Any = None) -> None:
-        assert self.recorded
-
-    synchronize = wait
+    record = wait = synchronize = lambda self, stream=None: None
     query = staticmethod(lambda: True)
     elapsed_time = staticmethod(lambda other: 1.0)
 
 
-class Graph:
-    def __init__(self, *_: Any, **__: Any):
-        raise RuntimeError("the stand-in captures no CUDA graph")
+def capture(*_: Any, **__: Any) -> None:
+    raise RuntimeError("the stand-in captures no CUDA graph")
 
 
 def install() -> None:
@@ -306,8 +288,7 @@ def install() -> None:
     @contextmanager
     def on_device(device: Any) -> Any:
         before = library.current_device()
-        if device is not None:
-            library.set_device(_index(device))
+        library.set_device(before if device is None else _index(device))
         try:
             yield
         finally:
@@ -330,9 +311,7 @@ def install() -> None:
         "current_stream": lambda device=None: current.__dict__.setdefault(str(device), Stream(device)),
         "synchronize": lambda device=None: wait("synchronize"),
         "mem_get_info": lambda device=None: (MEMORY, MEMORY),
-        "memory_stats": lambda device=None: dict.fromkeys(
-            ("active_bytes.all.current", "reserved_bytes.all.current"), 0
-        ),
+        "memory_stats": lambda device=None: Counter(),
         "get_device_properties": lambda device=None: SimpleNamespace(
             name="stand-in", major=8, minor=9, total_memory=MEMORY, multi_processor_count=1
         ),
@@ -340,14 +319,14 @@ def install() -> None:
         "get_device_capability": lambda device=None: (8, 9),
         "get_rng_state": lambda device=None: torch.get_rng_state(),
         "set_rng_state": lambda state, device=None: torch.set_rng_state(state),
-        "CUDAGraph": Graph,
+        "CUDAGraph": capture,
     }
     for name, fake in fakes.items():
         setattr(torch.cuda, name, fake)
     _patch_tensors()
     operators = torch.library.Library("_", "IMPL")
     operators.fallback(lambda operator, *args, **kwargs: run(operator, args, kwargs), "CUDA")
-    install.kept = operators  # type: ignore[attr-defined]
+    install.kept = operators
 
 
 def _index(device: Any) -> int:
@@ -399,7 +378,7 @@ def _patch_tensors() -> None:
     is_pinned = lambda self, device=None: not self.is_cuda and self.untyped_storage().data_ptr() in pinned  # noqa: E731
     generator = torch.Generator
 
-    class Generator(generator):  # type: ignore[misc,valid-type]
+    class Generator(generator):
         """Of the CPU, whatever device is asked for, which is remembered."""
 
         def __new__(cls, device: Any = "cpu") -> Generator:
@@ -407,9 +386,9 @@ def _patch_tensors() -> None:
             generators[made._cdata] = made, torch.device(device).type
             return made
 
-    torch.tensor, torch.as_tensor, torch.Tensor.new_tensor = tensor, as_tensor, new_tensor  # type: ignore[assignment]
-    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned  # type: ignore[assignment]
-    torch.Generator = Generator  # type: ignore[assignment,misc]
+    torch.tensor, torch.as_tensor, torch.Tensor.new_tensor = tensor, as_tensor, new_tensor
+    torch.Tensor.pin_memory, torch.Tensor.is_pinned = pin_memory, is_pinned
+    torch.Generator = Generator
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # data of a wrapped tensor cannot be exchanged
     for name in ("empty", "empty_like", "zeros", "ones", "full", "rand", "randn"):
         setattr(torch, name, pinning(getattr(torch, name)))
@@ -425,7 +404,7 @@ def main(program: str, *arguments: str) -> None:
     ComfyUI calls `torch.device(torch.cuda.current_device())`, which refuses a number where PyTorch has no CUDA.
     """
     install()
-    torch.cuda.current_device = lambda: torch.device("cuda", _library().current_device())  # type: ignore[assignment,return-value]
+    torch.cuda.current_device = lambda: torch.device("cuda", _library().current_device())
     sys.argv, sys.path[0] = [program, *arguments], str(Path(program).resolve().parent)
     runpy.run_path(program, run_name="__main__")
 

@@ -4,7 +4,6 @@ import importlib.util
 import json
 import random
 import re
-import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,18 +11,16 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, Roles, preset
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig
+from headforcing.headforcing_core.cache.policy import preset
+from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.loop import rollout
 from headforcing.kernels.language import interpreting
-from headforcing.tests.benchmarks import command, rehearsal, report, scaling
-from headforcing.tests.benchmarks.case import HEAD_DIM, Case, block_flops, random_model, warm_up_blocks
-from headforcing.tests.benchmarks.measure import cache_steps, measure, timed_blocks
+from headforcing.tests.benchmarks import command, paper_caches, rehearsal, report, scaling
+from headforcing.tests.benchmarks.case import Case, block_flops, warm_up_blocks
+from headforcing.tests.benchmarks.measure import cache_steps, measure
 from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
-from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
-from headforcing.tests.benchmarks.stopwatch import Stopwatch
+from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
 from own_process import run_tests
-from torch import Tensor
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
 TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
@@ -37,32 +34,21 @@ PAPER = {
 }
 
 
-def roll_out(
-    build, blocks: int = 9, policy: CachePolicy = BUSY, roles: Roles | None = None
-) -> tuple[list[Tensor], list]:
-    shape = TINY.shape(policy, blocks)
-    cache = build(replace(shape, roles=roles or shape.roles), torch.float32)
-    model = random_model(TINY.config, TINY.dtype, TINY.device, TINY.seed)
-    made = list(rollout(model, cache, TINY.script(blocks), TINY.noise()))
-    return [block.latents for block in made], [block.event for block in made]
-
-
-@pytest.fixture(scope="module")
-def of_the_engine() -> tuple[list[Tensor], list]:
-    return roll_out(HeadCache)
-
-
-def decisions(events: list) -> list[tuple]:
-    return [(event.frame, event.admitted, event.merged) for event in events if event]
+def made_by(build, blocks: int = 9, policy=BUSY, roles=TINY.roles) -> tuple[torch.Tensor, list[tuple]]:
+    """Latents of a video, and what was decided about frames for episodic memory."""
+    cache = build(replace(TINY.shape(policy, blocks), roles=roles), torch.float32)
+    made = list(rollout(TINY.model(), cache, TINY.script(blocks), TINY.noise()))
+    events = [block.event for block in made if block.event]
+    decided = [(event.frame, event.admitted, event.merged) for event in events]
+    return torch.stack([block.latents for block in made]), decided
 
 
 @pytest.mark.parametrize("name", PAPER)
-def test_the_paper_s_implementations_make_the_engine_s_video(name, of_the_engine):
-    latents, events = roll_out(PAPER[name])
-    for found, expected in zip(latents, of_the_engine[0], strict=True):
-        torch.testing.assert_close(found, expected, atol=TOLERANCE, rtol=0)
-    assert decisions(events) == decisions(of_the_engine[1])
-    assert sum(merged is not None for _, _, merged in decisions(events)) >= 3
+def test_the_paper_s_implementations_make_the_engine_s_video(name):
+    latents, decided = made_by(PAPER[name])
+    expected, decided_there = made_by(HeadCache)
+    torch.testing.assert_close(latents, expected, atol=TOLERANCE, rtol=0)
+    assert decided == decided_there and sum(merged is not None for _, _, merged in decided) >= 3
 
 
 @pytest.mark.slow
@@ -74,12 +60,11 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
     novelty = chosen.choice([2.0, 0.9])
     policy = BUSY.with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
     blocks = chosen.randrange(7, 11)
-    latents, events = roll_out(HeadCache, blocks, policy, roles)
+    expected, decided_there = made_by(HeadCache, blocks, policy, roles)
     for name, build in PAPER.items():
-        found, decided = roll_out(build, blocks, policy, roles)
-        assert decisions(decided) == decisions(events), (name, roles, policy)
-        for one, other in zip(found, latents, strict=True):
-            torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
+        latents, decided = made_by(build, blocks, policy, roles)
+        assert decided == decided_there, (name, roles, policy)
+        torch.testing.assert_close(latents, expected, atol=TOLERANCE, rtol=0)
 
 
 @pytest.mark.slow
@@ -92,46 +77,39 @@ def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Pa
     )
 
 
-def test_the_video_depends_on_what_is_remembered(of_the_engine):
-    """So the test above would notice a wrong context."""
-    latents, _ = roll_out(HeadCache, policy=preset("no_episodic_memory"))
-    assert (latents[-1] - of_the_engine[0][-1]).abs().max() > 100 * TOLERANCE
+def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
+    """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
+    built, upload = [0], paper_caches.upload
+    monkeypatch.setattr(paper_caches, "upload", lambda *given: built.append(built.pop() + 1) or upload(*given))
+    cache = FusedAssembly(TINY.shape(HEAD_FORCING, 24), torch.float32, kernels="reference")
+    made = rollout(TINY.model(), cache, TINY.script(24), TINY.noise())
+    assert [built[0] for _ in made][-4:] == 4 * built
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict, str]:
     """The command, as a user calls it: its results and its page."""
     folder = tmp_path_factory.mktemp("benchmark")
-    size = ["--size", "64x32", "--layers", "2", "--dim", "256", "--blocks", "3", "--vae-dim", "0"]
-    command.main(["--preset", "cpu", "--repeat", "1", "--out", str(folder), *size])
+    size = ["--size", "64x32", "--layers", "2", "--dim", "256", "--blocks", "3", "--vae-dim", "8"]
+    assert command.main(["--preset", "cpu", "--repeat", "1", "--processor-time", "--out", str(folder), *size]) == 0
     return json.loads((folder / "results.json").read_text()), (folder / "results.md").read_text()
 
 
 def test_every_row_has_a_number_or_a_reason(run):
     results, page = run
-    assert [row["row"] for row in results["rows"]] == [row.name for row in ROWS]
-    for row in results["rows"]:
-        assert f"| {row['row']} | {row['title']} | " in page
-        if row.get("not_available"):
-            continue
-        ms = {stage: times["median"] for stage, times in row["ms_per_block"].items()}
-        assert 0 < ms["cache"] < ms["block"] and 0 < ms["denoise"] < ms["block"]
-        assert row["timed_blocks"] == 3 and len(row["warm_up_ms"]) >= 10
     rows = {row["row"]: row for row in results["rows"]}
+    assert list(rows) == list(BY_NAME) and results["environment"]["clock"] == "processor time"
+    assert all(f"| {name} | {row['title']} | " in page for name, row in rows.items())
     missing = {name for name, row in rows.items() if "not_available" in row}
     assert missing == {"V3", "V4", "B2", "B3", "B4", "B5", "B6", "G", "C", "F8"}  # of a CPU
+    for name in rows.keys() - missing:
+        row = rows[name]
+        assert 0 < row["cache_ms"] < row["block_ms"] and 0 < row["denoise_ms"] < row["block_ms"]
+        assert row["timed_blocks"] == 3 and len(row["warm_up_ms"]) >= 10
+        with_vae = 1000 * 12 / (row["block_ms"] + row["vae_ms"]) if name == "B1" else None
+        assert row["fps_with_vae"] == pytest.approx(with_vae), "one row decodes"
     # beside keys and values, each counted once, only tables and a few pooled keys are held
-    assert 1 <= rows["B1"]["cache_bytes"] / rows["B1"]["cache_formula_bytes"] < 1.3
-
-
-def test_the_row_of_fp8_linears_is_measured_and_makes_other_latents():
-    """On a CPU the row has no number; its emulation runs the same lines."""
-    assert "8-bit" in measure(TINY, BY_NAME["F8"])["not_available"]
-    small = replace(TINY, layers=1, dim=384, timed_blocks=1)  # its FFN is a multiple of 16
-    emulated = replace(BY_NAME["B1"], name="F8", fp8=True)
-    exact, inexact = (list(timed_blocks(small, row, 1)) for row in (BY_NAME["B1"], emulated))
-    apart = (inexact[0][1] - exact[0][1]).norm() / exact[0][1].norm()
-    assert 1e-4 < apart < 0.3
+    assert 1 <= rows["B1"]["cache_bytes"] / rows["B1"]["cache_by_formula_bytes"] < 1.3
 
 
 def test_rows_of_the_same_policy_make_the_same_latents_and_ratios_come_first(run):
@@ -139,9 +117,7 @@ def test_rows_of_the_same_policy_make_the_same_latents_and_ratios_come_first(run
     compared = {row["row"]: row for row in results["rows"] if row.get("difference_after_10_blocks") is not None}
     assert set(compared) == {"V1", "V2", "B1"}
     assert all(row["difference_after_10_blocks"] <= TOLERANCE for row in compared.values())
-    assert results["ratios"]["compared_with"] == "B1"
-    fastest = {name: row["ms_per_block"]["block"]["fastest"] for name, row in compared.items()}
-    assert results["ratios"]["block"]["V1"] == pytest.approx(fastest["V1"] / fastest["B1"])
+    assert compared["V1"]["times_block"] == compared["V1"]["fastest_ms"] / compared["B1"]["fastest_ms"]
     assert re.findall(r"^## (.*)", page, re.MULTILINE)[0].startswith("Times as long as B1")
 
 
@@ -159,41 +135,8 @@ def test_a_row_that_fails_says_why():
     def broken(*given, **options):
         raise RuntimeError("no kernel image\nand a long list")
 
-    found = measure(TINY, replace(ROWS[0], cache=broken))
+    found = measure(TINY, replace(BY_NAME["V1"], cache=broken))
     assert found["not_available"] == "RuntimeError: no kernel image" and "in broken" in found["traceback"]
-    needy = measure(TINY, replace(BY_NAME["B1"], needs=BY_NAME["V3"].needs))
-    assert needy["not_available"] == "a CPU runs no Triton kernels"
-
-
-def test_of_two_repetitions_the_best_of_each_number_counts():
-    slow, fast = (
-        {
-            "ms_per_block": {"block": {"fastest": ms}},
-            "cache_handling_ms": {"total": 3 - ms},
-            "cache_and_attention_ms": 5,
-        }
-        for ms in (2.0, 1.0)
-    )
-    assert report.better(slow, fast) == report.better(fast, slow) == fast | {"cache_handling_ms": {"total": 1.0}}
-    assert report.better(none := {"not_available": "why"}, fast) is none
-
-
-def test_decoding_is_a_stage_of_its_own():
-    case = replace(TINY, width=32, height=32, layers=1, dim=128, vae_dim=8)
-    found = measure(case, BY_NAME["W8"])
-    block, decoding = (found["ms_per_block"][stage]["median"] for stage in ("block", "vae"))
-    assert found["fps_with_vae"] == pytest.approx(1000 * 12 / (block + decoding))
-
-
-def test_processor_time_leaves_out_what_others_do_and_is_for_one_thread(monkeypatch, capsys):
-    monkeypatch.setattr(Stopwatch, "clock", time.process_time)
-    watch = Stopwatch(torch.device("cpu"))
-    with watch.stage("waiting"):
-        time.sleep(0.2)
-    assert watch.lap()["waiting"] < 100
-    with pytest.raises(SystemExit):
-        command.main(["--preset", "cpu", "--processor-time", "--threads", "2"])
-    assert "one thread" in capsys.readouterr().err
 
 
 def test_scaling_writes_every_table(tmp_path: Path, monkeypatch):
@@ -210,53 +153,45 @@ def test_scaling_writes_every_table(tmp_path: Path, monkeypatch):
     assert all(f"## {table}" in page for table in tables) and "| block 40 |" in page
 
 
-MEASURED = Path(__file__).parents[1] / "cpu"
+FOLDER = Path(__file__).parents[1]
 
 
-@pytest.mark.parametrize("name", ["results", "two_threads/results", "scaling"])
-def test_the_committed_pages_are_those_of_the_committed_numbers(name):
-    page = (MEASURED / f"{name}.md").read_text("utf-8")
-    assert page == report.page(json.loads((MEASURED / f"{name}.json").read_text()))
+def recorded(name: str) -> dict:
+    return json.loads((FOLDER / f"{name}.json").read_text("utf-8"))
+
+
+def test_the_committed_pages_are_those_of_the_committed_numbers():
+    for name in ("cpu/results", "cpu/two_threads/results", "cpu/scaling"):
+        assert (FOLDER / f"{name}.md").read_text("utf-8") == report.page(recorded(name))
+    assert report.table(rehearsal.COLUMNS, recorded("rehearsal")["stages"]) in (FOLDER / "README.md").read_text("utf-8")
 
 
 def test_the_text_says_what_was_measured():
     """Every figure of the paragraph on the CPU, as rounded from the JSON."""
-    results = json.loads((MEASURED / "results.json").read_text())
-    ratios = results["ratios"]
-    text = " ".join((MEASURED.parent / "README.md").read_text("utf-8").split())
-    alone, with_attention = ratios["cache_handling"], ratios["cache_and_attention"]
-    assert f"the cache alone took V1 {alone['V1']:.1f} times and V2 {alone['V2']:.1f} times as long as B1" in text
-    assert (
-        f"Self-attention with its cache took V1 {with_attention['V1']:.2f} times and a window of 21 frames "
-        f"{with_attention['W21']:.2f} times as long" in text
-    )
-    threads = json.loads((MEASURED / "two_threads" / "results.json").read_text())["ratios"]["cache_and_attention"]
-    assert f"V1 took {threads['V1']:.2f} times and V2 {threads['V2']:.2f} times as long" in text
-    (row,) = (row for row in results["rows"] if row["row"] == "V1")
-    share = row["cache_and_attention_ms"] / row["ms_per_block"]["block"]["fastest"]
-    assert 1 - share == pytest.approx(0.9, abs=0.04)  # nine tenths
-
-
-def test_the_table_of_the_rehearsal_is_the_recorded_one():
-    stages = json.loads((MEASURED.parent / "rehearsal.json").read_text("utf-8"))["stages"]
-    assert report.table(rehearsal.COLUMNS, stages) in (MEASURED.parent / "README.md").read_text("utf-8")
-
-
-# 96 tokens a frame, as many heads a layer as the real model has; rows take turns, and the fastest block of each counts
-ALL_HEADS = Case(192, 128, layers=2, dim=1536, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
+    text = " ".join((FOLDER / "README.md").read_text("utf-8").split())
+    one, two = ({r["row"]: r for r in recorded(f"cpu/{name}")["rows"]} for name in ("results", "two_threads/results"))
+    alone, together = "times_cache_alone", "times_with_attention"
+    for sentence in (
+        f"the cache alone took V1 {one['V1'][alone]:.1f} times and V2 {one['V2'][alone]:.1f} times as long as B1",
+        f"Self-attention with its cache took V1 {one['V1'][together]:.2f} times and a window of 21 frames "
+        f"{one['W21'][together]:.2f} times as long",
+        f"V1 took {two['V1'][together]:.2f} times and V2 {two['V2'][together]:.2f} times as long",
+    ):
+        assert sentence in text
+    assert 1 - one["V1"]["with_attention_ms"] / one["V1"]["fastest_ms"] == pytest.approx(0.9, abs=0.04)  # nine tenths
 
 
 @pytest.mark.alone
 def test_the_persistent_cache_takes_less_than_half_the_time_of_packing():
     """Per block, with everything a cache does but attention: storing keys and values and the update, too."""
     torch.set_num_threads(1)
-    key = torch.randn(1, ALL_HEADS.config.num_heads, 8, HEAD_DIM)
-    prompt = PromptKV([(key, key)] * ALL_HEADS.layers, 8)
+    # 96 tokens a frame, as many heads a layer as the real model has; rows take turns, and the fastest block counts
+    case = Case(192, 128, layers=2, dtype=torch.float32, device=torch.device("cpu"), vae_dim=0)
     taken: dict[str, list[float]] = {"V2": [], "B1": []}
     with torch.no_grad():
         for _ in range(12):
             for name, times in taken.items():
-                times.append(cache_steps(ALL_HEADS, BY_NAME[name], prompt, hollow=True)["total"])
+                times.append(cache_steps(case, BY_NAME[name], hollow=True)["alone_ms"])
             if min(taken["V2"]) >= 2.3 * min(taken["B1"]):
                 return
     pytest.fail(f"{taken}")

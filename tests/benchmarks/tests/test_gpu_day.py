@@ -1,25 +1,25 @@
 """The script for a day with a GPU, without one: every measurement runs on a tiny model, and what fails is kept."""
 
 import json
+import os
+import re
 import shutil
 import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
 from headforcing.headforcing_core.model import attention
-from headforcing.headforcing_core.model import fp8 as model_fp8
-from headforcing.headforcing_core.render.render import Render
-from headforcing.headforcing_core.runs.folder import RunFolder
-from headforcing.tests.benchmarks import apart, command, decoder, end_to_end, environment, goals, paper_caches
-from headforcing.tests.benchmarks import fp8 as benchmark_fp8
-from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, ROWS
+from headforcing.tests.benchmarks import command, decoder, goals
+from headforcing.tests.benchmarks.apart import apart
+from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
 from own_process import run
 
+SCRIPT = Path(command.__file__).with_name("gpu_day.sh")
 DRY = command.PRESETS["dry"]
-PARTS = ("check", "profile", "video", "rest")  # beside rows
 GPU = {"environment": {"clock": "CUDA events"}}
 NOT_ON_A_BARE_MACHINE = [
     "av", "PIL", "diffusers", "einops", "transformers", "matplotlib", "tqdm", "importlib_metadata", "huggingface_hub",
@@ -41,7 +41,7 @@ assert "fps" in found, found
     run("-c", program)
 
 
-TASKS = [(part, name) for part in PARTS for name in command.tasks(part, DRY, True)]
+TASKS = [(part, name) for part in ("check", "profile", "video", "rest") for name in command.tasks(part, DRY, True)]
 
 
 @pytest.mark.slow
@@ -52,78 +52,53 @@ def test_every_measurement_runs_on_a_cpu(part, name):
     if name == "kernels":
         for kernel in found.values():  # there is no GPU to compile for, or no triton
             assert kernel["right"] or "Traceback" in kernel["traceback"]
+    elif name == "fp8":
+        assert len(found) == 3 and all(0 < layer["relative_error"] < 0.1 for layer in found)
     elif name != "waits":
         assert "not_available" not in found
 
 
-def test_linear_layers_in_fp8_are_the_engine_s_and_round_their_tokens_in_every_call(monkeypatch):
-    rounded, quantise = [], model_fp8.quantise
-    monkeypatch.setattr(model_fp8, "quantise", lambda x: [rounded.append(x.shape), quantise(x)][1])
-    found = benchmark_fp8.products(replace(DRY, dtype=torch.bfloat16))
-    for layer in found:
-        speeds = {"tflops", "fp8_tflops", "fp8_product_tflops", "fp8_fast_product_tflops"}
-        assert set(layer) == speeds | {"shape", "relative_error"}
-        rows, inner, _ = layer["shape"]
-        assert 0 < layer["relative_error"] < 0.1 and rounded.count((rows, inner)) > benchmark_fp8.REPETITIONS
-    assert len(found) == 3
-
-
 @pytest.mark.slow
-def test_a_part_writes_its_results_and_prints_its_goals(tmp_path: Path, capsys):
+@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
+def test_the_script_has_every_part_and_writes_the_results_of_one_with_its_goals(tmp_path: Path):
     """Through processes of its own, as on a GPU."""
-    words = ["--preset", "dry", "--apart", "--out", str(tmp_path)]
-    assert command.main(["more", "--rows", "B1", *words]) == 0  # any row
-    rows = json.loads((tmp_path / "more.json").read_text())
-    assert rows["ratios"]["block"] == {"B1": 1.0} and rows["vae"].startswith("the engine's decoder")
-    assert command.main(["rest", *words[:2], "--out", str(tmp_path)]) == 0
+    (parts,) = re.findall(r"set -- (.+)", SCRIPT.read_text("utf-8"))
+    assert {*parts.split()} == command.SECONDS.keys() - {"results", "scaling"}
+    assert all(command.SECONDS[part] < 480 for part in parts.split())
+    environment = {**os.environ, "PYTHON": sys.executable}
+    done = subprocess.run(["bash", SCRIPT, "--dry", tmp_path, "rest"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "dry run" in done.stdout, done.stdout + done.stderr
     rest = json.loads((tmp_path / "rest.json").read_text())
     assert set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
-    assert "dry run" in capsys.readouterr().out
-    assert {path.name for path in tmp_path.iterdir()} == {"rest.json", "more.json", "more.md"}
 
 
-def test_a_measurement_whose_process_dies_or_for_which_there_is_no_time_says_so(tmp_path: Path, monkeypatch):
-    """That of the device leaves its facts; this process takes none of the device's memory."""
-    known, asked = command.facts("rows", DRY), []
+def test_a_measurement_whose_process_dies_says_so_and_the_others_count(tmp_path: Path, monkeypatch):
+    """This process takes none of the device's memory: the device's facts are measured apart, too."""
+    asked = []
 
-    def run(arguments, seconds, file):
-        asked.append(arguments[-3])
-        if asked[-1] == "V1":
-            return "its process ended with -6: illegal access", "a long\ntrace"
-        torch.save(known if asked[-1] == command.FACTS else {"not_available": "other"}, file)
-        return "", ""
+    def in_a_process(seconds, work, name, *given):
+        asked.append(name)
+        return {"not_available": "its process ended with -6"} if name == "V1" else work(name, *given)
 
-    monkeypatch.setattr(apart, "run_apart", run)
-    monkeypatch.setattr(command, "matmul_flops", pytest.fail)
-    words = ["rows", "--preset", "dry", "--rows", "V1,B1", "--out", str(tmp_path), "--apart"]
-    command.main(words)
-    results = json.loads((tmp_path / "rows.json").read_text())
-    dead, read = results["rows"]
-    assert "illegal access" in dead["not_available"] and dead["traceback"] == "a long\ntrace"
-    assert read["not_available"] == "other", "as its process left it"
-    assert asked == [command.FACTS, "V1", "B1"] and results["vae"] == known["vae"]
-    assert "illegal access" in (tmp_path / "rows.md").read_text()
-    assert "the 0 s for all were over" in apart.Apart([], 0.0).measure("B1")["not_available"]
+    monkeypatch.setattr(command, "apart", in_a_process)
+    words = ["more", "--preset", "dry", "--rows", "V1,B1", "--out", str(tmp_path), "--apart"]
+    assert command.main(words) == 0
+    results = json.loads((tmp_path / "more.json").read_text())
+    dead, measured = results["rows"]
+    assert asked == ["", "V1", "B1"] and measured["fps"] > 0 and results["vae"].startswith("the engine's decoder")
+    assert dead["not_available"] in (tmp_path / "more.md").read_text()
     assert command._failed(GPU | {"tasks": {"length": dead}})
 
 
-@pytest.mark.parametrize(
-    ("program", "reason"),
-    [
-        ("raise ValueError('x\\ny')", "ended with 1"),
-        ("import os; os.abort()", "-6"),
-        ("while True: pass", "stopped after"),
-        ("pass", "left nothing"),
-    ],
-)
-def test_a_process_that_fails_dies_or_hangs_is_a_reason(tmp_path: Path, monkeypatch, program, reason):
-    monkeypatch.setattr(apart, "SCRIPT", tmp_path / "script.py")
-    file = tmp_path / "found"
-    apart.SCRIPT.write_text(f"print('began', flush=True)\n{program}\n")
-    why, said = apart.run_apart([], 2.0, file)
-    assert reason in why and "\n" not in why and "began" in said
-    apart.SCRIPT.write_text(f"open({str(file)!r}, 'w')")
-    assert apart.run_apart([], 30.0, file) == ("", "")
+def test_what_a_process_returns_and_why_it_returns_nothing():
+    assert apart(60, divmod, 7, 3) == (2, 1)
+    failed = apart(60, int, "x\ny")
+    assert (
+        failed["not_available"].startswith("its process ended with ValueError: ") and "Traceback" in failed["traceback"]
+    )
+    assert "ended with -6" in apart(60, os.abort)["not_available"]
+    assert "stopped after 2 s" in apart(2, time.sleep, 60)["not_available"]
+    assert "the time for all was over" in apart(0, divmod, 7, 3)["not_available"]
 
 
 def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_that_does_the_same_work():
@@ -133,7 +108,7 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
         return [line.partition(":")[0] for line in goals.lines(part, found | {"environment": {"clock": clock}})]
 
     def rows(**ms):
-        return {"rows": [{"row": row, "ms_per_block": {"block": {"median": time}}} for row, time in ms.items()]}
+        return {"rows": [{"row": row, "block_ms": time, "fps": 12000 / time} for row, time in ms.items()]}
 
     found = rows(V4=300.0, V1=400.0, W21=290.0, B2=250.0, B3=200.0, B4=100.0)
     assert told("rows", found) == ["120 reached", "1.45 reached", "1.2 reached", "1.6 MISSED"]
@@ -146,12 +121,11 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
     tasks["sampled in fp8, decoded by a tiny VAE"] = video | {"steady_fps": 60.0}
     assert told("video", {"tasks": tasks}) == ["40 reached", "60 reached", "1.05 reached"]
     assert told("rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}) == ["1.1 MISSED"]
-    assert set(goals.GOALS) == {"rows", "check", "video", "rest"}
 
 
 def test_every_row_is_in_one_part_of_the_day():
     parts = {part: command.ROWS_OF[part] for part in ("rows", "more")}
-    assert sorted(sum(parts.values(), [])) == sorted(row.name for row in ROWS)
+    assert sorted(sum(parts.values(), [])) == sorted(BY_NAME)
     # with 30 s a row the process of the device included
     assert all(30 * (len(rows) + 1) <= command.SECONDS[part] for part, rows in parts.items())
 
@@ -166,45 +140,6 @@ def test_the_decoder_beside_float32_and_with_enlarged_images_is_the_same_one(mon
     monkeypatch.setattr(decoder.WanVideoDecoder, "decode", lambda self, x: torch.rand(3))  # another one each time
     wrong = decoder.exactness(case)
     assert not wrong["right"] and command._failed(GPU | {"tasks": {"vae beside float32": wrong}})
-
-
-def test_a_video_is_made_by_the_engine_s_own_job_and_stored_where_it_is_asked_for(monkeypatch):
-    """Which checks and counts every block: what that costs is a part of the time."""
-    stored, save = [], RunFolder.save_block
-    monkeypatch.setattr(RunFolder, "save_block", lambda *given: stored.append(given[1]) or save(*given))
-    checked, check = [], Render.check_finite
-    monkeypatch.setattr(Render, "check_finite", lambda self, block: checked.append(block.index) or check(self, block))
-    for keeps in (False, True):
-        end_to_end.video(replace(DRY, vae_dim=0), 2.0, encoded=False, stored=keeps)
-    assert stored == [0, 1, 2] and checked == 2 * [0, 1, 2]
-
-
-def test_the_environment_has_what_a_gpu_is_set_to(monkeypatch):
-    said = SimpleNamespace(stdout="580.1, 700.00 W, 1980 MHz, 1980 MHz, 3201 MHz, 31, P0\n")
-    monkeypatch.setattr(environment.subprocess, "run", lambda *_, **__: said)
-    state = environment.gpu_state(torch.device("cuda:0"))
-    assert (state["driver_version"], state["power.limit"], state["pstate"]) == ("580.1", "700.00 W", "P0")
-    assert environment.gpu_state(torch.device("cpu")) == {}
-
-
-def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
-    """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
-    case, blocks = replace(DRY, dim=256, layers=2), 24
-    cache = paper_caches.FusedAssembly(case.shape(HEAD_FORCING, blocks), torch.float32, kernels="reference")
-    built, upload = [], paper_caches.upload
-    monkeypatch.setattr(paper_caches, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
-    k = torch.randn(3 * cache.s, 2, 128)
-    per_block = []
-    for _ in range(blocks):
-        built.clear()
-        cache.begin_block()
-        for layer in range(2):
-            cache.write(layer, k, k)
-            cache.attend(layer, k)
-        cache.block += 1
-        cache._arrange(cache.slots.history(cache.block))
-        per_block.append(len(built))
-    assert per_block[0] > 0 and per_block[-3:] == [0, 0, 0]
 
 
 def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_are_faster(monkeypatch):
@@ -223,12 +158,3 @@ def test_packed_rows_take_the_fastest_kernel_of_one_call_also_where_dense_calls_
             assert told.startswith("torch_varlen (timed: 0.8 ms")
     finally:
         attention.fastest_backend.cache_clear()
-
-
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash")
-def test_the_script_is_sound_and_runs_every_part():
-    script = apart.SCRIPT.with_name("gpu_day.sh")
-    assert subprocess.run(["bash", "-n", str(script)], check=False).returncode == 0
-    parts = "check rows more profile video rest"
-    assert f"set -- {parts}\n" in script.read_text(encoding="utf-8")
-    assert all(command.SECONDS[part] < 480 for part in parts.split())
