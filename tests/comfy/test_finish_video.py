@@ -79,34 +79,31 @@ def about(path: Path) -> tuple[int, int, int, Fraction | None]:
         return stream.width, stream.height, stream.frames, stream.average_rate
 
 
-def test_a_video_is_finished_with_its_sound(comfy: ComfyServer):
-    models(comfy)
-    source = video_file(comfy.input_dir / "clip.mp4", 40)
-    (shown,) = queued(comfy, finishing("clip.mp4", "finish/clip")).outputs["finish"]["images"]
-    path = comfy.output_dir / shown["subfolder"] / shown["filename"]
-    assert path.name == "clip_00001_.mp4" and about(path) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
-    assert sound_packets(path) == sound_packets(source), "unchanged"
-    with av.open(str(path)) as container:
-        assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
-    own, given = frames_of(path), frames_of(source)
-    assert np.abs(own[::2, ::2, ::2] - given).mean() < 12, "the frames of the video are every second one"
-
-
-def test_another_sound_a_part_of_a_video_and_one_in_memory(comfy: ComfyServer):
+def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_another_sound(comfy: ComfyServer):
     """Video Slice leaves a part; CreateVideo holds frames; AUDIO replaces the sound."""
     models(comfy)
-    video_file(comfy.input_dir / "parts.mp4", 40)
-    graph = finishing("parts.mp4", "finish/part", interpolated=False)
-    graph["slice"] = node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False)
-    graph["parts"] = node("GetVideoComponents", video=["load", 0])
-    graph["memory"] = node("CreateVideo", images=["parts", 0], fps=16.0)
-    graph["again"] = changed(graph, "finish", filename_prefix="finish/memory")["finish"]
-    graph = changed(graph, "finish", video=["slice", 0])
-    graph = changed(graph, "again", video=["memory", 0], audio=["parts", 1])
-    queued(comfy, graph)
-    part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("part", "memory"))
+    source = video_file(comfy.input_dir / "clip.mp4", 40)
+    graph = finishing("clip.mp4", "finish/clip")
+    part = changed(finishing("clip.mp4", "finish/part", interpolated=False), "finish", video=["slice", 0])["finish"]
+    graph |= {
+        "slice": node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False),
+        "parts": node("GetVideoComponents", video=["load", 0]),
+        "memory": node("CreateVideo", images=["parts", 0], fps=16.0),
+        "part": part,
+    }
+    again = {"video": ["memory", 0], "audio": ["parts", 1], "filename_prefix": "finish/memory"}
+    graph["again"] = changed(graph, "part", **again)["part"]
+    (shown,) = queued(comfy, graph).outputs["finish"]["images"]
+    assert shown["filename"] == "clip_00001_.mp4"
+    whole, part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("clip", "part", "memory"))
+    assert about(whole) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
     assert about(part) == (2 * WIDTH, 2 * HEIGHT, 16, Fraction(FPS)) and about(memory)[2:] == (40, Fraction(FPS))
+    assert np.abs(frames_of(whole)[::2, ::2, ::2] - frames_of(source)).mean() < 12, "they are every second frame"
     assert np.abs(frames_of(part) - frames_of(memory)[8:24]).mean() < 2
+
+    assert sound_packets(whole) == sound_packets(source), "unchanged"
+    with av.open(str(whole)) as container:
+        assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
     with av.open(str(part)) as container:
         sound = container.streams.audio[0]
         assert float(sound.duration * sound.time_base) == pytest.approx(1, abs=0.05)

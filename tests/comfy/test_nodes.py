@@ -26,7 +26,6 @@ from comfy_graphs import (
     sampled,
     saved_latents,
     short_graph,
-    status_texts,
     stopper,
     text_of,
     tiny_graph,
@@ -82,15 +81,13 @@ def test_every_node_and_input_explains_itself_and_is_found_by_other_words(comfy:
 def test_demo_makes_a_video_with_live_previews_and_is_cached_afterwards(both: ComfyServer):
     graph = changed(demo_graph(seed=11), "video", upscale=2)
     workflow = {"nodes": [], "extra": {"note": "ünïcode"}}
-    with status_texts(both) as texts:
-        result = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
-
+    result = queued(both, graph, extra_data={"extra_pnginfo": {"workflow": workflow}})
     assert result.progress["sampler"][-1] == (36, 36)  # 9 blocks x 4 steps
     previews = [Image.open(io.BytesIO(image)) for name, image in result.previews if name == "sampler"]
     assert len(previews) == 33  # one at each step, once there is a finished block whose frames can be shown
     assert {image.format for image in previews} == {"JPEG"}
     assert len({image.tobytes() for image in previews}) > 1  # the video moves, so previews differ
-    said = [text for name, text in texts if name == "sampler"]
+    said = result.said["sampler"]
     assert len(said) == 10 and said[0].startswith("block 1 of 9 - prompt 1: a red ball")
     assert "block 9 of 9 - prompt 2: a yellow cross" in said[-2] and " left" in said[-2]
     assert re.fullmatch(r"9 blocks in 0:\d\d - \d+\.\d fps", said[-1])
@@ -138,13 +135,10 @@ def test_interrupt_while_decoding_leaves_no_file(comfy: ComfyServer):
 
 def test_a_cancelled_render_says_what_is_kept_and_goes_on_where_it_stopped(both: ComfyServer):
     graph = demo_graph(seed=29)
-    with status_texts(both) as texts:
-        assert both.queue(graph, on_event=stopper(both, at=12)).outcome == "interrupted"
-    last = [text for name, text in texts if name == "sampler"][-1]
-    kept = re.match(
-        r"stopped in block (\d+) of 9; the blocks before it are kept in output/head_forcing/\w{16}, queue", last
-    )
-    assert kept and int(kept[1]) >= 3, last
+    stopped = both.queue(graph, on_event=stopper(both, at=12))
+    last, where = stopped.said["sampler"][-1], r"the blocks before it are kept in output/head_forcing/\w{16}, queue"
+    kept = re.match(rf"stopped in block (\d+) of 9; {where}", last)
+    assert stopped.outcome == "interrupted" and kept and int(kept[1]) >= 3, last
     report = text_of(queued(both, graph))
     reused = re.search(r"reused (\d+) blocks of an earlier render", report)
     assert reused and int(reused[1]) >= int(kept[1]) - 1, report

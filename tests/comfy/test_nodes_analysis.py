@@ -16,7 +16,6 @@ from comfy_graphs import (
     queued,
     saving,
     shown,
-    status_texts,
     stopper,
     text_of,
     video_frames,
@@ -72,12 +71,10 @@ def test_a_stopped_comparison_goes_on_where_it_stopped_and_names_the_method_it_m
     """CausVid makes three steps a block where the others make four, and six seconds in two rollouts."""
     graph = compare_graph(methods="longlive, causvid", seconds=6.0, seed=19, filename_prefix="compare/stopped")
     assert comfy.queue(graph, on_event=stopper(comfy, "compare", 50)).outcome == "interrupted"
-    with status_texts(comfy) as texts:
-        result = queued(comfy, graph)
+    result = queued(comfy, graph)
     made, total = [value for value, _ in result.progress["compare"]], 9 * 4 + 9 * 3
     assert made[-1] == total and made[0] > 36 and len(made) <= 20, "what was finished is made again"
-    said = [text for name, text in texts if name == "compare"]
-    assert any("video 2 of 2: causvid - block 9 of 9" in text for text in said)
+    assert any("video 2 of 2: causvid - block 9 of 9" in text for text in result.said["compare"])
     text = text_of(result, "table")
     assert [row[0] for row in cells(text)] == ["longlive", "causvid"] and "meant for CausVid" in text
     assert all(float(row[4]) > 0 for row in cells(text))

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, status_texts, stopper, text_of
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, stopper, text_of
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -94,13 +94,12 @@ def fresh(comfy: ComfyServer) -> Iterator[ComfyServer]:
 
 
 def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
-    with status_texts(fresh) as texts:
-        result = queued(fresh, whole_graph(save_name="measured_here"))
+    result = queued(fresh, whole_graph(save_name="measured_here"))
     assert result.progress["measure"][-1] == (2 * STEPS, 2 * STEPS)
     previews = [image for name, image in result.previews if name == "measure"]
     assert len(previews) == 2 * 14
     assert len({Image.open(io.BytesIO(image)).tobytes() for image in previews}) > 10
-    said = [text for name, text in texts if name == "measure"]
+    said = result.said["measure"]
     assert (len(said), said[0], said[-1]) == (28, "prompt 1 of 2 - block 1 of 14", "prompt 2 of 2 - block 14 of 14")
 
     # what was found
@@ -137,9 +136,8 @@ def test_cancel_keeps_what_was_measured_and_the_next_run_goes_on(fresh: ComfySer
     assert not fresh.model_path("head_profiles", "measured_here.json").exists()
     (kept,) = kept_by_the_pack(fresh, "measured")
     assert all(" in the " in prompt for prompt in HeadShares.load(kept).setup.prompts)
-    with status_texts(fresh) as texts:
-        again = fresh.queue(graph, on_event=stopper(fresh, "measure"))
-    assert again.progress["measure"][0][1] == 3 * STEPS and texts[0][1].startswith("prompt 1 of 3 ")
+    again = fresh.queue(graph, on_event=stopper(fresh, "measure"))
+    assert again.progress["measure"][0][1] == 3 * STEPS and again.said["measure"][0].startswith("prompt 1 of 3 ")
 
 
 def test_what_was_measured_once_is_not_measured_again(fresh: ComfyServer):

@@ -22,7 +22,6 @@ from comfy_graphs import (
     saved_latents,
     saving,
     shown,
-    status_texts,
     stopper,
     text_of,
     tiny_graph,
@@ -88,12 +87,10 @@ def test_what_the_node_says_while_the_video_grows_is_no_html_and_for_one_browser
     graph = growing_graph("growing/<img src=x onerror=alert(1)> & more", seed=41)
     address = f"ws://127.0.0.1:{comfy.port}/ws?clientId=listener"
     with connect(address, max_size=None, proxy=None) as other:
-        with status_texts(comfy) as texts:
-            queued(comfy, graph)
+        said = queued(comfy, graph).said["sampler"]
         with contextlib.suppress(TimeoutError):
             while True:
                 assert isinstance(other.recv(timeout=0.3), str), "a text or a preview"
-    said = [text for _, text in texts]
     name = re.escape("&lt;img src=x onerror=alert(1)&gt; &amp; more")
     assert any(re.match(rf"watch output/growing/{name}_v\w{{8}}\.part\.mp4 - block", text) for text in said)
     assert not any("<" in text or ">" in text for text in said)
@@ -103,12 +100,12 @@ def test_what_the_node_says_while_the_video_grows_is_no_html_and_for_one_browser
 
 def test_a_cancelled_one_plays_and_is_replaced_when_it_goes_on(comfy: ComfyServer):
     graph = growing_graph("cancel/stream", seed=42)
-    with status_texts(comfy) as texts:
-        result = comfy.queue(graph, on_event=stopper(comfy, at=22))
+    result = comfy.queue(graph, on_event=stopper(comfy, at=22))
     assert result.outcome == "interrupted"
     (partial,) = (comfy.output_dir / "cancel").iterdir()
-    assert f"the video so far is output/cancel/{partial.name}" in texts[-1][1]
-    (block,) = re.findall(r"stopped in block (\d+) of 9", texts[-1][1])
+    last = result.said["sampler"][-1]
+    assert f"the video so far is output/cancel/{partial.name}" in last
+    (block,) = re.findall(r"stopped in block (\d+) of 9", last)
     before = video_frames(partial)
     assert len(before) >= 12 * (int(block) - 1) - 3, "every finished block is in it"
     after = shown(comfy, queued(comfy, graph), "sampler")

@@ -1,8 +1,7 @@
 """Graphs of the nodes in API format, and what a server makes of them."""
 
-import contextlib
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -144,13 +143,6 @@ def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
         stream = container.streams.video[0]
         size, rate, tags = (stream.width, stream.height), float(stream.average_rate), dict(container.metadata)
         return sum(1 for _ in container.decode(video=0)), *size, rate, tags
-
-
-@contextlib.contextmanager
-def status_texts(server: ComfyServer) -> Iterator[list[tuple[str, str]]]:
-    """What nodes say below themselves to whoever queued their graph, as (node id, text)."""
-    server.texts = []
-    yield server.texts
 
 
 def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:

@@ -39,6 +39,7 @@ class RunResult:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     progress: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # node id -> (value, max) in order
     previews: list[tuple[str, bytes]] = field(default_factory=list)  # node id, image file bytes
+    said: dict[str, list[str]] = field(default_factory=dict)  # node id -> texts below it, to who queued the graph
     outputs: dict[str, Any] = field(default_factory=dict)  # node id -> what /history shows
     executed: list[str] = field(default_factory=list)  # ids of the nodes that really ran (not cached), in order
     prompt_id: str = ""
@@ -67,7 +68,6 @@ class ComfyServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.client_id = ""  # of the latest `queue`
-        self.texts: list[tuple[str, str]] = []  # node id, what it said below itself, see comfy_graphs.status_texts
 
     def __enter__(self) -> "ComfyServer":
         return self.start()
@@ -215,7 +215,7 @@ class ComfyServer:
                 if number in (_TEXT, _PREVIEW_WITH_METADATA):
                     end = 8 + struct.unpack(">I", message[4:8])[0]
                     if number == _TEXT:
-                        self.texts.append((message[8:end].decode(), message[end:].decode()))
+                        result.said.setdefault(message[8:end].decode(), []).append(message[end:].decode())
                     else:
                         result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
                 continue

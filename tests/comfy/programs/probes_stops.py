@@ -14,7 +14,6 @@ import torch
 from parity import bridge, check_nothing_is_left, core, loaded_model, module, render_video, smoke, toy
 
 STAGES = {  # where, at which call there, and how many blocks are kept at least
-    "first_step": (bridge.HostedModel, "denoise", 1, 0),
     "clean_pass": (bridge.HostedModel, "write_clean", 3, 2),
     "decode": (core.rooms_autoencoder.RoomsStreamingDecoder, "decode", 4, 3),
     "last_of_video": (core.writer.VideoWriter, "_remux", 1, 5),
@@ -25,7 +24,6 @@ KINDS = {
     "disk": lambda: OSError(errno.ENOSPC, "No space left on device"),
 }
 CASES = [  # stage, kind, whether a thread decodes
-    ("first_step", "cancel", False),
     ("clean_pass", "cancel", False),
     ("clean_pass", "oom", False),
     ("decode", "cancel", False),
