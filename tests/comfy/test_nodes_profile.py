@@ -2,12 +2,11 @@
 
 import io
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, stopper, text_of
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, short_graph, stopper, text_of
 from comfy_harness import ComfyServer, RunResult
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
@@ -17,7 +16,6 @@ pytestmark = pytest.mark.comfy
 
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{CROSS}"
-SAMPLED = {"model": ["demo", 0], "positive": ["text", 0], "width": 64, "height": 64}
 STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks
 
 
@@ -35,37 +33,33 @@ def profile_graph(**profiler: Any) -> Graph:
 def whole_graph(**profiler: Any) -> Graph:
     """Look at what was found, too, and make a short video with it."""
     found = {"head_profile": ["measure", 0]}
-    return profile_graph(**profiler) | {
-        "shipped": node("HeadForcingLoadProfile", profile="toy_world"),
-        "inspect": node("HeadForcingInspectProfile", **found),
-        "compare": node("HeadForcingInspectProfile", **found, compare_with=["shipped", 0], theme="light"),
-        "inspected": node("PreviewAny", source=["inspect", 1]),
-        "compared": node("PreviewAny", source=["compare", 1]),
-        "inspect_picture": node("PreviewImage", images=["inspect", 0]),
-        "compare_picture": node("PreviewImage", images=["compare", 0]),
-        "shipped_picture": node("PreviewImage", images=["shipped", 1]),
-        "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
-        "sampler": node("HeadForcingSampler", **SAMPLED | found, seconds=1.0, seed=0),
-        "sampled": node("PreviewAny", source=["sampler", 1]),
-    }
+    return (
+        profile_graph(**profiler)
+        | short_graph(**found)
+        | {
+            "shipped": node("HeadForcingLoadProfile", profile="toy_world"),
+            "inspect": node("HeadForcingInspectProfile", **found),
+            "compare": node("HeadForcingInspectProfile", **found, compare_with=["shipped", 0], theme="light"),
+            "inspected": node("PreviewAny", source=["inspect", 1]),
+            "compared": node("PreviewAny", source=["compare", 1]),
+            "inspect_picture": node("PreviewImage", images=["inspect", 0]),
+            "compare_picture": node("PreviewImage", images=["compare", 0]),
+            "shipped_picture": node("PreviewImage", images=["shipped", 1]),
+            "sampled": node("PreviewAny", source=["sampler", 1]),
+        }
+    )
 
 
-def auto_graph(seed: int = 0, **sampler: Any) -> Graph:
-    given = SAMPLED | {"head_profile": ["auto", 0], "seconds": 6.0, "seed": seed} | sampler
-    return {
-        "demo": node("HeadForcingLoadDemo"),
-        "text": node("CLIPTextEncode", clip=["demo", 1], text=BALL),
+def auto_graph(**sampler: Any) -> Graph:
+    return short_graph(head_profile=["auto", 0], **{"seconds": 6.0} | sampler) | {
         "auto": node("HeadForcingLoadProfile", profile="auto"),
-        "sampler": node("HeadForcingSampler", **given),
         "report": node("PreviewAny", source=["sampler", 1]),
     }
 
 
 def picture_of(server: ComfyServer, result: RunResult, name: str) -> Image.Image:
     (file,) = result.outputs[name]["images"]
-    picture = Image.open(io.BytesIO(server.view(**file)))
-    picture.load()
-    return picture
+    return Image.open(io.BytesIO(server.view(**file))).convert("L")
 
 
 def kept_by_the_pack(server: ComfyServer, kind: str) -> list[Path]:
@@ -73,21 +67,14 @@ def kept_by_the_pack(server: ComfyServer, kind: str) -> list[Path]:
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
-def forget(server: ComfyServer, kind: str) -> None:
-    for path in kept_by_the_pack(server, kind):
-        path.unlink()
-
-
 @pytest.fixture
-def fresh(comfy: ComfyServer) -> Iterator[ComfyServer]:
+def fresh(comfy: ComfyServer) -> ComfyServer:
     """The server with nothing measured or found, and without what these tests save."""
-    for kind in ("measured", "found_profiles"):
-        forget(comfy, kind)
-    comfy.free()
-    yield comfy
-    for path in (comfy.base_dir / "models" / "head_profiles").glob("measured_here*"):
+    saved = comfy.model_path("head_profiles", "x").parent.glob("measured_here*")
+    for path in (*kept_by_the_pack(comfy, "measured"), *kept_by_the_pack(comfy, "found_profiles"), *saved):
         path.unlink()
-    forget(comfy, "found_profiles")
+    comfy.free()
+    return comfy
 
 
 # ----------------------------------------------------------------------------------------------------------- measure
@@ -110,7 +97,7 @@ def test_measure_look_and_sample_in_one_graph(fresh: ComfyServer):
     assert profile.roles == classify(profile.shares) and profile.measured["prompts"] == 2
 
     # pictures and texts of all nodes
-    pictures = {name: picture_of(fresh, result, name).convert("L") for name in result.outputs if "picture" in name}
+    pictures = {name: picture_of(fresh, result, name) for name in result.outputs if "picture" in name}
     assert len(pictures) == 4
     for name, picture in pictures.items():
         assert min(picture.size) >= 200 and len(set(picture.resize((64, 64)).tobytes())) > 10, f"{name} is empty"

@@ -39,30 +39,19 @@ def importing_the_pack_pulls_in_nothing_heavy_and_comfys_own_modules_keep_their_
 
 
 @probe
-def a_model_can_be_loaded_once_more_for_another_device():
-    """What Select Model Device and MultiGPU CFG Split do: load the MODEL once more from what the loader left on it."""
-    tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
-    (demo, *_) = module(".nodes.load_demo").LoadDemoModel.execute().result
-    for model in (tiny, demo):
-        if hasattr(model, "deepclone_multigpu"):
-            copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
-            assert callable(copy.cached_patcher_init[0])
-        else:
-            load, args = model.cached_patcher_init
-            copy = load(*args, disable_dynamic=False)
-        weights, others = (dict(each.model.diffusion_model.named_parameters()) for each in (model, copy))
-        assert loaded_model.fingerprint(model) == loaded_model.fingerprint(copy)
-        assert not any(weights[name] is others[name] for name in weights)
-    plan = make_plan(tiny, 3.0)
-    assert apart(hosted(tiny, plan), hosted(native(), plan)) == 0
-
-
-@probe
-def the_sampler_works_behind_the_node_that_splits_guidance_over_gpus():
-    """Core's MultiGPU CFG Split itself before our sampler; two names of the CPU stand in for two GPUs."""
+def a_model_is_loaded_once_more_for_another_gpu_and_the_sampler_works_behind_the_node_that_splits_guidance():
+    """Select Model Device and MultiGPU CFG Split load the MODEL from what the loader left on it; two names of the CPU
+    stand in for two GPUs."""
     node = importlib.import_module("comfy_extras.nodes_multigpu").MultiGPUCFGSplitNode
     multigpu = importlib.import_module("comfy.multigpu")
     tiny = toy.reloadable(module(".nodes.load_model").load_model, TINY, "auto", None)
+    (demo, *_) = module(".nodes.load_demo").LoadDemoModel.execute().result
+    for model in (tiny, demo):
+        copy = model.clone().deepclone_multigpu(new_load_device=torch.device("cpu"))
+        weights, others = (dict(each.model.diffusion_model.named_parameters()) for each in (model, copy))
+        assert callable(copy.cached_patcher_init[0])
+        assert loaded_model.fingerprint(model) == loaded_model.fingerprint(copy)
+        assert not any(weights[name] is others[name] for name in weights)
     plan, devices = make_plan(tiny, 3.0), [tiny.load_device, torch.device("cpu", 0)]
     with (
         patch.object(mm, "get_all_torch_devices", lambda *_, **__: list(devices)),
