@@ -1,11 +1,8 @@
 """Apply Head Forcing: the same latents from ComfyUI's own sampler nodes as from Head Forcing Sampler."""
 
-import pytest
 import torch
 from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, stopper, text_of
 from comfy_harness import ComfyServer
-
-pytestmark = pytest.mark.comfy
 
 STORY = f"0:00 {BALL}\n0:01.5 [flush] {CROSS}"
 

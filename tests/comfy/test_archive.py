@@ -12,8 +12,6 @@ from comfy_harness import ComfyServer
 from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from packed import pack
 
-pytestmark = pytest.mark.comfy
-
 NAME = "headforcing"  # of the registry, and of the folder that it is unpacked to
 MOST_BYTES = 15e6
 FIRST_PICTURE_SECONDS = 2.0

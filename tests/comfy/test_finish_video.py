@@ -18,8 +18,6 @@ from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.writer import VideoWriter
 from tiny_checkpoints import interpolator, upscaler
 
-pytestmark = pytest.mark.comfy
-
 WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
 
 

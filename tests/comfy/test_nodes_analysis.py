@@ -24,8 +24,6 @@ from comfy_harness import ComfyServer
 from metric_models import tiny_models
 from PIL import Image
 
-pytestmark = pytest.mark.comfy
-
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
 
 

@@ -12,8 +12,6 @@ from comfy_harness import run_in_comfy
 from comfy_setup import FLOOR, NEWEST, installed
 from tiny_checkpoints import interpolator, upscaler, wan_lora, wan_t2v, wan_vae
 
-pytestmark = pytest.mark.comfy
-
 PROGRAM = Path(__file__).parent / "programs" / "parity_probes.py"
 
 

@@ -12,8 +12,6 @@ from headforcing.headforcing_core.head_profiles.profile import classify, load_pr
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from PIL import Image
 
-pytestmark = pytest.mark.comfy
-
 DEMO_COUNTS = "10 local, 12 anchor, 26 memory"
 PROMPTS = f"{BALL}\n{CROSS}"
 STEPS = 14 * 4  # of a prompt: 10 s are 14 blocks

@@ -26,8 +26,6 @@ from PIL import Image
 from safetensors.torch import save_file
 from tiny_checkpoints import wan22_vae, wan_t2v_weights
 
-pytestmark = pytest.mark.comfy
-
 FRAMEWISE = {"model_family": "causal_forcing_framewise_1_step", "seconds": 0.5, "filename_prefix": "video/begun"}
 
 

@@ -33,8 +33,6 @@ from safetensors.torch import save_file
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-pytestmark = pytest.mark.comfy
-
 
 def test_the_video_equals_one_decoded_afterwards(both: ComfyServer):
     graph = growing_graph("stream/v", decode_in_background=True, resume=False, seed=40)

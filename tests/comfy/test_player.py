@@ -8,7 +8,7 @@ from comfy_browser import Browser, of_node, of_player
 from comfy_graphs import BALL, CROSS, growing_graph
 from comfy_harness import ComfyServer
 
-pytestmark = [pytest.mark.comfy, pytest.mark.slow]
+pytestmark = pytest.mark.slow
 
 _SAMPLER, _PLAYER = of_node("Sampler"), of_player()
 _VIDEO = f"{_PLAYER}?.querySelector('video')"
