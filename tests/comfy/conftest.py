@@ -1,6 +1,5 @@
 """ComfyUI for the tests: servers and their environments, shared by all tests of a process."""
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,10 +8,6 @@ from comfy_harness import ComfyServer
 from comfy_setup import FLOOR, LATEST_FRONTEND, NEWEST, installed
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from tiny_checkpoints import FAKE_COND_NODE, FAKE_NODES_FILE, wan_t2v, wan_vae
-
-# The oldest version runs the tests of `both`; HEADFORCING_EVERYTHING=1 runs all tests in both.
-EVERYTHING = bool(os.environ.get("HEADFORCING_EVERYTHING"))
-SERVERS = ["comfy", "comfy_floor"]
 
 
 def _server(
@@ -42,23 +37,9 @@ def comfy_latest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ComfyServ
     yield from _server(NEWEST, tmp_path_factory, LATEST_FRONTEND)
 
 
-@pytest.fixture
-def comfy_to_kill(comfy: ComfyServer) -> Iterator[ComfyServer]:
-    """The newest version, which a test may stop and start again."""
-    yield comfy
-    if not comfy.is_running:
-        comfy.start()
-
-
-@pytest.fixture(scope="session", params=SERVERS)
+@pytest.fixture(scope="session", params=["comfy", "comfy_floor"])
 def both(request: pytest.FixtureRequest) -> ComfyServer:
     """The servers of both versions in turn."""
-    return request.getfixturevalue(request.param)
-
-
-@pytest.fixture(scope="session", params=SERVERS if EVERYTHING else SERVERS[:1])
-def comfy_server(request: pytest.FixtureRequest) -> ComfyServer:
-    """The server of the newest version."""
     return request.getfixturevalue(request.param)
 
 
@@ -72,12 +53,12 @@ def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def tiny(comfy_server: ComfyServer) -> ComfyServer:
+def tiny(comfy: ComfyServer) -> ComfyServer:
     """The server with small native files: model (two layouts), LoRA, VAE, head profile."""
-    profile = comfy_server.model_path("head_profiles", "hf_tiny_2x2.json")
+    profile = comfy.model_path("head_profiles", "hf_tiny_2x2.json")
     if not profile.exists():
-        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny.safetensors"))
-        wan_t2v(comfy_server.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
-        wan_vae(comfy_server.model_path("vae", "hf_tiny_vae.safetensors"))
+        wan_t2v(comfy.model_path("diffusion_models", "hf_tiny.safetensors"))
+        wan_t2v(comfy.model_path("diffusion_models", "hf_tiny_published.pt"), layout="generator_ema")
+        wan_vae(comfy.model_path("vae", "hf_tiny_vae.safetensors"))
         profile.write_text(HeadProfile("tiny", 2, 2, (("local", "anchor"), ("memory", "memory"))).to_json())
-    return comfy_server
+    return comfy

@@ -1,11 +1,8 @@
 """Apply Head Forcing: the same latents from ComfyUI's own sampler nodes as from Head Forcing Sampler."""
 
-import pytest
 import torch
 from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, stopper, text_of
 from comfy_harness import ComfyServer
-
-pytestmark = pytest.mark.comfy
 
 STORY = f"0:00 {BALL}\n0:01.5 [flush] {CROSS}"
 
@@ -35,14 +32,22 @@ def own_graph(**sampler: object) -> Graph:
     return graph
 
 
-def test_the_native_sampler_gives_the_latents_of_our_own_with_progress_and_previews(comfy_server: ComfyServer):
-    result = queued(comfy_server, native_graph())
-    made, own = saved_latents(comfy_server, result), saved_latents(comfy_server, queued(comfy_server, own_graph()))
+def test_the_native_sampler_gives_the_latents_of_our_own_with_progress_and_goes_on_after_a_cancel(
+    comfy: ComfyServer,
+):
+    """Guidance of 1 is none."""
+    graph = native_graph()
+    stopped = comfy.queue(graph, on_event=stopper(comfy, "native", 2))
+    assert stopped.outcome == "interrupted"
+    result = queued(comfy, graph)
+    made, own = saved_latents(comfy, result), saved_latents(comfy, queued(comfy, own_graph()))
     assert made.shape == (1, 16, 15, 8, 8) and made.std() > 0.1
     assert torch.equal(made, own)
-    assert torch.equal(saved_latents(comfy_server, result, "denoised"), made)
+    assert torch.equal(saved_latents(comfy, result, "denoised"), made)
     assert "headforcing.story" not in dict(result.events), "no button for a story that this sampler does not ask for"
     assert result.progress["native"][-1] == (20, 20)  # five blocks of four steps, clean passes not counted
+    guided = node("CFGGuider", model=["apply", 0], positive=["timeline", 0], negative=["timeline", 0], cfg=1.0)
+    assert torch.equal(saved_latents(comfy, queued(comfy, graph | {"guider": guided})), own)
 
 
 def scheduled(graph: Graph, steps: int) -> Graph:
@@ -52,44 +57,30 @@ def scheduled(graph: Graph, steps: int) -> Graph:
     return changed(graph | {"shift": shift, "scheduler": scheduler}, "native", sigmas=["scheduler", 0])
 
 
-def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy_server: ComfyServer):
-    own = saved_latents(comfy_server, queued(comfy_server, own_graph()))
-    assert torch.equal(own, saved_latents(comfy_server, queued(comfy_server, scheduled(native_graph(), 4))))
-
-    # these sigmas are not connected
+def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy: ComfyServer):
+    """Sigmas that are connected come before those of the options."""
     settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9", "rope_jitter": 0.5}
     graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", **settings)}
     graph["sigmas"] = node("PreviewAny", source=["apply", 2])
-    logged = comfy_server.log()
-    result = queued(comfy_server, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
-    told = comfy_server.log().removeprefix(logged)
+    logged = comfy.log()
+    result = queued(comfy, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
+    told = comfy.log().removeprefix(logged)
     for video in (1, 2):
         assert f"Apply Head Forcing, video {video}: rope jitter 0.5: rotary bases from " in told
     assert "0.9000" in result.outputs["sigmas"]["text"][0]
     own_options = node("HeadForcingOptions", **settings | {"sigmas": "1, 0.8333333134651184"})
     graph = own_graph(options=["options", 0], batch_size=2, seconds=33 / 16) | {"options": own_options}
     graph["report"] = node("PreviewAny", source=["sampler", 1])
-    ours = queued(comfy_server, graph)
-    assert torch.equal(saved_latents(comfy_server, result), saved_latents(comfy_server, ours))
+    ours = queued(comfy, graph)
+    assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, ours))
     assert text_of(ours).count("rope jitter 0.5: rotary bases from ") == 2  # one line for each video
 
 
-def test_an_unknown_method_is_answered_with_what_to_choose(comfy_server: ComfyServer):
-    for method, answer in (
-        ("head_forcin", "method has no 'head_forcin'; did you mean head_forcing?"),
-        ("krea_realtime", "with Krea's weights choose head_forcing or forcing_kv"),
-        ("shotstream", "with its weights choose head_forcing or echo_forcing"),
-    ):
-        graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", method=method)}
-        (error,) = comfy_server.queue(graph).node_errors["options"]["errors"]
-        assert error["extra_info"]["input_name"] == "method" and answer in error["details"]
-
-
-def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: ComfyServer):
+def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy: ComfyServer):
     graph = native_graph()
 
     def refused(changes: Graph, name: str, *expected: str, **inputs: object) -> None:
-        failed(comfy_server, changed(graph | changes, name, **inputs), *expected)
+        failed(comfy, changed(graph | changes, name, **inputs), *expected)
 
     guided = node("CFGGuider", model=["apply", 0], positive=["timeline", 0], negative=["timeline", 0], cfg=3.0)
     refused({"guider": guided}, "noise", "guider: Head Forcing runs without guidance", "cfg 1")
@@ -112,21 +103,3 @@ def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy_server: Co
     restarts["apply"] = native_graph(options=["options", 0])["apply"]
     restarts["timeline"] = changed(graph, "timeline", prompts=BALL)["timeline"]
     refused(restarts, "empty", "method causvid encodes video frames", "Head Forcing Sampler with a vae", length=93)
-
-
-def test_guidance_of_one_is_no_guidance_and_a_cancel_stops_at_once(comfy_server: ComfyServer):
-    graph = native_graph()
-    guided = node("CFGGuider", model=["apply", 0], positive=["timeline", 0], negative=["timeline", 0], cfg=1.0)
-    made = saved_latents(comfy_server, queued(comfy_server, graph | {"guider": guided}))
-    stopped = comfy_server.queue(changed(graph, "noise", noise_seed=6), on_event=stopper(comfy_server, "native", 2))
-    assert stopped.outcome == "interrupted"
-    assert torch.equal(made, saved_latents(comfy_server, queued(comfy_server, graph)))
-
-
-def test_a_new_sampler_runs_with_the_demo_model_as_it_is(comfy_server: ComfyServer):
-    """Width and height 0 are what the model was made for; given values stay what they are."""
-    graph = own_graph(width=0, height=0) | {"report": node("PreviewAny", source=["sampler", 1])}
-    result = queued(comfy_server, graph)
-    assert saved_latents(comfy_server, result).shape[-2:] == (8, 8)
-    assert "64x64, what the model was made for" in text_of(result)
-    failed(comfy_server, own_graph(width=0, height=480), "64x64 only", "got 64x480")

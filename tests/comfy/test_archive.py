@@ -7,12 +7,10 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, of_widget
 from comfy_harness import ComfyServer
 from comfy_setup import LATEST_FRONTEND, NEWEST, installed
 from packed import pack
-
-pytestmark = pytest.mark.comfy
 
 NAME = "headforcing"  # of the registry, and of the folder that it is unpacked to
 MOST_BYTES = 15e6
@@ -20,14 +18,13 @@ FIRST_PICTURE_SECONDS = 2.0
 _PLAYING = "[...document.querySelectorAll('video')].some((video) => video.readyState >= 2 && video.videoWidth)"
 _PREVIEW = """[...document.querySelectorAll("img[src^='data:image/jpeg']")]
   .some((image) => image.naturalWidth && image.style.display !== "none")"""
-_FORGET = """() => {
-  const sampler = app.graph.nodes.find((node) => node.type === "HeadForcingSampler");
-  sampler.widgets.find((widget) => widget.name === "seed").value = 5;
-  for (const video of document.querySelectorAll("video")) {
+_FORGET = f"""() => {{
+  {of_widget("Sampler", "seed")}.value = 5;
+  for (const video of document.querySelectorAll("video")) {{
     video.removeAttribute("src");
     video.load();
-  }
-}"""
+  }}
+}}"""
 
 
 @pytest.mark.alone
@@ -42,10 +39,8 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
         assert "IMPORT FAILED" not in server.log()
         assert "demo" in server.get_json("/workflow_templates")[NAME]
         with Browser(server, any_source=True) as editor:
-            template = f"/workflow_templates/{NAME}/demo.json"
-            editor.page.evaluate(
-                "async (path) => app.loadGraphData(await (await app.api.fetchApi(path)).json())", template
-            )
+            load = "async (path) => app.loadGraphData(await (await app.api.fetchApi(path)).json())"
+            editor.page.evaluate(load, f"/workflow_templates/{NAME}/demo.json")
             editor.page.wait_for_timeout(500)
             editor.fit_view()
             assert editor.missing_nodes() == []
@@ -62,9 +57,7 @@ def test_the_archive_runs_its_demo_whose_first_picture_comes_within_two_seconds(
             editor.page.wait_for_function(_PLAYING, polling=20)
             plays = time.perf_counter() - pressed
             with capsys.disabled():
-                sys.stdout.write(
-                    f"\nwarm demo: first picture after {picture:.2f} s, the video plays after {plays:.2f} s\n"
-                )
+                sys.stdout.write(f"\nwarm demo: first picture after {picture:.2f} s, plays after {plays:.2f} s\n")
             crowd = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))  # who else computes on a core
             assert picture < FIRST_PICTURE_SECONDS * crowd
             assert editor.page_errors == []

@@ -1,4 +1,4 @@
-"""Finish Video: chunks without seams, sound, going on after a stop, memory, and what it refuses."""
+"""Finish Video: sound, going on after a stop, and what it refuses; probes_finish.py compares its frames."""
 
 import json
 import re
@@ -12,21 +12,19 @@ import pytest
 import torch
 from comfy_browser import Browser
 from comfy_graphs import Graph, changed, failed, node, queued, stopper, video_frames
-from comfy_harness import ComfyServer, run_in_comfy
-from comfy_setup import FLOOR, NEWEST, installed
+from comfy_harness import ComfyServer
+from comfy_setup import FLOOR
 from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.writer import VideoWriter
 from tiny_checkpoints import interpolator, upscaler
 
-pytestmark = pytest.mark.comfy
-
 WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
 
 
-def picture(place: int, width: int = WIDTH, height: int = HEIGHT) -> torch.Tensor:
+def picture(place: int) -> torch.Tensor:
     """A bar that moves over a slope, `[1, height, width, 3]`."""
-    frame = torch.linspace(40, 160, width).repeat(1, height, 1)[..., None].repeat(1, 1, 1, 3)
-    frame[:, :, place % width : place % width + 6, place % 3] = 255
+    frame = torch.linspace(40, 160, WIDTH).repeat(1, HEIGHT, 1)[..., None].repeat(1, 1, 1, 3)
+    frame[:, :, place % WIDTH : place % WIDTH + 6, place % 3] = 255
     return frame.byte()
 
 
@@ -36,13 +34,10 @@ def tone(seconds: float) -> torch.Tensor:
     return torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
 
 
-def video_file(path: Path, count: int, sound: bool = True, **size: int) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    first = picture(0, **size)
-    tones = sound_of_samples(tone(count / FPS), RATE) if sound else None
-    with VideoWriter(path, first.shape[2], first.shape[1], FPS, sound=tones) as writer:
+def video_file(path: Path, count: int) -> Path:
+    with VideoWriter(path, WIDTH, HEIGHT, FPS, sound=sound_of_samples(tone(count / FPS), RATE)) as writer:
         for place in range(count):
-            writer.write(picture(place, **size))
+            writer.write(picture(place))
     return path
 
 
@@ -82,55 +77,34 @@ def about(path: Path) -> tuple[int, int, int, Fraction | None]:
         return stream.width, stream.height, stream.frames, stream.average_rate
 
 
-def test_chunks_have_no_seams_and_a_long_video_takes_no_more_memory(tmp_path: Path):
-    """Every length of chunks, and going on from any frame, gives what ComfyUI's own nodes give for the whole clip."""
-    for folder, write in (("upscale_models", upscaler), ("frame_interpolation", interpolator)):
-        (tmp_path / folder).mkdir()
-        write(tmp_path / folder / "tiny.safetensors")
-    short = video_file(tmp_path / "short.mp4", 11)
-    long = video_file(tmp_path / "long.mp4", 240, sound=False, width=256, height=192)  # finished 0.6 GB as an IMAGE
-    program, helpers = Path(__file__).parent / "programs" / "finish_in_chunks.py", Path(__file__).parents[1] / "helpers"
-    printed = run_in_comfy(installed(NEWEST), program, short, long, helpers, models=tmp_path)
-    found = json.loads(printed.splitlines()[-1])
-    assert (found["frames"], found["fps"], found["keys"]) == (11, FPS, 3) and found["moves"] > 1
-    assert found["differs"] == dict.fromkeys(found["differs"], 0)
-    assert found["long"] == 240 and found["longest"] <= 17 and found["grown"] < 200e6
-
-
-def test_a_video_is_finished_with_its_sound(comfy: ComfyServer):
-    models(comfy)
-    source = video_file(comfy.input_dir / "clip.mp4", 40)
-    result = queued(comfy, finishing("clip.mp4", "finish/clip"))
-    (shown,) = result.outputs["finish"]["images"]
-    path = comfy.output_dir / shown["subfolder"] / shown["filename"]
-    assert path.name == "clip_00001_.mp4" and about(path) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
-    assert sound_packets(path) == sound_packets(source), "unchanged"
-    with av.open(str(path)) as container:
-        assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
-    own, given = frames_of(path), frames_of(source)
-    assert np.abs(own[::2, ::2, ::2] - given).mean() < 12, "the frames of the video are every second one"
-    assert [name.name for name in (comfy.output_dir / "finish").glob("clip*")] == ["clip_00001_.mp4"]
-
-
-def test_another_sound_a_part_of_a_video_and_one_in_memory(comfy: ComfyServer):
+def test_a_video_is_finished_with_its_sound_as_are_a_part_of_it_and_frames_with_another_sound(comfy: ComfyServer):
     """Video Slice leaves a part; CreateVideo holds frames; AUDIO replaces the sound."""
     models(comfy)
-    video_file(comfy.input_dir / "parts.mp4", 40)
-    graph = finishing("parts.mp4", "finish/part", interpolated=False)
-    graph["slice"] = node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False)
-    graph["parts"] = node("GetVideoComponents", video=["load", 0])
-    graph["memory"] = node("CreateVideo", images=["parts", 0], fps=16.0)
-    graph["again"] = {**graph["finish"], "inputs": {**graph["finish"]["inputs"], "filename_prefix": "finish/memory"}}
-    graph = changed(graph, "finish", video=["slice", 0])
-    graph = changed(graph, "again", video=["memory", 0], audio=["parts", 1])
-    queued(comfy, graph)
-    part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("part", "memory"))
+    source = video_file(comfy.input_dir / "clip.mp4", 40)
+    graph = finishing("clip.mp4", "finish/clip")
+    part = changed(finishing("clip.mp4", "finish/part", interpolated=False), "finish", video=["slice", 0])["finish"]
+    graph |= {
+        "slice": node("Video Slice", video=["load", 0], start_time=0.5, duration=1.0, strict_duration=False),
+        "parts": node("GetVideoComponents", video=["load", 0]),
+        "memory": node("CreateVideo", images=["parts", 0], fps=16.0),
+        "part": part,
+    }
+    again = {"video": ["memory", 0], "audio": ["parts", 1], "filename_prefix": "finish/memory"}
+    graph["again"] = changed(graph, "part", **again)["part"]
+    (shown,) = queued(comfy, graph).outputs["finish"]["images"]
+    assert shown["filename"] == "clip_00001_.mp4"
+    whole, part, memory = (comfy.output_dir / "finish" / f"{name}_00001_.mp4" for name in ("clip", "part", "memory"))
+    assert about(whole) == (2 * WIDTH, 2 * HEIGHT, 79, Fraction(2 * FPS))
     assert about(part) == (2 * WIDTH, 2 * HEIGHT, 16, Fraction(FPS)) and about(memory)[2:] == (40, Fraction(FPS))
+    assert np.abs(frames_of(whole)[::2, ::2, ::2] - frames_of(source)).mean() < 12, "they are every second frame"
     assert np.abs(frames_of(part) - frames_of(memory)[8:24]).mean() < 2
+
+    assert sound_packets(whole) == sound_packets(source), "unchanged"
+    with av.open(str(whole)) as container:
+        assert json.loads(container.metadata["prompt"])["finish"]["inputs"]["multiplier"] == 2
     with av.open(str(part)) as container:
-        assert float(container.streams.audio[0].duration * container.streams.audio[0].time_base) == pytest.approx(
-            1, abs=0.05
-        )
+        sound = container.streams.audio[0]
+        assert float(sound.duration * sound.time_base) == pytest.approx(1, abs=0.05)
     with av.open(str(memory)) as container:
         samples = np.concatenate([frame.to_ndarray() for frame in container.decode(audio=0)], 1)
     heard = np.abs(np.fft.rfft(samples[0, RATE // 2 : RATE // 2 + RATE]))
@@ -140,11 +114,11 @@ def test_another_sound_a_part_of_a_video_and_one_in_memory(comfy: ComfyServer):
 def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     """Stop in the middle, and the last bytes of the file are lost, as in a crash. 0.3.75 has no interpolation."""
     old = both.install.version == FLOOR
-    count, total = (300, 300) if old else (128, 255)
+    count, total = (200, 200) if old else (96, 191)
     models(both)
     video_file(both.input_dir / "long.mp4", count)
     graph = finishing("long.mp4", "finish/v", interpolated=not old)
-    assert both.queue(graph, on_event=stopper(both, "finish", 150)).outcome == "interrupted"
+    assert both.queue(graph, on_event=stopper(both, "finish", 100)).outcome == "interrupted"
     (growing,) = (both.output_dir / "finish").glob("v_*.mp4")
     assert growing.name.endswith(".part.mp4")
     growing.write_bytes(growing.read_bytes()[:-100])
@@ -152,8 +126,7 @@ def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     done = queued(both, graph)
     values = [value for value, _ in done.progress["finish"]]
     assert values[0] > 48 and values == sorted(values) and values[-1] == total, "not from the beginning"
-    straight = queued(both, changed(graph, "finish", filename_prefix="finish/straight"))
-    assert straight.progress["finish"][0][0] < 48
+    queued(both, changed(graph, "finish", filename_prefix="finish/straight"))
     ours, whole = (frames_of(both.output_dir / "finish" / f"{name}_00001_.mp4") for name in ("v", "straight"))
     moves = np.abs(whole[1:] - whole[:-1]).mean()
     assert len(whole) == total and ours.shape == whole.shape
@@ -174,19 +147,16 @@ def test_it_plays_in_the_node_while_it_grows(browser: Browser):
     lengths, texts = [length for length, _, _ in grew], [text for *_, text in grew + finished]
     assert lengths == sorted(lengths) and 1 < lengths[0] < lengths[-1] <= 7.5, "longer and longer"
     assert finished[-1][0] == pytest.approx(7.47, abs=0.05)
-    assert browser.page.get_by_label("Video of Finish Video").count() == 1
     assert any(re.match(r"frame \d+ of 239 - [\d.]+ fps, \d+:\d\d left$", text) for text in texts)
     assert texts[-1] == "wrote output/finish/watched_00001_.mp4 - 239 frames, 160x96 at 32 fps"
 
 
 def test_what_cannot_be_finished_is_said_in_one_sentence(comfy: ComfyServer):
     models(comfy)
-    video_file(comfy.input_dir / "clip2.mp4", 5)
-    graph = finishing("clip2.mp4", "refused/v", interpolated=False)
-    bare = {**graph["finish"], "inputs": {k: v for k, v in graph["finish"]["inputs"].items() if k != "upscale_model"}}
-    failed(comfy, graph | {"finish": bare}, "upscale_model, interp_model: none is connected")
+    (comfy.input_dir / "broken.mp4").write_bytes(b"no video")
+    graph = finishing("broken.mp4", "refused/v", interpolated=False)
+    failed(comfy, changed(graph, "finish", upscale_model=None), "upscale_model, interp_model: none is connected")
+    failed(comfy, graph, "broken.mp4 cannot be read as a video")
     outside = comfy.queue(changed(graph, "finish", filename_prefix="../x"))
     assert outside.status == 400 and "must stay inside ComfyUI's output folder" in str(outside.error)
-    (comfy.input_dir / "broken.mp4").write_bytes(b"no video")
-    failed(comfy, changed(graph, "load", file="broken.mp4"), "broken.mp4 cannot be read as a video")
-    assert not (comfy.output_dir / "refused").exists() or not list((comfy.output_dir / "refused").iterdir())
+    assert not list((comfy.output_dir / "refused").glob("*"))

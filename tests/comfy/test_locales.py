@@ -29,8 +29,7 @@ def test_translations_are_those_of_todays_texts_and_served(comfy):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("browser", ["comfy_floor", "comfy, Nodes 2.0", "comfy_latest"], indirect=True)
-@pytest.mark.repeat("Nodes 2.0", "comfy_latest")
+@pytest.mark.parametrize("browser", ["comfy_floor"], indirect=True)
 def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
     page = browser.page
     try:
@@ -39,7 +38,6 @@ def test_the_editor_speaks_the_language_of_the_settings(browser: Browser):
             page.reload(wait_until="domcontentloaded")
             browser.wait_until_open()
             browser.load_workflow(FOLDER.parent / "workflows" / "demo.json")
-            page.locator(".hf-bar").nth(5).wait_for(state="attached")
             page.wait_for_function("(text) => document.querySelector('.hf-status').textContent === text", arg=length)
             assert page.locator(f".hf-tools input[value='{words}']").count() == 1
     finally:

@@ -1,13 +1,18 @@
-"""The pack's widgets on nodes in a real browser: their order, graph undo, and the properties panel."""
+"""The pack's widgets in a real browser: their order, graph undo, the properties panel, app mode and subgraphs."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfy_browser import Browser, of_node, of_widget
 from comfy_harness import PACK_FOLDER
+from make_workflows import numbers_of
+from workflow_blueprint import NAME as BLUEPRINT
+from workflow_graphs import WORKFLOWS
 
-DEMO = Path(__file__).resolve().parents[2] / "workflows" / "demo.json"
+FOLDER = Path(__file__).resolve().parents[2]
+DEMO = FOLDER / "workflows" / "demo.json"
 NODE, TEXT = of_node("PromptTimeline"), of_widget("PromptTimeline", "prompts")
 BARS = "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.value).join()"
 NEW_NODES = """() => ["PromptTimeline", "LoadRun", "Sampler"].map((name) =>
@@ -73,13 +78,12 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     assert page.locator(".hf-timeline").count() == 1
 
     # bars show where they differ; an edit of a text that another script has changed in the same moment is refused
-    story = "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star"
-    browser.write("PromptTimeline", prompts=story)
-    shows(browser, "… teal room,… navy room,a star")
-    page.locator(".hf-bar").nth(2).focus()
+    browser.write("PromptTimeline", prompts="0:00 a red ball in the teal room\n0:20 a red ball in the navy room")
+    shows(browser, "… teal room,… navy room")
+    page.locator(".hf-bar").nth(1).focus()
     page.evaluate(
         f"""() => {{
-          {TEXT}.value = "0:00 one\\n0:20 two";
+          {TEXT}.value = "0:00 one\n0:20 two";
           const pressed = new KeyboardEvent("keydown", {{ key: "ArrowRight", bubbles: true }});
           document.activeElement.dispatchEvent(pressed);
         }}"""
@@ -108,3 +112,61 @@ def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page.evaluate("() => app.extensionManager.setting.set('Comfy.RightSidePanel.IsOpen', false)")
     page.wait_for_timeout(300)
     assert abs(page.locator(".hf-timeline").bounding_box()["width"] - width) < 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+def test_the_app_has_its_controls_and_the_timeline_in_place_of_the_text(browser: Browser):
+    page, app = browser.page, WORKFLOWS["minute_video_app"]
+    file, numbers = FOLDER / "workflows" / "minute_video_app.json", numbers_of(app)
+    assert json.loads(file.read_text(encoding="utf-8"))["extra"]["linearData"] == {
+        "inputs": [[numbers[node], widget] for node, widget in app.controls],
+        "outputs": [numbers[node] for node in app.results],
+    }
+    browser.load_workflow(file)
+    controls = page.locator("[data-testid=app-mode-widget-item]")
+    controls.locator(".hf-bar").nth(5).wait_for()
+    assert controls.count() == len(app.controls) and controls.get_by_text("0:10").count() == 1, "its ruler, and no text"
+    if page.get_by_role("button", name="Skip").count():  # a tour of the newest frontend
+        page.get_by_role("button", name="Skip").click()
+    controls.locator(".hf-bar").nth(1).click()
+    page.locator(".hf-text").fill("A snail")
+    page.wait_for_function("app.graph.nodes.some((node) => node.widgets?.[0]?.value?.includes?.('0:10 A snail\\n'))")
+    # back in the graph its node has it again
+    page.evaluate("() => app.extensionManager.command.execute('Comfy.ToggleLinear')")
+    controls.first.wait_for(state="detached")
+    page.wait_for_function("document.querySelectorAll('.hf-timeline').length === 1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser):
+    page, face = browser.page, "app.graph.nodes[0]"
+    browser.load_workflow(FOLDER / "subgraphs" / f"{BLUEPRINT}.json")
+    page.keyboard.press("Escape")  # the oldest frontend lists missing models
+    browser.look_at(face)
+    page.locator(".hf-bar").nth(5).wait_for()
+
+    def value(name: str) -> str:
+        return f"{face}.widgets.find((widget) => widget.name === '{name}').value"
+
+    def waits_for(text: str) -> None:
+        page.wait_for_function(f"(text) => {value('prompts')} === text", arg=text)
+
+    assert len(page.evaluate(f"{face}.serialize().widgets_values")) == 9, "the timeline is not saved"
+    moved = page.evaluate(value("prompts")).replace("0:10 ", "0:11.062 ")
+    page.wait_for_timeout(500)
+    page.locator(".hf-bar").nth(1).click()
+    page.keyboard.press("ArrowRight")
+    waits_for(moved)
+    page.keyboard.press("d")
+    page.wait_for_function(f"{value('seconds')} === 69")
+    page.keyboard.press("Control+z")
+    waits_for(moved)
+    sent = browser.sent("PromptTimeline")
+    assert (sent["prompts"], sent["seconds"]) == (moved, 60)
+
+    # what was edited is there when the file is opened again
+    page.evaluate("async () => app.loadGraphData(JSON.parse(JSON.stringify((await app.graphToPrompt()).workflow)))")
+    waits_for(moved)
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 6")

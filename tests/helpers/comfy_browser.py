@@ -147,12 +147,12 @@ class Browser:
     def load_workflow(self, path: Path) -> None:
         """Open an editor-format workflow file, as dropping it on the canvas does."""
         self.page.evaluate("(graph) => app.loadGraphData(graph)", json.loads(path.read_text(encoding="utf-8")))
-        self.page.wait_for_timeout(500)
+        self.page.wait_for_timeout(300)
 
     def load_api(self, prompt: dict[str, Any]) -> None:
         """Open an API-format prompt."""
         self.page.evaluate("(prompt) => app.loadApiJson(prompt, 'prompt.json')", prompt)
-        self.page.wait_for_timeout(500)
+        self.page.wait_for_timeout(300)
 
     def queue(self) -> None:
         """Press Run. A refusal by the server shows up as wait_done() timing out and as an error in the page."""
@@ -186,6 +186,11 @@ class Browser:
     def api_prompt(self) -> dict[str, Any]:
         """What the editor would send: the open workflow in API format."""
         return self.page.evaluate("async () => (await app.graphToPrompt()).output")
+
+    def sent(self, kind: str) -> dict[str, Any]:
+        """The inputs of the first node of a type of the pack in what the editor would send."""
+        nodes = self.api_prompt().values()
+        return next(node["inputs"] for node in nodes if node["class_type"] == f"HeadForcing{kind}")
 
     def write(self, kind: str, page: Page | None = None, **values: Any) -> None:
         """Change widgets of the first node of a type of the pack as a person does."""

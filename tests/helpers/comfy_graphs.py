@@ -1,10 +1,7 @@
 """Graphs of the nodes in API format, and what a server makes of them."""
 
-import contextlib
 import io
-import struct
-import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +10,6 @@ import numpy as np
 import torch
 from comfy_harness import ComfyServer, RunResult
 from safetensors.torch import load_file
-from websockets.sync.client import connect
 
 Graph = dict[str, dict[str, Any]]
 BALL = "a red ball bouncing in the teal plain room"
@@ -149,29 +145,6 @@ def opened(data: bytes) -> tuple[int, int, int, float, dict[str, str]]:
         return sum(1 for _ in container.decode(video=0)), *size, rate, tags
 
 
-@contextlib.contextmanager
-def status_texts(server: ComfyServer) -> Iterator[list[tuple[str, str]]]:
-    """What nodes say below themselves to whoever queued their graph, as (node id, text)."""
-    server.texts = []
-    yield server.texts
-
-
-@contextlib.contextmanager
-def texts_of_others(server: ComfyServer) -> Iterator[list[bytes]]:
-    """The texts that reach another browser on the same server."""
-    texts: list[bytes] = []
-
-    def listen() -> None:
-        with contextlib.suppress(Exception):  # closing the socket is how listening ends
-            texts.extend(data for data in socket if isinstance(data, bytes) and data[:4] == struct.pack(">I", 3))
-
-    with connect(f"ws://127.0.0.1:{server.port}/ws?clientId=listener", max_size=None, proxy=None) as socket:
-        thread = threading.Thread(target=listen)
-        thread.start()
-        yield texts
-    thread.join(5)
-
-
 def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     """Run a graph that must fail with one readable sentence that contains `expected`."""
     result = server.queue(graph)
@@ -180,9 +153,8 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     (kind,) = (data["exception_type"] for event, data in result.events if event == "execution_error")
     assert "/" not in kind and "headforcing" not in kind, kind  # the editor shows it before the message
     assert all(part in message for part in expected), message
-    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 900, (
-        message
-    )  # all methods by name
+    # of 900 characters: all methods by name
+    assert "\n" not in message and "Traceback" not in message and 30 < len(message) < 900, message
     return result
 
 

@@ -11,9 +11,7 @@ import struct
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.parse
-import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -28,7 +26,6 @@ STAND_IN_GPU = Path(__file__).parents[1] / "benchmarks" / "tests" / "stand_in_gp
 _TEXT = 3  # binary websocket event: >I 3, >I length, node id, text
 _PREVIEW_WITH_METADATA = 4  # the same with JSON metadata and the bytes of an image
 _LAST_EVENTS = {f"execution_{outcome}": outcome for outcome in ("success", "error", "interrupted")}
-_http = urllib.request.build_opener(urllib.request.ProxyHandler({}))  # a proxy must not see local requests
 
 
 @dataclass
@@ -42,6 +39,7 @@ class RunResult:
     events: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     progress: dict[str, list[tuple[float, float]]] = field(default_factory=dict)  # node id -> (value, max) in order
     previews: list[tuple[str, bytes]] = field(default_factory=list)  # node id, image file bytes
+    said: dict[str, list[str]] = field(default_factory=dict)  # node id -> texts below it, to who queued the graph
     outputs: dict[str, Any] = field(default_factory=dict)  # node id -> what /history shows
     executed: list[str] = field(default_factory=list)  # ids of the nodes that really ran (not cached), in order
     prompt_id: str = ""
@@ -70,7 +68,6 @@ class ComfyServer:
         self._process: subprocess.Popen[bytes] | None = None
         self.port = 0
         self.client_id = ""  # of the latest `queue`
-        self.texts: list[tuple[str, str]] = []  # node id, what it said below itself, see comfy_graphs.status_texts
 
     def __enter__(self) -> "ComfyServer":
         return self.start()
@@ -128,22 +125,17 @@ class ComfyServer:
         return path
 
     def get(self, path: str) -> bytes:
-        with _http.open(self.url + path, timeout=60) as response:
-            return response.read()
+        status, body = self.ask(path, method="GET")
+        if status != 200:
+            raise OSError(f"{path} is answered with status {status}")
+        return body
 
     def get_json(self, path: str) -> Any:
         return json.loads(self.get(path))
 
     def post(self, path: str, data: Any) -> tuple[int, Any]:
-        """POST JSON; returns the status, errors included, and the JSON answer (None if it is not JSON)."""
-        request = urllib.request.Request(
-            self.url + path, json.dumps(data).encode(), {"Content-Type": "application/json"}
-        )
-        try:
-            with _http.open(request, timeout=60) as response:
-                status, body = response.status, response.read()
-        except urllib.error.HTTPError as error:
-            status, body = error.code, error.read()
+        """POST JSON; returns the status and the JSON answer (None if it is not JSON)."""
+        status, body = self.ask(path, data)
         try:
             return status, json.loads(body)
         except ValueError:
@@ -223,7 +215,7 @@ class ComfyServer:
                 if number in (_TEXT, _PREVIEW_WITH_METADATA):
                     end = 8 + struct.unpack(">I", message[4:8])[0]
                     if number == _TEXT:
-                        self.texts.append((message[8:end].decode(), message[end:].decode()))
+                        result.said.setdefault(message[8:end].decode(), []).append(message[end:].decode())
                     else:
                         result.previews.append((json.loads(message[8:end])["node_id"], message[end:]))
                 continue

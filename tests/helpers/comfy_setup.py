@@ -9,8 +9,7 @@ is reused until what it was made from changes.
 
 Each tree is run with the frontend that it pins. The frontend is released more often than the server, and users update
 it alone, so `ensure(NEWEST, LATEST_FRONTEND)` is the newest tree with the newest frontend: the fixture `comfy_latest`,
-beside `comfy` and `comfy_floor`. A browser test that depends on the frontend names those that it needs:
-`@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest, Nodes 2.0"], indirect=True)`.
+beside `comfy` and `comfy_floor`.
 """
 
 import contextlib
@@ -86,19 +85,12 @@ def ensure(version: str = NEWEST, frontend: str | None = None) -> ComfyInstall:
 
     `frontend` is a version of comfyui-frontend-package; None is the one that belongs to ComfyUI `version`.
     """
-    if version not in SOURCES:
-        raise ValueError(f"No source is known for ComfyUI {version!r}; expected one of {', '.join(SOURCES)}.")
     cache = cache_dir()
     with _locked(cache / "lock"):
-        newest = _tree(cache, NEWEST)
-        python = _environment(cache, newest / "requirements.txt")
-        if frontend is not None:
-            pin = f"comfyui-frontend-package=={frontend}"
-            return ComfyInstall(_tree(cache, version), python, version, _frontend(cache, frontend, pin, python))
-        if version == NEWEST:
-            return ComfyInstall(newest, python, version)
-        tree = _tree(cache, version)
-        return ComfyInstall(tree, python, version, _frontend(cache, version, _frontend_pin(tree), python))
+        python, tree = _environment(cache, _tree(cache, NEWEST) / "requirements.txt"), _tree(cache, version)
+        pin = _frontend_pin(tree) if frontend is None else f"comfyui-frontend-package=={frontend}"
+        own = frontend is None and version == NEWEST  # which is in the environment
+        return ComfyInstall(tree, python, version, None if own else _frontend(cache, frontend or version, pin, python))
 
 
 def installed(version: str, frontend: str | None = None) -> ComfyInstall:
@@ -157,10 +149,8 @@ def _environment(cache: Path, comfy_requirements: Path) -> Path:
 
 def _frontend_pin(tree: Path) -> str:
     """The frontend that a release asks for."""
-    pin = re.search(r"^comfyui-frontend-package==\S+", (tree / "requirements.txt").read_text(), re.MULTILINE)
-    if pin is None:
-        raise RuntimeError(f"{tree / 'requirements.txt'} pins no comfyui-frontend-package.")
-    return pin[0]
+    (pin,) = re.findall(r"^comfyui-frontend-package==\S+", (tree / "requirements.txt").read_text(), re.MULTILINE)
+    return pin
 
 
 def _frontend(cache: Path, name: str, pin: str, python: Path) -> Path:

@@ -1,9 +1,6 @@
 """Test-only nodes: text conditioning without the 11 GB encoder, and what tests need to fail or to watch."""
 
-import copy
 import json
-import shutil
-import types
 
 import comfy.latent_formats
 import comfy.model_patcher
@@ -15,15 +12,13 @@ import torch
 NODE_CLASS_MAPPINGS = {}
 
 
-def node(*returns, output=False, always=False, **inputs):
-    """Make a function a node of its name; `always`: run it in every graph again."""
+def node(*returns, output=False, **inputs):
+    """Make a function a node of its name."""
 
     def register(function):
         members = {"RETURN_TYPES": returns, "FUNCTION": "run", "CATEGORY": "testing", "OUTPUT_NODE": output}
         members["INPUT_TYPES"] = classmethod(lambda cls: {"required": inputs})
         members["run"] = lambda self, **given: function(**given)
-        if always:
-            members["IS_CHANGED"] = classmethod(lambda cls, **_: float("nan"))
         NODE_CLASS_MAPPINGS[function.__name__] = type(function.__name__, (), members)
         return function
 
@@ -53,29 +48,7 @@ def TestOtherModel():
     return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
-class BrokenDecoder:
-    def __init__(self, decoder, chunks):
-        self.decoder, self.chunks = decoder, chunks
-
-    def reset(self):
-        self.decoder.reset()
-
-    def decode(self, latents):
-        self.chunks -= 1
-        if self.chunks < 0:
-            raise RuntimeError("the test broke the decoder")
-        return self.decoder.decode(latents)
-
-
-@node("VAE", vae=("VAE",), chunks=("INT", {"default": 1}))
-def TestBrokenVAE(vae, chunks):
-    """The demo's VAE, whose decoder fails after some chunks."""
-    broken, decoder = copy.copy(vae), vae.first_stage_model.streaming_decoder
-    broken.first_stage_model = types.SimpleNamespace(streaming_decoder=lambda: BrokenDecoder(decoder(), chunks))
-    return (broken,)
-
-
-SEEN, GET_PREVIEWER, DISK_USAGE = [], latent_preview.get_previewer, shutil.disk_usage
+SEEN, GET_PREVIEWER = [], latent_preview.get_previewer
 
 
 class PreviewSpy:
@@ -95,10 +68,3 @@ def TestPreviewSpy(model):
 def TestPreviewsSeen(after):
     latent_preview.get_previewer = GET_PREVIEWER
     return {"ui": {"text": [json.dumps(SEEN)]}}
-
-
-@node("INT", always=True, number=("INT", {"default": 0}), free=("INT", {"default": 0, "max": 2**40}))
-def TestFreeDisk(number, free):
-    """Pass a number on and make every disk have that many bytes free; 0: what it really has."""
-    shutil.disk_usage = (lambda path: DISK_USAGE(path)._replace(free=free)) if free else DISK_USAGE
-    return (number,)

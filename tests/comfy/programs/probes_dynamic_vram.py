@@ -84,15 +84,15 @@ def dtypes(patcher):
 
 @probe
 def weights_have_one_name_before_loading_and_after_with_dynamic_vram_and_without():
-    names, held = {}, {}
+    names, held = {case: set() for case in CASES}, {}
     for dynamic in (False, True):
         for case, given in CASES.items():
             with vram(dynamic):
                 patcher = build(*given)
                 held[case, dynamic] = dtypes(patcher)
-                found = {loaded_model.fingerprint(patcher), loaded_model.fingerprint(loaded(patcher))}
+                names[case] |= {loaded_model.fingerprint(patcher), loaded_model.fingerprint(loaded(patcher))}
                 getattr(patcher, "restore_loaded_backups", patcher.detach)()  # what unloading does to weights
-                names[case] = names.get(case, set()) | found | {loaded_model.fingerprint(patcher)}
+                names[case].add(loaded_model.fingerprint(patcher))
                 fp8 = ["weights stored in 8-bit floating point (float8_e4m3fn)"] if case.endswith("fp8") else []
                 assert loaded_model.inexact(patcher) == fp8, (case, dynamic)
     assert {case: len(own) for case, own in names.items()} == dict.fromkeys(CASES, 1)

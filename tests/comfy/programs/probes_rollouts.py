@@ -32,10 +32,11 @@ from parity import (
     probe,
     render_video,
     sampled,
+    smoke,
 )
 
 
-@probe
+@smoke
 def a_rollout_on_the_native_model_equals_the_cores_own_and_frees_its_caches_at_once():
     model, kept = native(), []
     plan = make_plan(model)
@@ -130,7 +131,7 @@ def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
     assert by_host.missing_prompts() == [] and apart(*means) < 1e-5 < 1e-2 < float(means[0].std())
 
 
-@probe
+@smoke
 def cancel_stops_within_one_model_call_and_frees_the_cache():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = MagicMock(client_id=None, last_node_id=None)
@@ -215,7 +216,7 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     assert memory[0] == memory[1] == memory[2], "one block and its caches, whatever the length and the batch"
 
 
-@probe
+@smoke
 @torch.inference_mode()
 def comfyui_is_asked_for_the_memory_of_the_estimate():
     model, again = native(), []
