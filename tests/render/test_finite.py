@@ -1,7 +1,5 @@
 """NaN and infinity stop a render with one sentence that names the place; what was finished before stays."""
 
-import re
-
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
@@ -16,17 +14,12 @@ from safetensors.torch import save_file
 from toy_renders import Render, toy_model
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_one_bad_value_is_found_in_any_type(dtype):
-    for bad in map(float, ("nan", "inf", "-inf")):
-        values = torch.zeros(3, 4, dtype=dtype)
-        assert is_finite(values)
-        values[2, 3] = bad
-        assert not is_finite(values) and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
-    eight = torch.zeros(4).to(torch.float8_e4m3fn)
-    assert is_finite(eight) and is_finite(torch.arange(3))
+def test_one_bad_value_is_found_in_any_type():
+    eight = torch.zeros(12).to(torch.float8_e4m3fn)
+    assert is_finite(eight) and is_finite(torch.arange(3)) and is_finite(torch.zeros(12, dtype=torch.bfloat16))
     eight.view(torch.uint8)[1] = 0x7F  # NaN
-    assert not is_finite(eight)
+    for values in (eight, *(torch.tensor([0.0, float(bad)]).half() for bad in ("nan", "inf", "-inf"))):
+        assert not is_finite(values) and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
 
 
 def test_inputs_are_refused_by_name():
@@ -54,11 +47,10 @@ class BreaksAt(WanVideoModel):
 
 
 def test_a_block_that_is_not_finite_stops_the_render_and_the_next_one_goes_on(backbone, tmp_path):
-    render = Render(backbone, tmp_path / "runs")
-    with pytest.raises(HeadForcingError) as stopped:
+    render = Render(backbone, tmp_path, seconds=3.0)
+    said = r"^block 3 of 5, denoising step 2 of 2: NaN or infinity in the latents;.*bf16 or float32 \(now float32\)"
+    with pytest.raises(HeadForcingError, match=said):
         render.go(model=BreaksAt(backbone, torch.float32, call=2 * 2 + 2))
-    assert re.match(r"block 3 of 13, denoising step 2 of 2: NaN or infinity in the latents;", str(stopped.value))
-    assert "bf16 or float32 (now float32)" in str(stopped.value)
     assert torch.equal(render.go(), render.straight()) and render.reused == 2
 
 

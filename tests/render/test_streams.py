@@ -10,23 +10,21 @@ import pytest
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux")
 
-COMMAND = f'"{sys.executable}" -m headforcing.headforcing_core'
-SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --prompts 'a red ball bouncing in the teal plain room'"
+SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --json --prompts 'a red ball' --out ."
+FULL = "error: the result cannot be printed: No space left on device\n"
 
 
-def shell(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(["bash", "-c", f"{COMMAND} {command}"], cwd=folder, capture_output=True, text=True)
-
-
-@pytest.mark.parametrize(("streams", "code", "said"), [
-    (">&-", 0, ""), ("<&- >&- 2>&-", 0, ""),
-    (">/dev/full", 1, "error: the result cannot be printed: No space left on device\n"),
+@pytest.mark.parametrize(("command", "code", "said"), [
+    (f"{SHORT} <&- >&- 2>&-", 0, ""), ("runs list . >/dev/full", 1, FULL), ("runs list nowhere 2>/dev/full", 2, ""),
+    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
 ])  # fmt: skip
-def test_a_video_is_made_without_a_place_to_talk_to(streams: str, code: int, said: str, tmp_path: Path) -> None:
-    done = shell(f"{SHORT} --json {streams}", tmp_path)
+def test_a_command_needs_no_place_to_talk_to(command: str, code: int, said: str, tmp_path: Path) -> None:
+    program = f'"{sys.executable}" -m headforcing.headforcing_core {command}'
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
-    with av.open(str(tmp_path / "output" / "demo.mp4")) as container:
-        assert sum(1 for _ in container.decode(video=0)) == 16
+    if "demo" in command:
+        with av.open(str(tmp_path / "demo.mp4")) as container:
+            assert sum(1 for _ in container.decode(video=0)) == 16
 
 
 def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:
@@ -40,13 +38,3 @@ with usable_streams(), open("file", "w") as file:
     (tmp_path / "program.py").write_text(program)
     done = subprocess.run(["bash", "-c", f'"{sys.executable}" program.py 2>&-'], cwd=tmp_path)
     assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
-
-
-@pytest.mark.parametrize(("command", "code", "said"), [
-    ("runs list . >/dev/full", 1, "error: the result cannot be printed: No space left on device\n"),
-    ("runs list nowhere 2>/dev/full", 2, ""),
-    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
-])  # fmt: skip
-def test_a_short_command_never_ends_in_a_traceback(command: str, code: int, said: str, tmp_path: Path) -> None:
-    done = shell(command, tmp_path)
-    assert (done.returncode, done.stderr) == (code, said)
