@@ -17,7 +17,7 @@ from toy_renders import save_toy
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 SMALL = ("--scale", "1", "--sigmas", "1")
 STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
-MOST_TRIES = {"render": 2, "compare": 2, "prune": 40, "list": 40}  # of one point; others 1
+MOST_TRIES = {"prune": 40, "list": 40}  # of one point; others 1
 
 
 def render(folder: Path, seconds: str = "2", *more: str) -> list[str]:

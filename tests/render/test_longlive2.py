@@ -24,16 +24,15 @@ from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.render.start import Start
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
-from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
 from PIL import Image
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tiny_checkpoints import wan22_vae
 from toy_renders import Told
 
-STORY = "0:00 a green apple\n0:04 a red apple\n0:06.5 [reset] an apple"
+STORY = "0:00 a green apple\n0:01.5 a red apple\n0:02.5 [reset] an apple"
 TEXTS = ["a green apple", "a red apple", "an apple", LONGLIVE2.shot_prefix + "a red apple"]
 
 
@@ -83,13 +82,9 @@ def video_of(path: Path) -> tuple[int, tuple[int, ...]]:
         return sum(1 for _ in container.decode(video=0)), facts
 
 
-@pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
-@pytest.mark.repeat("head_forcing")
-def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path, method):
-    video, latents = tmp_path / "x.mp4", tmp_path / "x.safetensors"
-    made = generate("--method", method, "--out", video, "--latents", latents)
-    assert "longlive2" in json.dumps(made)
-    frames = int(24 * 16.5)  # the story ends ten seconds after its last prompt begins
+def test_a_story_of_shots_becomes_a_video_of_24_frames_a_second(generate, folder, tmp_path):
+    video, latents, frames = tmp_path / "x.mp4", tmp_path / "x.safetensors", 24 * 4
+    generate("--method", "longlive2", "--out", video, "--latents", latents, "--seconds", 4)
     assert video_of(video) == (frames, (24, 64, 96))
     again = tmp_path / "again.mp4"
     assert main(["decode", str(latents), str(again), "--vae", str(folder / "vae.safetensors"), "--device", "cpu"]) == 0
@@ -104,10 +99,10 @@ def test_a_cut_is_another_video_than_a_prompt_that_goes_on_with_the_shot(generat
     made = []
     for tag in ("", "[cut] ", "[reset] "):
         story = f"a green apple | {tag}a red apple"
-        generate("--seconds", 4, "--method", "longlive2", "--latents", tmp_path / "x.safetensors", prompts=story)
+        generate("--seconds", 2, "--method", "longlive2", "--latents", tmp_path / "x.safetensors", prompts=story)
         made.append(latents_of(tmp_path / "x.safetensors"))
     default, cut, reset = made
-    assert torch.equal(default, cut) and not torch.equal(cut[16:], reset[16:])
+    assert torch.equal(default, cut) and not torch.equal(cut[8:], reset[8:])
     assert torch.equal(cut[:8], reset[:8])
 
 
@@ -115,25 +110,19 @@ def test_an_image_is_the_first_latent_frame_and_a_resumed_render_goes_on_from_it
     rng = np.random.default_rng(3)
     Image.fromarray(rng.integers(0, 255, (96, 64, 3), dtype=np.uint8)).save(tmp_path / "start.png")
     common = ("--method", "longlive2", "--start-image", tmp_path / "start.png", "--runs", tmp_path / "runs")
-    paths = [tmp_path / f"{name}.safetensors" for name in ("part", "again", "plain")]
+    paths = [tmp_path / f"{name}.safetensors" for name in ("part", "again")]
     generate(*common, "--seconds", 1, "--latents", paths[0], prompts="an apple")
     generate(*common, "--seconds", 2, "--latents", paths[1], prompts="an apple")
-    generate("--method", "longlive2", "--seconds", 1, "--latents", paths[2], prompts="an apple")
-    part, again, plain = map(latents_of, paths)
+    part, again = map(latents_of, paths)
     assert len(part) == 8 and len(again) == 16 and torch.equal(part, again[:8])
     codec = load_codec(folder / "vae.safetensors", torch.device("cpu"), torch.float32)
-    image = Start.image_file(tmp_path / "start.png", (64, 96)).encoded(codec)
-    assert torch.allclose(part[:1], image, atol=1e-6) and not torch.allclose(plain[:1], image, atol=0.1)
-    stored = stored_videos(tmp_path / "runs")[0]
-    assert torch.equal(stored.latents(), again)
+    assert torch.allclose(part[:1], Start.image_file(tmp_path / "start.png", (64, 96)).encoded(codec), atol=1e-6)
 
 
 @pytest.mark.parametrize("method", ["longlive2", "head_forcing"])
 def test_takes_live_edits_and_stopped_or_killed_renders_give_the_video_of_the_story_that_was_told(tmp_path, method):
-    weights = files.wan_weights(channels=48, out=48)
-    config = WanConfig(
-        dim=128, ffn_dim=192, num_layers=files.LAYERS, num_heads=1, in_dim=48, out_dim=48, freq_dim=32, text_dim=24
-    )
+    sizes = dict(dim=128, ffn_dim=192, num_layers=files.LAYERS, num_heads=1, freq_dim=32, text_dim=24)
+    config, weights = WanConfig(in_dim=48, out_dim=48, **sizes), files.wan_weights(channels=48, out=48)
     model = WanVideoModel(WanModel.from_state_dict(config, weights, torch.float32), torch.float32)
     roles = HeadProfile("tiny", files.LAYERS, 1, tuple(("memory",) for _ in range(files.LAYERS)))
     options = RenderOptions(method=method, model_family="longlive2", width=64, height=96, seconds=6.0, profile=roles)
@@ -165,16 +154,6 @@ def test_takes_live_edits_and_stopped_or_killed_renders_give_the_video_of_the_st
     story, asked = Told({}, 6.0), iter([None, options.parse(other)])
     story.ask, story.encode = lambda: next(asked, None), lambda texts: [embeds[text] for text in texts]
     assert torch.equal(made(first, listeners=[LiveEdits(story)]), changed) and not story.refusals, "a live edit"
-
-
-@pytest.mark.slow
-def test_two_ranks_make_the_video_of_one(generate, folder, tmp_path):
-    save_file(files.wan_weights(dim=256, channels=48, out=48), folder / "two_heads.safetensors")
-    common = ("--weights", folder / "two_heads.safetensors", "--method", "uniform_memory", "--seconds", 4)
-    for ranks in (1, 2):
-        out = tmp_path / f"{ranks}.safetensors"
-        generate(*common, "--gpus", ranks, "--latents", out, prompts="a green apple | a red apple")
-    assert torch.equal(latents_of(tmp_path / "1.safetensors"), latents_of(tmp_path / "2.safetensors"))
 
 
 @pytest.mark.parametrize(("size", "card", "besides"), [("1280x704", 16, 13.46e9), ("832x480", 10, 6.73e9)])

@@ -50,6 +50,7 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "start frames, state restored, and a switch": (
         (1, 2), STORED | {"start": START, "seconds": 3.0, "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross"}
     ),
+    "start frames, roles found": ((6,), {"start": START, "seconds": 6.0, **FOUND}),
     "start frames behind a picture": (
         (2,), {"start": START, "seconds": 3.0, "text": "the @hall", "pictures": PICTURES}
     ),
@@ -76,7 +77,8 @@ def test_a_stopped_render_goes_on_to_the_same_bytes(backbone, tmp_path, case):
         shutil.rmtree(render.folder, ignore_errors=True)
         assert torch.equal(render.go(stop_after=stop_after), expected[: stop_after * frames])
         assert torch.equal(render.go(), expected)
-        assert render.reused == (0 if render.plan.auto is not None and stop_after < 7 else stop_after)
+        found = render.plan.auto is None or render.plan.start_blocks + stop_after >= 7
+        assert render.reused == (stop_after if found else 0)
         assert render.events == render.straight_events
     calls = []
     assert torch.equal(render.go(on_step=lambda block, step, latents: calls.append(latents is not None)), expected)

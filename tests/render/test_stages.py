@@ -63,9 +63,6 @@ def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_mak
     assert torch.equal(*(load_file(path)["latents"] for path in (latents, tmp_path / "once.safetensors")))
     assert told(*decode, "--vae", vae, "--dtype", "fp32")["frames"] == 32
     assert np.array_equal(*(decoded(tmp_path / f"{name}.mp4") for name in ("once", "later")))
-    save_file({"latents": torch.zeros(2, 16, 8, 12)}, latents, {"head_forcing": "[1]"})
-    assert main([*map(str, decode), "--vae", str(vae)]) == 2
-    assert "does not say what its latents are of" in capsys.readouterr().err
     assert main(["encode", "x.txt", "--text-encoder", str(text_encoder), "--prompts", STORY]) == 2
     assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
 
@@ -102,10 +99,8 @@ def test_free_memory_is_what_is_free_not_what_the_card_has(monkeypatch):
 
 GROUPS = {
     "no group": ({}, 9_216_000),
-    "a container": ({"": (6_000_000, 5_000_000)}, 2_000_000),
     "its own group": ({"a/b": (6_000_000, 5_500_000)}, 1_500_000),
     "a group around it": ({"": ("max", 1), "a": (4_000_000, 3_000_000), "a/b": (8_000_000, 100)}, 2_000_000),
-    "a group that is full": ({"a/b": (1_000_000, 9_000_000)}, 0),
     "another group": ({"c": (1_000_000, 900_000)}, 9_216_000),
 }
 
@@ -131,12 +126,12 @@ def refused_by_python():
     raise MemoryError
 
 
-@pytest.mark.parametrize("full", [lambda: torch.empty(10**15), refused_by_python], ids=["torch", "python"])
-@pytest.mark.parametrize("place", ["model is loaded", "render"])
+@pytest.mark.parametrize(("owner", "name", "full"), [
+    (source.Source, "load", lambda: torch.empty(10**15)), (loaded, "make_video", refused_by_python),
+])  # fmt: skip
 def test_memory_of_a_host_that_runs_out_is_one_sentence_and_another_error_stays(
-    full, place, tmp_path, monkeypatch, capsys
+    owner, name, full, tmp_path, monkeypatch, capsys
 ):
-    owner, name = (source.Source, "load") if place == "model is loaded" else (loaded, "make_video")
     command = ["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)]
     monkeypatch.setattr(owner, name, lambda *_, **__: full())
     assert main(command) == 2
