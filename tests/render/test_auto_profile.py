@@ -20,11 +20,10 @@ from headforcing.headforcing_core.head_profiles.auto import (
     warm_up_frames,
     warm_up_shape,
 )
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
-from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
@@ -191,23 +190,10 @@ def test_the_caches_never_hold_more_than_the_plan_says(model):
     assert held[0] == warm_up_shape(made.shape).bytes(torch.float32) > made.shape.bytes(torch.float32) == cache.bytes
 
 
-def test_without_a_fitting_bundled_profile_the_roles_are_found():
-    found = plan()
-    assert found.auto == AutoProfile() and isinstance(found.make_cache(torch.float32, "cpu"), AutoProfileCache)
-    bundled = plan(WanConfig())
-    assert bundled.auto is None and "bundled profile 'self_forcing'" in describe(bundled, torch.float32)
-    other = plan(method="self_forcing_window_21")
-    assert other.auto is None and isinstance(other.make_cache(torch.float32, "cpu"), HeadCache)
-    for f, frames in [(1, 21), (3, 21), (4, 20), (7, 21), (10, 30), (64, 192)]:  # at least one measured block
-        assert warm_up_frames(f) == frames
-    assert plan(WanConfig(), AutoProfile(0.3, 0.1)).auto == AutoProfile(0.3, 0.1), "where a bundled one would fit"
-    assert plan(WanConfig(), AutoProfile(), method="self_forcing").auto is None  # one cache for every head
-    assert "auto" not in bundled_profiles()
-
-
 @pytest.mark.parametrize(("family", "most"), [("self_forcing", 18), ("causal_forcing_framewise", 20)])
 def test_what_leaves_nothing_to_measure_or_needs_known_roles_is_refused(family, most):
     step = schedule(family).frames_per_block
+    assert warm_up_frames(step) == 21 and warm_up_frames(64) == 192, "at least one measured block"
     assert plan(profile=AutoProfile(), start_frames=most, family=family).auto is not None
     for frames in (most + step, most + 30 * step):
         with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {frames}; load or measure"):

@@ -1,20 +1,23 @@
-"""The command line: what it writes, what it prints, and one sentence on stderr for anything a person gets wrong."""
+"""The command line: what it writes and prints, wherever to; a story in a file that is followed while it is rendered."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import av
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import MOVED, _parser, main
-from headforcing.headforcing_core.commands.values import find_profile, render_options
+from headforcing.headforcing_core.commands.values import FollowedFile, find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.names import versions
+from headforcing.headforcing_core.render.sinks import ProgressBar
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -23,25 +26,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 BALL = "a red ball bouncing in the teal plain room"
-CHANGE = "0:00 a green apple\n0:01 a red apple"
 
 
 @pytest.fixture
 def weights(golden: Path) -> Path:
     return golden / "self_forcing_tiny_d32" / "model.safetensors"
-
-
-@pytest.fixture
-def generate(tiny_model: list[str], tmp_path: Path, capsys):
-    """Run `generate --latents` on the tiny model at 96x64 and return the latents."""
-
-    def run(*more: str, prompts=CHANGE) -> torch.Tensor:
-        out = tmp_path / "latents.safetensors"
-        code = main(["generate", *tiny_model, "--prompts", prompts, "--latents", str(out), "--json", *more])
-        assert code == 0, capsys.readouterr().err
-        return load_file(out)["latents"]
-
-    return run
 
 
 def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
@@ -90,11 +79,11 @@ def test_a_video_that_cannot_be_written_costs_no_latents(tmp_path, capsys, monke
     assert not (tmp_path / "demo.mp4").exists() and not (tmp_path / "demo.png").exists()
 
 
-def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monkeypatch):
+def test_a_video_that_is_made_on_the_cpu_unasked_says_so(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     for device in ("cpu", "auto"):
-        generate("--seconds", "0.5", "--device", device, prompts="an apple")
+        assert main(f"demo --seconds 0.5 --sigmas 1 --scale 1 --device {device} --out {tmp_path}".split()) == 0
         said = "finds no GPU, so the video is made on the CPU" in capsys.readouterr().err
         assert said == (device == "auto")
 
@@ -105,21 +94,18 @@ def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
     assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
 
 
-def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path, capsys):
-    whole = generate("--seconds", "4.3", prompts="an apple")
+def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
+    result, whole = generate("--seconds", "4.3", prompts="an apple")
     assert whole.shape == (18, 16, 8, 12) and whole.dtype == torch.float32 and whole.isfinite().all()
-    result = json.loads(capsys.readouterr().out)
     assert result["video"] is None and result["cache_bytes"] > 0
     generate("--seconds", "2", prompts="an apple")
     part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
-    extended = generate("--seconds", "2.25", "--start-latents", str(part), prompts="an apple")
-    assert len(extended) == 18 and torch.equal(extended, whole)
-    generate("--seconds", "2", "--start-latents", str(part), "--runs", str(tmp_path / "runs"))
+    _, extended = generate("--seconds", "2.25", "--start-latents", part, prompts="an apple")
+    assert torch.equal(extended, whole)
+    generate("--seconds", "2", "--start-latents", part, "--runs", tmp_path / "runs")
     (video,) = stored_videos(tmp_path / "runs")
     assert video.about["starts_seconds"] == [33 / 16, 45 / 16] and video.about["switches"] == ["reset", "reset"]
     assert video.about["attention"] == "sdpa" and video.about["versions"] == versions()
-    (note,) = (tmp_path / "runs").glob("*/run-*.json")
-    assert json.loads(note.read_text())["about"] == video.about
 
 
 def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
@@ -175,38 +161,6 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
     assert json.loads(capsys.readouterr().out)["reused_blocks"] == (3 if case == "kept" else 0)
 
 
-# a command with placeholders, `generate` has weights besides, and what the sentence says; of the settings of a render
-# sentences.txt has the others
-WRONG = {
-    "generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x": "none.s",
-    "demo|--profile|{tmp}/none.json|--out|{tmp}/new": "none.json",
-    "demo|--rule|auto|--out|{tmp}/new": "name it with --profile",
-    "demo|--start-part|first|--out|{tmp}/new": "choose a section of --start-video FILE",
-    "demo|--prompts|@{tmp}/none.txt|--out|{tmp}/new": "none.txt",
-    "compare|--demo|--methods|magic|--out|{tmp}/new": "methods must be one of head_forcing, ",
-    "inspect|{weights}|--num-heads|3": "num_heads",
-    "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x": "line 2: 0:05 does not come",
-    "generate|--prompts|a|--latents|{tmp}/x|--size|big": "--size must look like 832x480",
-    "generate|--prompts|a": "--latents", "generate|--prompts|a|--out|{tmp}/x.mp4": "--vae",
-    "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4": "--embeddings",
-    "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
-    "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
-    "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("command", WRONG)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, tmp_path, capsys):
-    parts = [part.format(tmp=tmp_path, weights=weights) for part in command.split("|")]
-    if parts[0] == "generate" and "--weights" not in parts:
-        parts += ["--weights", str(weights)]
-    assert main(parts) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert captured.out == "" and line.startswith("error: ") and WRONG[command] in line
-    assert list(tmp_path.rglob("*")) == [], "something was written"
-
-
 def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
     program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
     program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
@@ -214,22 +168,125 @@ def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
     assert done.returncode == 2 and "method must be one of" in done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("command", "said"), [
-    ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("generate", "--weights"),
-    ("demo --prompts a --follow story.txt", "not allowed with argument"), ("demo --scale 65", "from 1 to 64, got '65'"),
-    ("runs list nowhere", "there is no folder 'nowhere'"),
-    *((f"demo --gpu-speeds {speeds}", "expected numbers from 0.001 to 1000 with commas between them")
-      for speeds in ("0.0009,1", "1,1001", "1,nan")),
-])  # fmt: skip
-def test_values_that_no_option_has_are_explained_by_the_parser(command, said, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(command.split())
-    told = capsys.readouterr().err
-    assert stop.value.code == 2 and "usage: headforcing" in told and said in told.splitlines()[-1]
-
-
 @pytest.mark.parametrize("name", MOVED)
 def test_a_command_that_moved_to_research_says_where_it_is(name, repo_root, capsys):
     assert main([name, "--help"]) == 2
     assert capsys.readouterr().err.endswith(f"in a checkout: python -m headforcing.research {MOVED[name]}\n")
     assert f"`{MOVED[name]}`" in (repo_root / "research" / "README.md").read_text(encoding="utf-8")
+
+
+linux = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux")
+SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --json --prompts 'a red ball' --out ."
+FULL = "error: the result cannot be printed: No space left on device\n"
+
+
+@linux
+@pytest.mark.parametrize(("command", "code", "said"), [
+    (f"{SHORT} <&- >&- 2>&-", 0, ""), ("runs list . >/dev/full", 1, FULL), ("runs list nowhere 2>/dev/full", 2, ""),
+    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
+])  # fmt: skip
+def test_a_command_needs_no_place_to_talk_to(command: str, code: int, said: str, tmp_path: Path) -> None:
+    program = f'"{sys.executable}" -m headforcing.headforcing_core {command}'
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+    if "demo" in command:
+        with av.open(str(tmp_path / "demo.mp4")) as container:
+            assert sum(1 for _ in container.decode(video=0)) == 16
+
+
+@linux
+def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from headforcing.headforcing_core.commands.cli import usable_streams
+with usable_streams(), open("file", "w") as file:
+    os.write(2, b"of a library")
+    print("lost", file=sys.stderr)
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(["bash", "-c", f'"{sys.executable}" program.py 2>&-'], cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
+
+
+RED, CROSS, CUBE = "a red ball", "a yellow cross", "a blue cube"
+PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8 of 10
+CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file so that it seems to rest since."""
+
+    def write(text: str, name="story.txt", age=10.0):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (time.time() - age, time.time() - age))
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(
+    written, tmp_path, monkeypatch, capsys
+):
+    def follow(text, actions):
+        """Call functions after the blocks of their numbers; the result, and what was said of the file."""
+        path = written(text)
+        monkeypatch.setattr(ProgressBar, "add", lambda self, block: actions.get(block.index, lambda: None)())
+        options = f"--out {tmp_path / 'out'} --runs {tmp_path / 'runs'} --seconds 7 --scale 1 --device cpu --json"
+        assert main(["demo", "--follow", str(path), "--sigmas", "1", *options.split()]) == 0
+        captured = capsys.readouterr()
+        said = [line.removeprefix(str(path)) for line in captured.err.splitlines() if line.startswith(str(path))]
+        return json.loads(captured.out), said
+
+    path, out = tmp_path / "story.txt", tmp_path / "out"
+    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
+    result, said = follow(
+        PLANNED,
+        {1: lambda: written(wrong), 2: lambda: written(begun), 3: lambda: written(CHANGED), 5: lambda: os.utime(path)},
+    )
+    assert said == [
+        " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
+        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
+        "(block 4 of 10) as it was, and change what comes after",
+        " is taken from 0:04.312 on (block 7 of 10)",
+    ]
+    assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
+    assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == result["story"]
+    with av.open(str(out / "demo.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
+    again, said = follow(CHANGED, {})
+    assert again["reused_blocks"] == 10 and said == []
+
+
+def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
+    file, seen = FollowedFile(written("one")), []
+    for text, age in (("two", 10.0), ("three", 0.0), ("three", 1.0), ("one", 10.0)):
+        written(text, age=age)
+        seen += [file.changed(), file.changed()]
+    assert seen == ["two", None, None, None, "three", None, None, None], "not while an editor may be writing still"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_a_pipe_a_large_and_a_missing_file_are_refused_once_and_never_waited_for(written):
+    path = written("one")
+    file = FollowedFile(path)
+
+    def pipe():
+        os.mkfifo(path)
+        os.utime(path, (1, 1))
+
+    for put, said in (
+        (lambda: None, "was not found"), (pipe, "is a pipe or a device, not a file"),
+        (lambda: written("a" * ((1 << 20) + 1)), "larger than 1 MB"),
+    ):  # fmt: skip
+        path.unlink()
+        put()
+        with pytest.raises(HeadForcingError, match=said):
+            file.changed()
+        assert file.changed() is None
+        path.touch()
+    written("two")
+    assert file.changed() == "two"

@@ -1,8 +1,6 @@
 """Methods side by side: the table, the grid, and what is refused."""
 
 import json
-import pickle
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -21,7 +19,6 @@ from headforcing.headforcing_core.names import versions
 from headforcing.headforcing_core.render import comparison
 from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, entries_of
 from headforcing.headforcing_core.report.drift import report_video
-from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.video.grid import STRIP
 from headforcing.headforcing_core.video.sheets import side_by_side
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -205,21 +202,3 @@ def test_the_disk_must_have_room_for_all_videos_together(tmp_path: Path, capsys,
     assert compare(tmp_path / "three", *runs) == 2
     assert "not enough disk: the render writes about 995 kB" in capsys.readouterr().err
     assert not list(tmp_path.rglob("*.mp4")) and not list(tmp_path.rglob("block-*"))
-
-
-def test_a_worker_waits_for_the_run_folder_too(tmp_path: Path, monkeypatch):
-    """A network disk may keep the lock of a machine that died; here it is kept for good."""
-    options = ["--out", str(tmp_path), "--runs", str(tmp_path / "runs"), "--seconds", "1", "--device", "cpu"]
-    args = _parser().parse_args(["compare", "--demo", *options])
-    source, seconds = compare_command.compared_source(args), []
-    video = compare_command.ComparedVideo.of(source, entries_of("self_forcing")[0], 1, tmp_path)
-    embeds = source.encode()
-    monkeypatch.setattr(compare_command, "PATIENCE_SECONDS", 0.6)
-    with RunFolder(tmp_path / "runs", video.source.job(video.plan, embeds).setup, {}):
-        for farm in (Farm(), Parallel()):
-            job = pickle.loads(pickle.dumps(video.job(args, list(map(farm.share, embeds)), farm)))  # as it is sent
-            begun = time.monotonic()
-            with pytest.raises(HeadForcingError, match="another render is writing to"):
-                compare_command.render_compared(job)
-            seconds.append(time.monotonic() - begun)
-    assert seconds[1] >= 0.6

@@ -29,7 +29,6 @@ os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)
 ray = pytest.importorskip("ray", reason="the farm's tests need Ray: pip install ray")
 pytestmark = pytest.mark.slow
 linux = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="finds processes in /proc")
-on_workers = pytest.mark.usefixtures("two_workers")
 
 STORIES = (
     "a red ball bouncing in the teal plain room",
@@ -76,9 +75,8 @@ def wait_for(condition, process: subprocess.Popen | None = None) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def two_workers(head):
-    """Ray is connected once for most tests here: `--farm local` uses one that the process has started."""
+def connect(head: str) -> None:
+    """Connect this process: `--farm local` uses a cluster that it is connected to."""
     if not ray.is_initialized():
         ray.init(address=head, log_to_driver=False)
 
@@ -113,33 +111,28 @@ def worker_of(task: str) -> int | None:
     return None
 
 
-@linux
-def test_the_cluster_of_this_machine_is_found_and_a_video_that_fails_there_says_why(head, tmp_path, monkeypatch):
-    ray.shutdown()
+def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_that_fails_says_why(
+    head, tmp_path, monkeypatch
+):
     monkeypatch.setenv("RAY_ADDRESS", head)
-    lines = [{**SHORT, "name": name, "prompts": STORIES[0]} for name in ("right", "wrong")]
-    with claimed(tmp_path / "out" / "wrong.mp4"), monkeypatch.context() as patch:
-        patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
-        found = run(tmp_path, lines, "--farm", "auto", code=1)
-    assert found["farm"].startswith("Ray, auto: 2 at a time") and not ray.is_initialized()
-    assert rows(found)["right"]["state"] == "done" and "another process is writing" in rows(found)["wrong"]["why"]
-
-
-@on_workers
-def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_path):
     lines = [{**SHORT, "name": f"story{i}", "prompts": story, "seeds": [1, 2]} for i, story in enumerate(STORIES)]
     (tmp_path / "farm").mkdir()
-    in_turn, farmed = run(tmp_path, lines), run(tmp_path / "farm", lines, "--farm", "local")
-    assert farmed["farm"].startswith("Ray, local: 2 at a time") and in_turn["farm"] == "one after the other"
-    files = [{name: row["files"] for name, row in rows(found).items()} for found in (in_turn, farmed)]
+    in_turn = run(tmp_path, lines)
+    with claimed(tmp_path / "farm" / "out" / "wrong.mp4"), monkeypatch.context() as patch:
+        patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
+        wrong = {**SHORT, "name": "wrong", "prompts": STORIES[0]}
+        farmed = run(tmp_path / "farm", [*lines, wrong], "--farm", "auto", code=1)
+    assert farmed["farm"].startswith("Ray, auto: 2 at a time") and in_turn["farm"] == "one after the other"
+    found = rows(farmed)
+    assert "another process is writing" in found.pop("wrong")["why"] and not ray.is_initialized()
+    files = [{name: row["files"] for name, row in videos.items()} for videos in (rows(in_turn), found)]
     assert files[0] == files[1] and len({hash for row in files[0].values() for hash in row.values()}) == 12
-    assert {row["state"] for row in farmed["videos"]} == {"done"}
 
 
 @linux
-@on_workers
-def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(tmp_path):
+def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(head, tmp_path):
     """`kill -9` at a random moment."""
+    connect(head)
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
     chooser, lines = random.Random(seed), [{**LONG, "name": "long"}]
@@ -202,3 +195,15 @@ def running_with(variable: str) -> list[str]:
                 found.append((folder / "cmdline").read_text())
     # Ray's own agents, without a model, look for their node at times
     return [name for name in found if not re.match(r"ray::\w+Agent\0", name)]
+
+
+def test_a_comparison_has_the_same_table_on_a_farm(head, tmp_path):
+    connect(head)
+    tables = []
+    for farm in ([], ["--farm", "local"]):
+        options = "--demo --seconds 1 --scale 1 --device cpu --sigmas 1 --methods head_forcing self_forcing".split()
+        assert main(["compare", *options, "--out", str(tmp_path), *farm]) == 0
+        tables.append(json.loads((tmp_path / "comparison.json").read_text("utf-8"))["rows"])
+    for row in (row for table in tables for row in table):
+        assert row.pop("seconds_per_block") > 0
+    assert tables[0] == tables[1] and len(tables[0]) == 2

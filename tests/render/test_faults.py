@@ -99,14 +99,11 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
             assert faults.raised, (point, at)
             injected += 1
             place = f"{point} {at} of {seen[point]}, {os.strerror(error)}: {told}"
-            assert code in (0, 2), place
-            assert "Traceback" not in told, place
+            assert code in (0, 2) and "Traceback" not in told, place
             if code == 2:
-                lines = [line for line in told.splitlines() if line.startswith("error: ")]
-                assert len(lines) == 1 and told.rstrip().endswith(lines[0]), place
+                (line,) = (line for line in told.splitlines() if line.startswith("error: "))
+                assert told.rstrip().endswith(line), place
             if name in ("render", "resume", "auto"):
-                assert main(command(work)) == 0, place
-                assert blocks(work) == wanted, place
+                assert main(command(work)) == 0 and blocks(work) == wanted, place
                 capsys.readouterr()
-    assert injected, "no operation was seen, so nothing was injected"
     record_property("faults of the file system injected", injected)

@@ -1,4 +1,4 @@
-"""Guards in a render: block keys, resuming, head roles found on the way, the report."""
+"""What a render is guarded against: drift (keys, roles found on the way, reports), and NaN and infinity."""
 
 from dataclasses import replace
 
@@ -13,8 +13,13 @@ from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from toy_renders import Render, measured
+from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from headforcing.headforcing_core.weights.containers import first_not_finite, is_finite
+from safetensors.torch import save_file
+from toy_renders import Render, measured, toy_model
 
 
 def setup(profile: HeadProfile | None = None, **settings) -> str:
@@ -56,3 +61,61 @@ def test_the_reports_of_a_render_and_a_comparison_say_what_the_guards_did(tmp_pa
     assert main(["compare", "--demo", "--methods", "head_forcing", *arguments, "--seed", "3"]) == 0
     lines = (tmp_path / "comparison.md").read_text("utf-8").splitlines()
     assert lines[-1].startswith("guard: head_forcing, seed 3: rope jitter 0.8: rotary bases from ")
+
+
+def test_one_bad_value_is_found_in_any_type():
+    eight = torch.zeros(12).to(torch.float8_e4m3fn)
+    assert is_finite(eight) and is_finite(torch.arange(3)) and is_finite(torch.zeros(12, dtype=torch.bfloat16))
+    eight.view(torch.uint8)[1] = 0x7F  # NaN
+    for values in (eight, *(torch.tensor([0.0, float(bad)]).half() for bad in ("nan", "inf", "-inf"))):
+        assert not is_finite(values) and first_not_finite([("a", torch.zeros(2)), ("b", values)]) == "b"
+
+
+def test_inputs_are_refused_by_name():
+    good, bad = torch.zeros(2, 3), torch.tensor([[0.0, float("inf")]])
+    RenderJob(None, {"a": good, "b": good}, start_latents=good, pictures={"hall": Picture(good, "")}).check_finite()
+    for name, given in {
+        "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}}, "the start latents": {"start_latents": bad},
+        "the picture @hall": {"pictures": {"hall": Picture(bad, "a key")}},
+    }.items():  # fmt: skip
+        with pytest.raises(HeadForcingError, match=f"{name}: NaN or infinity"):
+            RenderJob(None, **{"embeds": {"a": good}, **given}).check_finite()
+
+
+class BreaksAt(WanVideoModel):
+    """Predicts NaN in one denoising step of one block."""
+
+    def __init__(self, *args, call):
+        super().__init__(*args)
+        self.calls, self.call = 0, call
+
+    def denoise(self, latents, sigma, cache):
+        self.calls += 1
+        clean = super().denoise(latents, sigma, cache)
+        return clean * float("nan") if self.calls == self.call else clean
+
+
+def test_a_block_that_is_not_finite_stops_the_render_and_the_next_one_goes_on(backbone, tmp_path):
+    render = Render(backbone, tmp_path, seconds=3.0)
+    said = r"^block 3 of 5, denoising step 2 of 2: NaN or infinity in the latents;.*bf16 or float32 \(now float32\)"
+    with pytest.raises(HeadForcingError, match=said):
+        render.go(model=BreaksAt(backbone, torch.float32, call=2 * 2 + 2))
+    assert torch.equal(render.go(), render.straight()) and render.reused == 2
+
+
+def test_a_weight_that_is_not_finite_is_named(tmp_path):
+    broken = toy_model(1)
+    broken.blocks[0].ffn[2].weight.data[0, 0] = float("nan")
+    named = r"^block 1 of 13, denoising step 1 of 2: NaN or infinity, because the weight blocks\.0\.ffn\.2\.weight"
+    with pytest.raises(HeadForcingError, match=named):
+        Render(broken, tmp_path).go()
+
+
+def test_weights_with_nan_are_refused_before_anything_is_made(tmp_path, capsys):
+    weights, _ = load_state_dict(assets.model_path())
+    weights = {name: tensor.clone() for name, tensor in weights.items()}
+    weights["blocks.5.ffn.2.weight"][1, 1] = float("nan")
+    path = tmp_path / "model.safetensors"
+    save_file(weights, path, {"config": '{"transformer": {"num_heads": 6, "text_len": 32}}'})
+    assert main(["inspect", str(path)]) == 2
+    assert "blocks.5.ffn.2.weight holds NaN or infinity" in capsys.readouterr().err

@@ -1,8 +1,9 @@
-"""The files of a run folder: damage is named, equal contents are equal files, and nothing else is ever removed."""
+"""The files of a run folder: stored in a thread, damage is named, equal contents are equal files, only ours are removed."""
 
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,9 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION, write_note
-from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.runs.takes import prune, thumbnail
 from toy_renders import Render, files
@@ -70,7 +71,7 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
     assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
 
 
-@pytest.mark.parametrize("kind", ["run", "video", "block", "found"])
+@pytest.mark.parametrize("kind", ["run", "video", "block"])
 def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, capsys):
     render, latents = copied(finished, "found", tmp_path)
     path = of_kind(render, kind)[-1]
@@ -118,25 +119,6 @@ def test_the_same_render_again_leaves_the_same_files(finished, tmp_path):
     render.go(stop_after=1)
     assert torch.equal(render.go(), expected) and render.reused == len(expected) // 3
     assert render.problems == [], "what goes on from equal bytes is as good as it was"
-
-
-@pytest.mark.parametrize("stop_after", [None, 6], ids=["finished", "stopped again"])
-def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
-    """The keys are the same, the rounding is not: with other attention, or on another machine."""
-    render = Render(backbone, tmp_path, seconds=6.0, state_seconds=1e-9)
-    first = render.go()
-    of_kind(render, "block")[3].unlink()
-    usual, render.attention = render.attention, explicit
-    render.go(stop_after=stop_after)
-    render.attention = usual
-    again = render.go()
-    assert render.reused == (stop_after or render.plan.new_blocks)
-    assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
-    assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
-    told = [line for line in render.problems if "block-00006" in line and "does not continue the block before" in line]
-    assert bool(told) == bool(stop_after)
-    (video,) = stored_videos(tmp_path)
-    assert torch.equal(video.latents(), again) and video.run.problems == []
 
 
 def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(tmp_path):
@@ -235,3 +217,76 @@ def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_ar
     listed = json.loads(capsys.readouterr().out)
     assert {found["name"].partition("/")[0] for found in listed["runs"]} == {three[0].name, three[2].name}
     assert len(listed["problems"]) == 1 and f"{path.name} is not a file of a run" in listed["problems"][0]
+
+
+def stored_blocks(render: Render) -> int:
+    return count_blocks(render.folder / render.setup[:16], render.keys)
+
+
+class Heard(Listener):
+    def __init__(self, of_block):
+        self.add = lambda block: of_block(block.index)
+
+
+def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_busy(backbone, tmp_path, monkeypatch):
+    render, disk_is_free, heard = Render(backbone, tmp_path, seconds=3.0), threading.Event(), []
+    save = RunFolder.save_block
+
+    def slow(self, *block):
+        assert disk_is_free.wait(60)
+        save(self, *block)
+
+    def hear(block):
+        heard.append((block, stored_blocks(render)))
+        if block == 2:
+            disk_is_free.set()
+
+    monkeypatch.setattr(RunFolder, "save_block", slow)
+    make_video(render.job, render.model(), listeners=[Heard(hear)])
+    assert heard[:3] == [(0, 0), (1, 0), (2, 0)]
+    assert stored_blocks(render) == len(render.keys) and torch.equal(render.go(), render.straight())
+
+
+@pytest.mark.parametrize("fails_at", [2, 4], ids=["in the middle", "at the last block"])
+def test_an_error_of_the_disk_ends_the_render_and_nothing_is_stored_after_it(backbone, tmp_path, monkeypatch, fails_at):
+    render, tried, failed = Render(backbone, tmp_path, seconds=3.0), [], threading.Event()
+    save = RunFolder.save_block
+
+    def full(self, index, *rest):
+        tried.append(index)
+        if index == fails_at:
+            failed.set()
+            raise HeadForcingError("the disk is full")
+        save(self, index, *rest)
+
+    def hear(block):
+        if block == fails_at < 4:
+            assert failed.wait(60)
+
+    monkeypatch.setattr(RunFolder, "save_block", full)
+    with pytest.raises(HeadForcingError, match="the disk is full"):
+        make_video(render.job, render.model(), listeners=[Heard(hear)])
+    assert tried == [*range(fails_at + 1)] and stored_blocks(render) == fails_at
+    monkeypatch.setattr(RunFolder, "save_block", save)
+    assert torch.equal(render.go(), render.straight()) and render.reused == fails_at
+
+
+def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(backbone, tmp_path, monkeypatch):
+    render, save = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9), RunFolder.save_state
+    changed = threading.Event()
+
+    def late(self, index, key, state):
+        if index == 1:
+            assert changed.wait(60)
+        save(self, index, key, state)
+
+    def step(*now):
+        if now[:2] == (2, 0):
+            changed.set()
+        if now[:2] == (2, 1):
+            raise RuntimeError("stopped")
+
+    monkeypatch.setattr(RunFolder, "save_state", late)
+    with pytest.raises(RuntimeError, match="stopped"):
+        render.go(on_step=step)
+    assert torch.equal(render.go(), render.straight()) and render.reused == 2

@@ -1,4 +1,4 @@
-"""One video on several GPUs, with processes on a CPU in their place: started, killed, interrupted, continued."""
+"""One video on several GPUs, with processes on a CPU in their place: refused, begun, killed, interrupted, continued."""
 
 import json
 import multiprocessing
@@ -11,22 +11,22 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.distributed.cache import parallel_forward
+from headforcing.headforcing_core.commands import loaded as loaded_command
+from headforcing.headforcing_core.commands import render as render_command
+from headforcing.headforcing_core.commands import several
+from headforcing.headforcing_core.commands import source as source_command
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
-from headforcing.headforcing_core.distributed.ranks import rank_place
+from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
 from headforcing.headforcing_core.distributed.start_ranks import joined
-from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.errors import HeadForcingError
 from safetensors.torch import load_file
-from thread_peers import together
-from toy_renders import Render, rendered
+from thread_peers import Meeting, ThreadPeers, together
 
 SECONDS = 6  # 9 blocks
 MODULE = "headforcing.headforcing_core"
@@ -188,20 +188,90 @@ def test_ranks_end_within_seconds_of_the_process_that_started_them(tmp_path):
     assert not left, "still rendering"
 
 
-def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
-    render = Render(backbone, tmp_path, seconds=4.0, state_seconds=1e-9)
-    straight = render.straight()
-    render.go(stop_after=2)
+WRONG = {  # options of a demo, and what is said of them
+    "--shard-weights": "give --gpus 2 or more",
+    "--gpus 2 --gpu-speeds 2,1,1": "--gpu-speeds must be 2 numbers, one for each rank, got 3",
+    "--gpus 2 --rank-timeout 1": "--rank-timeout must be from 5 to 86400 seconds, got 1",
+    "--gpus 2 --device mps": "--device must be cuda or cpu, got mps",
+    "--gpus 3 --device cuda": "this machine has 2 GPUs, got --gpus 3",
+    "--gpus 2 --device cuda": "which this PyTorch is built without, as on Windows; use --vae-device",
+    "--gpus 2 --cuda-graph": "--cuda-graph is not possible on several GPUs",
+    "--gpus 2 --follow story.txt": "--follow is not possible on several GPUs",
+    "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
+    "--gpus 7": "7 GPUs leave one without a head", "--gpus 2 --method rolling_forcing": "has a cache of its own",
+    "--gpus 2 --profile auto --found-profiles {tmp}": "head roles cannot be found on several GPUs",
+    "--gpus 2 --prompts @missing.txt": "missing.txt",
+}  # fmt: skip
 
-    def rank(peers, model=None, stop_after=None):
-        job = render.job if peers.leads else replace(render.job, runs=None)
-        model = model or WanVideoModel(render.backbone, torch.float32, forward=parallel_forward)
-        made, run = rendered(job, model, rank_place(peers, torch.device("cpu"), sdpa, "sdpa"), stop_after)
-        return len(run.stored), torch.cat(made)
 
-    for reused, latents in together(2, partial(rank, stop_after=4)):
-        assert reused == 2 and (latents - straight[: len(latents)]).abs().max() <= 1e-5
-    latents = render.go()
-    assert render.reused == 4 and (latents - straight).abs().max() <= 1e-5
-    for _, again in together(2, partial(rank, model=SimpleNamespace(backbone=None))):
-        assert torch.equal(again, latents), "no rank calls the model"
+@pytest.mark.parametrize("options", WRONG)
+def test_what_cannot_be_done_is_refused_before_anything_starts(options, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
+    words = ["demo", "--device", "cpu", "--out", str(tmp_path), *options.format(tmp=tmp_path).split()]
+    assert main(words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert WRONG[options] in said
+
+
+def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypatch, tmp_path):
+    for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
+
+
+def planned(peers, options=()):
+    """The arguments of a demo as one rank has them."""
+    args = _parser().parse_args(["demo", "--device", "cpu", "--seconds", "3", *options])
+    args.peers = peers
+    return args
+
+
+def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
+    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
+    plan = source.plan()
+    needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
+    whole = replace(source, machine=alone).check_needs(plan, None)
+    assert needs.cache + check_rank_memory(
+        whole, plan, ThreadPeers(0, 2, Meeting(2)), False, None
+    ).cache == pytest.approx(whole.cache, abs=1)
+    assert needs.weights < whole.weights and needs.activations == whole.activations // 2
+    fast = ThreadPeers(1, 2, Meeting(2))
+    fast.speeds = (1.0, 3.0)
+    assert check_rank_memory(whole, plan, fast, False, None).activations == whole.activations * 3 // 4
+    monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)  # of both on one CPU
+    monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
+        render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
+
+
+def test_out_of_memory_names_the_rank(monkeypatch):
+    def full(*_):
+        raise torch.OutOfMemoryError
+
+    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2))))
+    monkeypatch.setattr(loaded_command, "make_video", full)
+    plan = source.plan()
+    with pytest.raises(HeadForcingError, match=r"^rank 1 of 2 \(cpu\): out of memory: choose [^;]*$"):
+        source.load(decodes=False).render(source.job(plan, source.encode()), None)
+
+
+def test_ranks_with_other_settings_are_refused():
+    def rank(peers):
+        source = Source.of(planned(peers, ["--seed", str(peers.rank // 2)]))
+        check_ranks(source.job(source.plan(), source.encode()), peers)
+
+    with pytest.raises(HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"):
+        together(3, rank)
+
+
+def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
+    peers = ThreadPeers(0, 2, Meeting(2))
+    peers.speeds = (1.0, 99.0)
+    for step in ("check_needs", "with_start", "encode", "load"):
+        monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
+    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
+        render_command.follow(planned(peers))
