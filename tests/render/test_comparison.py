@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import av
 import numpy as np
 import pytest
-import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.commands import compare as compare_command
 from headforcing.headforcing_core.commands.cli import _parser, main
@@ -20,8 +19,6 @@ from headforcing.headforcing_core.render import comparison
 from headforcing.headforcing_core.render.comparison import TABLE_COLUMNS, entries_of
 from headforcing.headforcing_core.report.drift import report_video
 from headforcing.headforcing_core.video.grid import STRIP
-from headforcing.headforcing_core.video.sheets import side_by_side
-from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from PIL import Image
 
@@ -55,11 +52,10 @@ def test_table_notes_grid_and_picture_are_what_the_videos_and_their_caches_say(m
     assert [row["slots_in_use"] for row in rows[1:]] == [9 * heads, 9 * heads], "nine frames are made, room is for more"
     assert rows[0]["slots_in_use"] < rows[0]["frame_slots"] < rows[2]["frame_slots"] == 12 * heads
     lines = markdown.splitlines()
-    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[:5]]
-    assert cells[0] == ["method", *TABLE_COLUMNS] and [line[0] for line in cells[2:]] == METHODS
-    for row, line in zip(rows, cells[2:], strict=True):
-        assert line[1:3] == [f"{row['frame_slots']:,}", f"{row['slots_in_use']:,}"]
-        assert line[5] == f"{row['drift']['flicker']:.4f}" and "-" not in line[1:9]
+    assert lines[0].strip("| ").split(" | ") == ["method", *TABLE_COLUMNS]
+    for row, method, line in zip(rows, METHODS, lines[2:5], strict=True):
+        assert line.startswith(f"| {method} | {row['frame_slots']:,} | {row['slots_in_use']:,} | ")
+        assert f" | {row['drift']['flicker']:.4f} | " in line
     about, notes = found["about"], markdown.split("\n\n")[-1]
     expected = {
         "prompts": [BALL], "starts_seconds": [0.0], "seconds": 2.0, "seeds": [3], "size": "64x64", "device": "cpu",
@@ -72,23 +68,6 @@ def test_table_notes_grid_and_picture_are_what_the_videos_and_their_caches_say(m
     assert tags["methods"] == METHODS and tags["seed"] == 3 and tags["versions"] == about["versions"]
     with Image.open(found["picture"]) as picture:
         assert picture.height > 3 * 160 and picture.width > 160
-
-
-def test_what_comes_back_stands_under_its_own_colour(tmp_path: Path):
-    red, blue, green = (200, 40, 40), (40, 40, 200), (40, 200, 40)
-    colours, videos = {"full cache": [red, blue, red], "window": [red, blue, green]}, []
-    for name, row in colours.items():
-        videos.append((name, tmp_path / f"{name}.mp4"))
-        with VideoWriter(videos[-1][1], 64, 64, 16) as writer:
-            for colour in row:
-                writer.write(torch.tensor(colour, dtype=torch.uint8).expand(32, 64, 64, 3))
-    prompts = [(0.0, "a red room"), (2.0, "a blue room"), (4.0, "a red room")]
-    with Image.open(side_by_side(tmp_path / "picture.png", videos, prompts, 6.0)) as picture:
-        pixels = np.array(picture.convert("RGB")).astype(int)[:, 226 + 80 :: 166]  # in the middles of the columns
-    for row, line in enumerate(colours.values()):
-        assert np.abs(pixels[-16 - 80 - 166 * (1 - row), :3] - line).max() < 16
-    bars = [tuple(bar) for bar in pixels[16 + 54 + 5 * 17 + 4]]
-    assert bars[0] == bars[2] != bars[1]
 
 
 def test_the_grid_shows_every_video_under_its_name(made: Path):
@@ -168,20 +147,16 @@ def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs, turns, 
     """And a video that fails names itself after those that its worker has made."""
 
     def made(job):
-        if job.seed == "cc" and failing:
+        if job.seed == "cc":
             raise HeadForcingError("no room")
         return job.seed
 
-    setups = {"a": "one", "b": "other", "c": "one"}
+    setups, farm, rows = {"a": "one", "b": "other", "c": "one"}, Parallel(), []
     jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=runs), seed=name * 2) for name in setups}
     monkeypatch.setattr(compare_command, "render_compared", made)
-    farm, failing = Parallel(), False
-    assert dict(compare_command.run_compared(jobs, setups, farm)) == {"a": "aa", "b": "bb", "c": "cc"}
-    assert farm.given == turns
-    failing, rows = True, compare_command.run_compared(jobs, setups, farm)
-    assert next(rows) == ("a", "aa")
     with pytest.raises(HeadForcingError, match="^c: no room$"):
-        list(rows)
+        rows.extend(compare_command.run_compared(jobs, setups, farm))
+    assert farm.given == turns and rows[0] == ("a", "aa")
 
 
 def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tmp_path: Path, tiny, tiny_model, capsys):

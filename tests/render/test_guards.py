@@ -4,8 +4,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.guards import Guards
-from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -34,16 +32,6 @@ def test_block_keys_name_every_guard_and_statistics_that_are_used():
     others = [setup(sink_gate=0.8), setup(sink_gate=0.7), setup(rope_jitter=0.8), setup(sink_gate=0.8, rope_jitter=0.8)]
     assert len({setup(), *trigonometric, *others}) == 7
     assert setup(compression="trigonometric") != setup(), "the demo model's bundled profile has statistics"
-
-
-def test_jitter_works_while_head_roles_are_found(backbone, tmp_path):
-    policy = replace(CachePolicy(), guards=Guards(0.5, 0.8))
-    render = Render(backbone, tmp_path, policy=policy, profile=AutoProfile(), seconds=6.0)
-    render.go()
-    profile = render.run.found_profile
-    assert render.run.cache.report[0].startswith("sink gate 0.5: left out ")
-    known = Render(backbone, tmp_path / "known", policy=policy, profile=profile, seconds=6.0)
-    assert not torch.equal(known.go()[-3:], render.go()[-3:]), "the first five seconds are plain Self Forcing"
 
 
 def test_trigonometric_compression_needs_a_profile_with_statistics():

@@ -211,16 +211,9 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     assert render(backbone, wanted)[1].reused_blocks == wanted.plan.blocks
 
 
-def test_a_length_that_the_render_sets_is_kept(backbone, job):
-    story = Told({1: LONGER}, seconds=9.0)
-    story.seconds = SECONDS
-    latents, _ = render(backbone, replace(job(PLANNED), runs=None), story)
-    assert story.refusals == [] and torch.equal(latents, fresh(backbone, job(CHANGED))[0])
-
-
-def test_prompts_that_a_story_gives_up_leave_memory_and_those_it_brings_are_counted(backbone, job):
+def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
     """Every block but the first begins with an edit of the last prompt; embeddings of umT5 take 8 MB each."""
-    alive, most, counted = weakref.WeakSet(), [], []
+    alive, most = weakref.WeakSet(), []
 
     class Edited(Told):
         def encode(self, texts):
@@ -228,23 +221,18 @@ def test_prompts_that_a_story_gives_up_leave_memory_and_those_it_brings_are_coun
             alive.update(embeds)
             return embeds
 
-        def check(self, plan, more):
-            counted.append(more)
-
         def taken(self, plan, block):
             super().taken(plan, block)
             gc.collect()
             most.append(len(alive))
 
     texts = {block: f"0:00 {RED}\n0:03 [blend 1] {CROSS}\n0:05 a cube, {block}" for block in range(1, 7)}
-    texts[5] += " and a cone\n0:06 a star"
     planned = job(texts[1])
     story = Edited(texts)
     latents, result = render(backbone, planned, story)
-    assert len(story.changes) == 5 and len(story.encoded) == 6
+    assert len(story.changes) == 5 and len(story.encoded) == 5
     assert result.embeds.keys() == {RED, CROSS, "a cube, 6"}
     assert max(most) <= 2, "those of the story that is told, and no others"
-    one = backbone.config.text_len * backbone.config.text_dim * 4
-    assert [more // one for more in counted] == [1, 1, 1, 2, 1]
+
     assert torch.equal(latents, fresh(backbone, job(texts[6]))[0])
     render(backbone, replace(planned, runs=None))  # the first story is still there

@@ -94,12 +94,9 @@ def test_values_that_no_option_has_are_explained_by_the_parser(command, said, ca
 
 SPOILED = {  # of a recorded case: a field of the run, what it is set to, and what is said of it
     "an unknown method": ("method", "magic", "method"),
-    "a fast memory within a block": ("fast_frames", 4, "whole blocks"),
     "more frames than noise": ("frames", 300, "300"),
-    "a prompt that is not there": ("prompt_schedule", [{"block": 0, "prompt": 7}], "7"),
     "no prompt for the first block": ("prompt_schedule", [{"block": 3, "prompt": 0}], "prompt"),
     "start frames that were not recorded": ("initial_latent", True, "initial_latent"),
-    "an unknown role": ("roles", [["boss"] * 4] * 4, "boss"),
     "frames that are no number": ("frames", "many", "paper_defaults of the case cannot be used"),
 }
 

@@ -11,9 +11,7 @@ from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
 from headforcing.headforcing_core.render.render import Place, make_video
-from headforcing.headforcing_core.render.result import report_stored
 from headforcing.headforcing_core.render.sinks import KeptLatents
-from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import Render, Told
 
 SECONDS = 7.0
@@ -49,19 +47,6 @@ def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, ca
     one.go(stop_after=6)
     assert torch.equal(other.go(), other.straight())
     assert other.reused == 6 and "a story whose scenes begin with latent frames" in caplog.text
-
-
-def test_decisions_after_start_frames_are_counted_once_where_a_stored_state_does_not_fit(backbone, tmp_path):
-    start = Render(backbone, tmp_path, seconds=3.0).straight()[:6]
-    render_of(backbone, tmp_path, "", state_seconds=1e-9, start=start).go(stop_after=5)  # its state has no scenes
-    render = render_of(backbone, tmp_path, "[recall 1]", state_seconds=1e-9, start=start)
-    render.straight()
-    events = render.straight_events
-    assert sum(event.after_block < 2 for event in events) == 1  # start blocks made one of them
-    for reused in (5, render.plan.new_blocks):  # the cache is rebuilt, then restored
-        render.go()
-        assert (render.reused, render.events) == (reused, events)
-    assert report_stored(stored_videos(tmp_path)[0]).events == events
 
 
 def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):

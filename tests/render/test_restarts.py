@@ -3,12 +3,10 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.cache.method import Overlap
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
@@ -17,8 +15,6 @@ from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
 from safetensors import safe_open
 from tiny_checkpoints import wan_vae
 from torch import Tensor
-
-BALL = "a red ball bouncing in the teal plain room"
 
 
 @pytest.fixture(scope="module", params=["toy", "wan"])
@@ -103,22 +99,6 @@ def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sent
     assert len(generate(*SMALL, "5", prompts="an apple")[1]) == 21
     (line,) = generate(*SMALL, "5.1", prompts="an apple").splitlines()
     assert line.startswith("error: vae: ") and line.endswith("give --vae, the Wan 2.1 VAE, or make at most 5.06 s")
-
-
-@pytest.mark.slow
-def test_the_demo_goes_on_extends_and_says_how_it_is_made(tmp_path: Path, capsys):
-    def demo(name: str, seconds: float, *more: str) -> str:
-        arguments = f"demo --method causvid --seconds {seconds} --device cpu --scale 1 --sigmas 1".split()
-        assert main([*arguments, "--prompts", BALL, "--out", str(tmp_path / name), *more]) == 0
-        return capsys.readouterr().out
-
-    said = demo("short", 7, "--runs", str(tmp_path / "runs"))
-    assert "2 rollouts of 21 latent frames" in said and "meant for CausVid" in said and "reused" not in said
-    said = demo("longer", 10, "--runs", str(tmp_path / "runs"))
-    assert "3 rollouts" in said and "reused   10 blocks" in said
-    demo("straight", 10)
-    videos = [decoded(tmp_path / name / "demo.mp4").astype(int) for name in ("straight", "longer")]
-    assert len(videos[0]) == 160 and np.abs(videos[1] - videos[0]).mean() < 0.1  # of 255
 
 
 def test_a_codec_is_named_by_its_weights(tmp_path: Path):

@@ -190,13 +190,14 @@ def test_two_renders_do_not_write_to_one_folder_and_one_that_cannot_be_written_i
         Render(backbone, tmp_path / "file").go(on_step=lambda *_: pytest.fail("work was begun"))
 
 
+@pytest.mark.parametrize("block", [2, 4], ids=["in the middle", "at the last block"])
 def test_a_full_disk_costs_the_cache_state_or_ends_in_one_sentence_and_loses_nothing(
-    backbone, tmp_path, monkeypatch, caplog
+    backbone, tmp_path, monkeypatch, caplog, block
 ):
     render, save = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9), run_files.save_file
 
     def full(tensors, path, metadata):
-        if "latents" not in tensors or len(list(render.folder.glob("*/block-*"))) == 4:
+        if "latents" not in tensors or len(list(render.folder.glob("*/block-*"))) == block:
             raise OSError(28, "No space left on device")
         save(tensors, path, metadata=metadata)
 
@@ -206,7 +207,7 @@ def test_a_full_disk_costs_the_cache_state_or_ends_in_one_sentence_and_loses_not
     assert not list(render.folder.glob("*/.*.tmp"))
     assert "rendering continues without a stored cache state" in caplog.text
     monkeypatch.setattr(run_files, "save_file", save)
-    assert torch.equal(render.go(), render.straight()) and render.reused == 4
+    assert torch.equal(render.go(), render.straight()) and render.reused == block
 
 
 @pytest.mark.parametrize(("block", "step", "kind"), [(0, 1, RuntimeError), (3, 0, KeyboardInterrupt)])

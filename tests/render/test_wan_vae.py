@@ -13,7 +13,6 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.latents import WAN21, WAN22, LatentFormat
 from headforcing.headforcing_core.video import tiny_decoder, wan_decoder
 from headforcing.headforcing_core.video.codec import decoder_memory, load_codec
-from headforcing.headforcing_core.video.queue_thread import to_host
 from headforcing.headforcing_core.video.stream import StreamingDecoder
 from headforcing.headforcing_core.video.wan_vae import LATENTS_MEAN, LATENTS_STD, WanVideoDecoder
 from headforcing.kernels import feature_frames
@@ -188,15 +187,6 @@ def test_on_a_gpu_frames_are_those_of_the_cpu_and_chunks_and_parking_change_no_b
         assert videos[-1].is_cuda and bool(decoder.features.kept) != park
     torch.testing.assert_close(videos[0].cpu(), one_shot, atol=2e-2, rtol=0)  # TF32
     assert all(torch.equal(video, videos[0]) for video in videos)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
-def test_frames_that_go_through_pinned_memory_arrive_whole():
-    frames = torch.randint(0, 256, (24, 64, 64, 3), dtype=torch.uint8, device="cuda")
-    for chunk in frames.split(4):
-        copy, copied = to_host(chunk)
-        copied.synchronize()
-        assert copy.is_pinned() and torch.equal(copy, chunk.cpu())
 
 
 WRONG = {  # a tensor, its shape where it is not left out, and what is said

@@ -38,30 +38,20 @@ def test_a_plain_render_enters_nothing_that_nobody_has_asked_for(way):
 
 
 RUN = """
-import sys, threading
+import sys
 from pathlib import Path
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.demo import assets
+from headforcing.headforcing_core.render.sinks import ProgressBar
 from peak_memory import peak_bytes
-assets.model_path = lambda: Path(sys.argv[1])
-peaks, done = [], threading.Event()
-def watch():
-    while not done.wait(0.1):
-        peaks.append(peak_bytes())
-watcher = threading.Thread(target=watch)
-watcher.start()
-code = main(sys.argv[2:])
-done.set()
-watcher.join()
-print(code, *peaks)
+assets.model_path, peaks = lambda: Path(sys.argv[1]), []
+ProgressBar.add = lambda self, block: peaks.append(peak_bytes())
+print(main(sys.argv[2:]), *peaks, peak_bytes())
 """
 
 
 def demo(folder: Path, seconds: int) -> tuple[dict, list[float]]:
-    """The report of a demo render with a run folder, and the peak of its process in kB, ten times a second.
-
-    The model has one layer, and takes one step.
-    """
+    """The report of a render with a run folder, one layer and one step, and the peak of its process in kB by block."""
     folder.mkdir()
     model = save_toy(folder, 1)
     arguments = ["demo", "--json", "--out", folder, "--seconds", seconds, "--runs", folder / "runs", "--scale", 1]
