@@ -195,12 +195,10 @@ def test_what_leaves_nothing_to_measure_or_needs_known_roles_is_refused(family, 
     step = schedule(family).frames_per_block
     assert warm_up_frames(step) == 21 and warm_up_frames(64) == 192, "at least one measured block"
     assert plan(profile=AutoProfile(), start_frames=most, family=family).auto is not None
-    for frames in (most + step, most + 30 * step):
-        with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {frames}; load or measure"):
-            plan(profile=AutoProfile(), start_frames=frames, family=family)
-    for profile in (AutoProfile(), None):
-        with pytest.raises(HeadForcingError, match="roles = 'shuffled' rearranges a head profile; load one instead"):
-            plan(profile=profile, roles="shuffled")
+    with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {most + step}; load or measure"):
+        plan(profile=AutoProfile(), start_frames=most + step, family=family)
+    with pytest.raises(HeadForcingError, match="roles = 'shuffled' rearranges a head profile; load one instead"):
+        plan(profile=AutoProfile(), roles="shuffled")
     with pytest.raises(HeadForcingError, match="_fraction must be a number in 0-1"):
         plan(profile=AutoProfile(float("nan"), 0.2))
     profile = HeadProfile("mine", 3, 5, AutoProfile().expected_roles(3, 5))

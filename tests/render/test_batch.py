@@ -156,11 +156,8 @@ def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents
 
 
 def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_after_the_other(monkeypatch, caplog):
-    for arguments, message in (
-        (("ray://head",), "local, auto or ray://HOST:PORT"), (("local", -1.0), "--farm-gpus is from 0"),
-        (("local", None, 0), "--farm-workers from 1 to 1024"), (("auto", None, 2), "goes with --farm local"),
-    ):  # fmt: skip
-        with pytest.raises(HeadForcingError, match=message):
+    for arguments in (("ray://head",), ("local", -1.0), ("local", None, 0), ("auto", None, 2)):
+        with pytest.raises(HeadForcingError, match="--farm"):
             farm_named(*arguments)
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert type(farm_named("local")) is Farm and "one after the other" in caplog.text

@@ -111,10 +111,3 @@ def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_re
     latents, _ = run(backbone, planned, story)
     assert len(story.refusals) == 1 and why in story.refusals[0]
     assert torch.equal(latents, planned.straight())
-
-
-def test_likeness_is_that_of_the_words_that_tell_scenes_apart(backbone, tmp_path):
-    render = render_of(backbone, tmp_path, "[recall 1]")
-    assert render.timeline.texts[3:] == ["red ball teal room", "yellow cross navy room", "red ball again"]
-    assert list(render.plan.alike.values()) == render.timeline.texts[3:] and len(render.embeds) == 6
-    assert not render_of(backbone, tmp_path, "").plan.alike

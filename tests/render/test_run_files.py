@@ -1,4 +1,4 @@
-"""The files of a run folder: stored by a thread, named where damaged, equal where contents are; only ours are removed."""
+"""The files of a run folder: stored by a thread, named where damaged, the same for the same contents; others stay."""
 
 import json
 import os

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands import loaded as loaded_command
 from headforcing.headforcing_core.commands import render as render_command
 from headforcing.headforcing_core.commands import several
 from headforcing.headforcing_core.commands import source as source_command
@@ -246,17 +245,6 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
         render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
-
-
-def test_out_of_memory_names_the_rank(monkeypatch):
-    def full(*_):
-        raise torch.OutOfMemoryError
-
-    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2))))
-    monkeypatch.setattr(loaded_command, "make_video", full)
-    plan = source.plan()
-    with pytest.raises(HeadForcingError, match=r"^rank 1 of 2 \(cpu\): out of memory: choose [^;]*$"):
-        source.load(decodes=False).render(source.job(plan, source.encode()), None)
 
 
 def test_ranks_with_other_settings_are_refused():
