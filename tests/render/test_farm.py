@@ -36,7 +36,7 @@ STORIES = (
     "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in the slate plain room",
 )
 SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 1, "latents": True, "sigmas": "1"}
-LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
+LONG = {**SHORT, "seconds": 8, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
 
 
 @pytest.fixture(scope="module")
@@ -115,7 +115,8 @@ def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_
     head, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("RAY_ADDRESS", head)
-    lines = [{**SHORT, "name": f"story{i}", "prompts": story, "seeds": [1, 2]} for i, story in enumerate(STORIES)]
+    videos = {**SHORT, "seconds": 2, "seeds": [1, 2]}
+    lines = [{**videos, "name": f"story{i}", "prompts": story} for i, story in enumerate(STORIES)]
     (tmp_path / "farm").mkdir()
     in_turn = run(tmp_path, lines)
     with claimed(tmp_path / "farm" / "out" / "wrong.mp4"), monkeypatch.context() as patch:
@@ -136,7 +137,7 @@ def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
     chooser, lines = random.Random(seed), [{**LONG, "name": "long"}]
-    after, wait = chooser.randint(2, 12), chooser.uniform(0, 0.3)
+    after, wait = chooser.randint(2, 5), chooser.uniform(0, 0.2)
 
     def kill():
         wait_for(lambda: blocks(tmp_path, "long") >= after and worker_of("long"))
@@ -170,7 +171,7 @@ def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
 @linux
 def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path):
     """A terminal sends it to the whole process group, so to what Ray has started, too."""
-    lines = [{**LONG, "name": "long", "seconds": 15}]
+    lines = [{**LONG, "name": "long", "seconds": 12}]
     program = [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, lines), "--farm", "local"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(tmp_path)}  # what its children are found by
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}

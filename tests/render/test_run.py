@@ -39,13 +39,10 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "rebuilt from the blocks": ((1, 9), {}),
     "restored from the cache's state": ((9,), STORED),
     "roles found while sampling": ((1, 9), FOUND),
-    "roles found, state restored": ((9,), FOUND | STORED),
     "one frame a block": ((1, 9), FRAMEWISE | {"seconds": 3.0}),
     "absolute positions": ((9,), STORED | {"method": "no_rope_reencoding"}),
-    "everything kept": ((1,), {"method": "self_forcing", "seconds": 3.0}),
     "guards": ((7,), GUARDED | {"seconds": 7.0}),
     "guards, state restored": ((7,), GUARDED | STORED | {"seconds": 7.0}),
-    "start frames": ((2,), {"start": START, "seconds": 4.5}),
     "start frames, state restored, and a switch": (
         (1, 2), STORED | {"start": START, "seconds": 3.0, "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross"}
     ),
@@ -54,7 +51,6 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
         (2,), {"start": START, "seconds": 3.0, "text": "the @hall", "pictures": PICTURES}
     ),
     "a take, state restored": ((8,), tagged("[recache, seed 7]") | STORED),
-    "a take, one frame a block": ((21,), tagged("[seed 7]") | FRAMEWISE),
     **{f"a recall, {name}": ((7, 8), {"text": BACK.format("[recall 1]"), "seconds": 7.0, **options})
        for name, options in {"rebuilt": {}, "restored": STORED, "roles found": FOUND | STORED}.items()},
     **{f"a picture, {name}": ((3, 4), {"text": SHOWN.format("@hero"), "seconds": 4.5, "pictures": PICTURES, **options})
