@@ -1,5 +1,6 @@
 """Fixtures shared by the tests of renders."""
 
+import json
 import shutil
 import signal
 from collections.abc import Iterator
@@ -7,9 +8,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 from toy_renders import toy_model
 
@@ -54,3 +57,16 @@ def tiny_model(tiny: Path) -> list[str]:
         "--profile": tiny / "tiny.json", "--size": "96x64", "--dtype": "fp32", "--device": "cpu",
     }  # fmt: skip
     return [str(part) for pair in options.items() for part in pair]
+
+
+@pytest.fixture
+def generate(tiny_model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Run `generate --latents` with it; what was printed and the latents, or what was said of a mistake."""
+
+    def run(*more: object, prompts="0:00 a green apple\n0:01 a red apple"):
+        out = tmp_path / "latents.safetensors"
+        command = ["generate", *tiny_model, "--prompts", prompts, "--latents", out, "--json", *more]
+        code, said = main(list(map(str, command))), capsys.readouterr()
+        return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
+
+    return run

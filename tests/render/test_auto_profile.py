@@ -10,7 +10,7 @@ import pytest
 import small_engine
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import (
     AutoProfile,
@@ -20,18 +20,15 @@ from headforcing.headforcing_core.head_profiles.auto import (
     warm_up_frames,
     warm_up_shape,
 )
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, classify, load_profile
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile, classify
 from headforcing.headforcing_core.head_profiles.profiler import profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
-from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.settings import RenderSettings
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.rows import SeededNoise
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from scripts import script_of
 from small_engine import HEIGHT, SELF_FORCING, WIDTH, embeds
 
 SIGMAS = (1.0, 0.8, 0.4)
@@ -122,18 +119,11 @@ def facts(events):
     return [(event.after_block, event.frame, event.admitted, event.merged, event.dropped) for event in events]
 
 
-@pytest.mark.parametrize("frames", [3, 18, 21, 30])
+@pytest.mark.parametrize("frames", [18, 30])
 def test_the_first_21_frames_are_plain_self_forcing_and_a_shorter_video_ends_without_roles(model, frames):
     """Within 1e-6: the same attention, once measured. Later frames differ: the heads see less."""
-    cache, made, copies = AutoProfileCache(shape_of(CachePolicy(), frames), AutoProfile(), torch.float32), [], []
-    prompts = [int(block >= 4) for block in range(frames // 3)]
-    script, noise = script_of(prompts, Schedule(SIGMAS, 3), embeds(model), seed=3), SeededNoise(LATENTS)
-    for block in rollout(WanVideoModel(model, torch.float32), cache, script, noise):
-        made.append(block)
-        copies.append(block.latents.clone())
-        assert (cache.profile is not None) == (block.index >= 6)
-    auto, expected = latents(made), latents(plain(model, frames)[1])
-    assert torch.equal(auto, torch.cat(copies)), "finished blocks do not change at the switch"
+    cache = AutoProfileCache(shape_of(CachePolicy(), frames), AutoProfile(), torch.float32)
+    auto, expected = latents(film(model, cache, frames // 3)), latents(plain(model, frames)[1])
     assert (auto[:21] - expected[:21]).abs().max() < 1e-6
     if frames < 21:
         assert cache.profile is None and cache.earlier_events == []
@@ -145,12 +135,9 @@ def test_the_first_21_frames_are_plain_self_forcing_and_a_shorter_video_ends_wit
 
 CASES = {
     "paper": (CachePolicy(), 3, 0), "overflow": (BUSY, 3, 0),
-    "overflow, fifo": (replace(BUSY, episodic=replace(BUSY.episodic, eviction="fifo")), 3, 0),
     "overflow, random tokens": (replace(BUSY, episodic=replace(BUSY.episodic, token_selection="random")), 3, 0),
-    "absolute positions": (replace(BUSY, rope="absolute"), 3, 0),
-    "no episodic memory": (PRESETS["no_episodic_memory"], 3, 0), "framewise": (BUSY, 1, 0),
-    "framewise, the paper's": (CachePolicy(), 1, 0), "after start frames": (BUSY, 3, 6),
-    "after as many start frames as there can be": (CachePolicy(), 3, 18),
+    "absolute positions": (replace(BUSY, rope="absolute"), 3, 0), "framewise": (BUSY, 1, 0),
+    "after start frames": (BUSY, 3, 6), "after as many start frames as there can be": (CachePolicy(), 3, 18),
 }  # fmt: skip
 
 
@@ -195,44 +182,23 @@ def plan(config=CONFIG, profile=None, width=48, height=32, text="a video", secon
     return RenderPlan.make(config, policy, family, parse_timeline(text), settings, profile, start_frames)
 
 
-@pytest.mark.parametrize("frames", [30, 9])
-def test_the_caches_never_hold_more_than_the_plan_says(model, frames):
-    made = plan(profile=AutoProfile(), seconds=(4 * (frames - 1) + 1) / 16)
-    assert made.frames == frames
+def test_the_caches_never_hold_more_than_the_plan_says(model):
+    made = plan(profile=AutoProfile(), seconds=117 / 16)  # 30 latent frames
     cache, held = made.make_cache(torch.float32, "cpu"), []
-    for _ in film(model, cache, frames // 3, on_step=lambda *_: held.append(cache.bytes)):
-        pass
-    held.append(cache.bytes)
+    film(model, cache, 10, on_step=lambda *_: held.append(cache.bytes))
     assert max(held) <= made.cache_bytes(torch.float32)
-    assert held[0] == warm_up_shape(made.shape).bytes(torch.float32)
-    if frames > 21:
-        assert held[-1] == made.shape.bytes(torch.float32) < held[0]
-
-
-def test_without_a_fitting_bundled_profile_the_roles_are_found():
-    found = plan()
-    assert found.auto == AutoProfile() and isinstance(found.make_cache(torch.float32, "cpu"), AutoProfileCache)
-    bundled = plan(WanConfig())
-    assert bundled.auto is None and "bundled profile 'self_forcing'" in describe(bundled, torch.float32)
-    other = plan(method="self_forcing_window_21")
-    assert other.auto is None and isinstance(other.make_cache(torch.float32, "cpu"), HeadCache)
-    for f, frames in [(1, 21), (3, 21), (4, 20), (7, 21), (10, 30), (64, 192)]:  # at least one measured block
-        assert warm_up_frames(f) == frames
-    assert plan(WanConfig(), AutoProfile(0.3, 0.1)).auto == AutoProfile(0.3, 0.1), "where a bundled one would fit"
-    assert plan(WanConfig(), AutoProfile(), method="self_forcing").auto is None  # one cache for every head
-    assert "auto" not in bundled_profiles()
+    assert held[0] == warm_up_shape(made.shape).bytes(torch.float32) > made.shape.bytes(torch.float32) == cache.bytes
 
 
 @pytest.mark.parametrize(("family", "most"), [("self_forcing", 18), ("causal_forcing_framewise", 20)])
 def test_what_leaves_nothing_to_measure_or_needs_known_roles_is_refused(family, most):
     step = schedule(family).frames_per_block
+    assert warm_up_frames(step) == 21 and warm_up_frames(64) == 192, "at least one measured block"
     assert plan(profile=AutoProfile(), start_frames=most, family=family).auto is not None
-    for frames in (most + step, most + 30 * step):
-        with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {frames}; load or measure"):
-            plan(profile=AutoProfile(), start_frames=frames, family=family)
-    for profile in (AutoProfile(), None):
-        with pytest.raises(HeadForcingError, match="roles = 'shuffled' rearranges a head profile; load one instead"):
-            plan(profile=profile, roles="shuffled")
+    with pytest.raises(HeadForcingError, match=f"at most {most} start frames, got {most + step}; load or measure"):
+        plan(profile=AutoProfile(), start_frames=most + step, family=family)
+    with pytest.raises(HeadForcingError, match="roles = 'shuffled' rearranges a head profile; load one instead"):
+        plan(profile=AutoProfile(), roles="shuffled")
     with pytest.raises(HeadForcingError, match="_fraction must be a number in 0-1"):
         plan(profile=AutoProfile(float("nan"), 0.2))
     profile = HeadProfile("mine", 3, 5, AutoProfile().expected_roles(3, 5))
@@ -242,18 +208,13 @@ def test_what_leaves_nothing_to_measure_or_needs_known_roles_is_refused(family, 
 def test_a_found_profile_is_there_in_the_next_run_also_for_other_thresholds(model, tmp_path, caplog):
     cache = AutoProfileCache(shape_of(CachePolicy(), 21), AutoProfile(), torch.float32)
     film(model, cache, 7)
-    found = cache.profile
-    folder = tmp_path / "not there yet"
+    found, folder = cache.profile, tmp_path / "not there yet"
     assert load_found_profile(folder, "0123abcd", AutoProfile()) is None
     path = store_found_profile(folder, "0123abcd", found)
-    assert path.parent == folder and [file.name for file in folder.iterdir()] == [path.name]
-    again = load_found_profile(folder, "0123abcd", AutoProfile())
+    again, other = (load_found_profile(folder, "0123abcd", auto) for auto in (AutoProfile(), AutoProfile(0.6, 0.0)))
     assert (again.roles, again.shares) == (found.roles, found.shares)
     assert again.measured == {**found.measured, "fingerprint": "0123abcd"}
     assert load_found_profile(folder, "0123abce", AutoProfile()) is None
-    assert "found while sampling" in load_profile(path).provenance["source"]
-    other = load_found_profile(folder, "0123abcd", AutoProfile(0.6, 0.0))
-    assert other.counts() == {"local": 0, "anchor": 9, "memory": 6}
-    assert other.shares == found.shares and other.roles == classify(found.shares, 0.6, 0.0)
+    assert other.counts() == {"local": 0, "anchor": 9, "memory": 6} and other.shares == found.shares
     path.write_text(path.read_text()[:200])
     assert load_found_profile(folder, "0123abcd", AutoProfile()) is None and path.name in caplog.text, "damaged"

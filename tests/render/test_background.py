@@ -17,7 +17,6 @@ from headforcing.headforcing_core.demo.rooms_autoencoder import RoomsStreamingDe
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.video.queue_thread import QueueThread
 from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
 from headforcing.headforcing_core.video.writer import VideoWriter
 
@@ -49,32 +48,21 @@ def add_all(video) -> None:
         video.add(block)
 
 
-def test_the_video_is_the_one_written_in_the_foreground(tmp_path):
-    with stream(tmp_path / "b.mp4", SlowDecoder()) as video:
-        add_all(video)
-        info = video.finish()
-    with VideoStream(tmp_path / "f.mp4", FlatColourDecoder(), crf=4) as video:
-        add_all(video)
-        video.finish()
-    assert info.video_frames == 237 and threads() == []
-    assert (decoded(tmp_path / "b.mp4") == decoded(tmp_path / "f.mp4")).all()
-
-
 def test_whoever_is_faster_waits_and_can_be_cancelled_meanwhile(tmp_path):
     def cancel():
         raise KeyboardInterrupt
 
     assert WAITING_BLOCKS < 20
     with pytest.raises(KeyboardInterrupt):
-        with stream(tmp_path / "v.mp4", SlowDecoder(0.5), while_waiting=cancel) as video:
+        with stream(tmp_path / "v.mp4", SlowDecoder(0.2), while_waiting=cancel) as video:
             add_all(video)
     assert threads() == [] and list(tmp_path.iterdir()) == []
 
 
 class SlowWriter(VideoWriter):
-    """Takes 20 ms a chunk, and fails at chunk number `fails_at`."""
+    """Takes 10 ms a chunk, and fails at chunk number `fails_at`."""
 
-    seconds, fails_at = 0.02, sys.maxsize
+    seconds, fails_at = 0.01, sys.maxsize
 
     def write(self, video_frames):
         self.chunks = getattr(self, "chunks", 0) + 1
@@ -85,12 +73,12 @@ class SlowWriter(VideoWriter):
 
 
 def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeypatch):
-    monkeypatch.setattr(SlowWriter, "seconds", 0.2)
+    monkeypatch.setattr(SlowWriter, "seconds", 0.1)
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
     with VideoStream(tmp_path / "v.mp4", decoder := FlatColourDecoder(), crf=4) as video:
-        video.add(latents(3))  # two chunks, which take the writer 0.4 s
+        video.add(latents(3))  # two chunks, which take the writer 0.2 s
         assert video.video_frames == 0
-        monkeypatch.setattr(SlowWriter, "seconds", 0.02)
+        monkeypatch.setattr(SlowWriter, "seconds", 0.01)
         for block in latents(60).split(3):
             video.add(block)
             assert decoder.decoded_frames <= 3 * (WAITING_CHUNKS + 2) + video.video_frames / 4
@@ -98,20 +86,17 @@ def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeyp
     assert threads() == []
 
 
-@pytest.mark.parametrize("fails_at", ["decoder", "stream of a GPU", 1, 3, 21])
+@pytest.mark.parametrize("fails_at", ["decoder", 3, 21])
 def test_an_error_of_a_thread_is_raised_where_the_video_is_wanted_and_blocks_nobody(fails_at, tmp_path, monkeypatch):
-    """Encoding fails at the first chunk, at one that others wait behind, and at the last, of which `finish` tells."""
-    if fails_at == "stream of a GPU" and torch.cuda.is_available():
-        pytest.skip("there is a GPU, so its stream can be made")
+    """Encoding fails at a chunk that others wait behind, and at the last, of which `finish` tells."""
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
     partial = tmp_path / "v.part.mp4"
-    if isinstance(fails_at, str):
-        options = {"background": torch.device("cuda" if "GPU" in fails_at else "cpu")}
+    if fails_at == "decoder":
+        options, decoder = {"background": torch.device("cpu")}, SlowDecoder(0, broken_at=2)
     else:
         monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
-        options = {"partial": partial}
-    decoder = SlowDecoder(0, 2 if fails_at == "decoder" else sys.maxsize)
-    with pytest.raises((HeadForcingError, RuntimeError, AssertionError)):
+        options, decoder = {"partial": partial}, SlowDecoder(0)
+    with pytest.raises((HeadForcingError, RuntimeError)):
         with VideoStream(tmp_path / "v.mp4", decoder, crf=4, **options) as video:
             add_all(video)
             video.finish()
@@ -167,7 +152,7 @@ def test_on_a_vae_device_a_block_is_decoded_while_the_next_is_sampled(tmp_path, 
     assert (decoded(tmp_path / "beside" / "demo.mp4") == decoded(tmp_path / "turn" / "demo.mp4")).all()
 
 
-@pytest.mark.parametrize("options", [(), ("--vae-device", "cpu:0"), ("--runs", "runs")])
+@pytest.mark.parametrize("options", [(), ("--vae-device", "cpu:0", "--runs", "runs")])
 def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path, monkeypatch):
     """At once, not when Python looks for circles of objects: on a GPU the next render needs the room."""
     monkeypatch.chdir(tmp_path)
@@ -179,7 +164,7 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
         return cache
 
     def render() -> None:
-        args = ["demo", "--device", "cpu", "--seconds", "2", "--out", ".", "--json", *options]
+        args = ["demo", "--device", "cpu", "--seconds", "1", "--scale", "1", "--out", ".", "--json", *options]
         source = Source.of(_parser().parse_args(args))
         job, loaded = source.job(source.plan(), source.encode()), source.load()
         kept.extend([weakref.ref(loaded.backbone), weakref.ref(loaded.codec.network)])
@@ -193,17 +178,3 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
         assert [reference() for reference in kept] == [None] * 3
     finally:
         gc.enable()
-
-
-def test_an_error_of_the_thread_is_raised_where_its_block_ends_unless_another_is_on_its_way():
-    queued = threading.Event()
-
-    def work(items):
-        queued.wait()
-        raise ValueError(f"item {next(items)}")
-
-    with pytest.raises(ValueError, match="item 1"), QueueThread("a test", work, 2) as thread:
-        thread.put(1)
-        queued.set()
-    with pytest.raises(KeyError), QueueThread("a test", work, 2) as thread:
-        raise KeyError

@@ -1,20 +1,24 @@
-"""The command line: what it writes, what it prints, and one sentence on stderr for anything a person gets wrong."""
+"""The command line: what it writes and prints, wherever to; a story in a file that is followed while it is rendered."""
 
 import json
+import os
 import re
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import av
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import MOVED, _parser, main
-from headforcing.headforcing_core.commands.values import find_profile, render_options
+from headforcing.headforcing_core.commands.values import FollowedFile, find_profile, render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles
 from headforcing.headforcing_core.head_profiles.rules import with_rule
 from headforcing.headforcing_core.names import versions
+from headforcing.headforcing_core.render.sinks import ProgressBar
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.writer import VideoWriter
@@ -23,25 +27,11 @@ from PIL import Image
 from safetensors.torch import load_file
 
 BALL = "a red ball bouncing in the teal plain room"
-CHANGE = "0:00 a green apple\n0:01 a red apple"
 
 
 @pytest.fixture
 def weights(golden: Path) -> Path:
     return golden / "self_forcing_tiny_d32" / "model.safetensors"
-
-
-@pytest.fixture
-def generate(tiny_model: list[str], tmp_path: Path, capsys):
-    """Run `generate --latents` on the tiny model at 96x64 and return the latents."""
-
-    def run(*more: str, prompts=CHANGE) -> torch.Tensor:
-        out = tmp_path / "latents.safetensors"
-        code = main(["generate", *tiny_model, "--prompts", prompts, "--latents", str(out), "--json", *more])
-        assert code == 0, capsys.readouterr().err
-        return load_file(out)["latents"]
-
-    return run
 
 
 def test_demo_writes_a_playable_film_a_sheet_and_json(tmp_path):
@@ -74,44 +64,30 @@ def test_demo_takes_a_story_from_a_file_and_names_words_it_does_not_know_and_whe
         assert json.loads(container.metadata["head_forcing"])["starts_seconds"] == [0, 33 / 16]
 
 
-@pytest.mark.parametrize("at", ["write", "_remux"])
-def test_a_video_that_cannot_be_written_costs_no_latents(at, tmp_path, capsys, monkeypatch):
-    """A disk that is full in the middle of the video, and at its end."""
+def test_a_video_that_cannot_be_written_costs_no_latents(tmp_path, capsys, monkeypatch):
+    """A disk that is full in the middle of the video."""
 
     def full(*args):
         raise HeadForcingError("no space left")
 
     demo = ["demo", "--prompts", BALL, "--seconds", "2", "--scale", "1", "--device", "cpu", "--out", str(tmp_path)]
     latents = tmp_path / "latents.safetensors"
-    monkeypatch.setattr(VideoWriter, at, full)
-    assert main([*demo, "--latents", str(latents), "--json"]) == 1
+    monkeypatch.setattr(VideoWriter, "write", full)
+    assert main([*demo, "--sigmas", "1", "--latents", str(latents), "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
     assert (told["failure"], told["video"], told["contact_sheet"]) == ("no space left", None, None)
     assert told["latents"] == str(latents) and len(load_file(latents)["latents"]) == 9
     assert not (tmp_path / "demo.mp4").exists() and not (tmp_path / "demo.png").exists()
 
 
-@pytest.mark.parametrize("device", ["cpu", "auto"])
-def test_a_video_that_is_made_on_the_cpu_unasked_says_so(generate, capsys, monkeypatch, device):
+def test_a_video_that_is_made_on_the_cpu_unasked_says_so(tiny_model, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
-    generate("--seconds", "1", "--device", device, prompts="an apple")
-    said = "finds no GPU, so the video is made on the CPU" in capsys.readouterr().err
-    assert said == (device == "auto")
-
-
-def test_every_option_of_a_prompt_switch_the_memory_and_the_method_changes_the_video(generate):
-    switches = ("", "--switch recache", "--switch flush", "--re-anchor", "--blend-blocks 2")
-    made = [generate("--seconds", "4", "--sigmas", "1, 0.5", *words.split()) for words in switches]
-    for i, one in enumerate(made):
-        assert torch.equal(one[:3], made[0][:3])
-        assert all(not torch.equal(one[-3:], other[-3:]) for other in made[:i])
-    flushed = CHANGE.replace("a red", "[flush] a red")
-    assert torch.equal(generate("--seconds", "4", "--sigmas", "1, 0.5", prompts=flushed), made[2])
-    asked = ("", "--seed 1", "--method self_forcing", "--novelty-threshold 2 --update-interval 1", "--sigmas 1,0.5",
-             "--roles local_to_memory")  # fmt: skip
-    made = [generate("--seconds", "6", "--sigmas", "1, 0.8", *words.split()) for words in asked]
-    assert all(not torch.equal(a, b) for i, a in enumerate(made) for b in made[:i])
+    command = ["generate", *tiny_model, "--prompts", "an apple", "--latents", str(tmp_path / "x"), "--seconds", "0.5"]
+    for device in ("cpu", "auto"):
+        assert main([*command, "--device", device]) == 0
+        said = "finds no GPU, so the video is made on the CPU" in capsys.readouterr().err
+        assert said == (device == "auto")
 
 
 def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
@@ -120,21 +96,18 @@ def test_a_rule_makes_the_roles_of_a_profile_that_is_named():
     assert render_options(args, (64, 64)).profile == with_rule(known, "function") != known
 
 
-def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path, capsys):
-    whole = generate("--seconds", "4.3", prompts="an apple")
+def test_generate_goes_on_from_latents_and_notes_when_prompts_start_in_the_finished_video(generate, tmp_path):
+    result, whole = generate("--seconds", "4.3", prompts="an apple")
     assert whole.shape == (18, 16, 8, 12) and whole.dtype == torch.float32 and whole.isfinite().all()
-    result = json.loads(capsys.readouterr().out)
     assert result["video"] is None and result["cache_bytes"] > 0
     generate("--seconds", "2", prompts="an apple")
     part = (tmp_path / "latents.safetensors").rename(tmp_path / "part.safetensors")
-    extended = generate("--seconds", "2.25", "--start-latents", str(part), prompts="an apple")
-    assert len(extended) == 18 and torch.equal(extended, whole)
-    generate("--seconds", "2", "--start-latents", str(part), "--runs", str(tmp_path / "runs"))
+    _, extended = generate("--seconds", "2.25", "--start-latents", part, prompts="an apple")
+    assert torch.equal(extended, whole)
+    generate("--seconds", "2", "--start-latents", part, "--runs", tmp_path / "runs")
     (video,) = stored_videos(tmp_path / "runs")
     assert video.about["starts_seconds"] == [33 / 16, 45 / 16] and video.about["switches"] == ["reset", "reset"]
     assert video.about["attention"] == "sdpa" and video.about["versions"] == versions()
-    (note,) = (tmp_path / "runs").glob("*/run-*.json")
-    assert json.loads(note.read_text())["about"] == video.about
 
 
 def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
@@ -144,12 +117,11 @@ def test_inspect_says_what_a_checkpoint_and_a_head_profile_are(weights, capsys):
     assert main(["inspect", str(weights), "--num-heads", "4", "--json"]) == 0
     (line,) = capsys.readouterr().out.splitlines()
     assert json.loads(line)["parameters"] == sum(tensor.numel() for tensor in load_file(weights).values())
-    for path in map(str, bundled_profiles().values()):
-        assert main(["inspect", path, "--json"]) == 0
-        found = json.loads(capsys.readouterr().out)
-        assert sum(found["counts"].values()) == found["num_layers"] * found["num_heads"]
-        assert found["provenance"]["source"] and main(["inspect", path]) == 0
-        assert f"{found['num_layers']} layers x {found['num_heads']} heads" in capsys.readouterr().out
+    path = str(bundled_profiles()["toy_world"])
+    assert main(["inspect", path, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert sum(found["counts"].values()) == 48 and found["provenance"]["source"] and main(["inspect", path]) == 0
+    assert "8 layers x 6 heads" in capsys.readouterr().out
 
 
 def test_convert_writes_the_same_weights_from_the_published_pt_layout(weights, tmp_path, capsys):
@@ -163,8 +135,8 @@ def test_convert_writes_the_same_weights_from_the_published_pt_layout(weights, t
 
 
 INTERRUPTED = {
-    "kept": ("head_forcing", True, r"3 of 7 blocks are kept in .+, repeat the command to go on; the video so"),
-    "stored state": ("deep_forcing", True, r"3 of 7 blocks are kept in .+, repeat the command to go on from where the"),
+    "kept": ("head_forcing", True, r"3 of 5 blocks are kept in .+, repeat the command to go on; the video so"),
+    "stored state": ("deep_forcing", True, r"3 of 5 blocks are kept in .+, repeat the command to go on from where the"),
     "not kept": ("head_forcing", False, r"without --runs FOLDER no block is kept; the video so far is "),
 }
 
@@ -176,11 +148,11 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
 
     def pressed(*arguments):
         calls.append(1)
-        if len(calls) == 14:
+        if len(calls) == 4:
             raise KeyboardInterrupt
         return denoise(*arguments)
 
-    command = ["demo", "--seconds", "5", "--out", str(tmp_path), "--scale", "1", "--method", method]
+    command = f"demo --seconds 3.5 --sigmas 1 --out {tmp_path} --scale 1 --device cpu --method {method}".split()
     command += ["--runs", str(tmp_path / "runs")] if kept else []
     with monkeypatch.context() as patch:
         patch.setattr(WanVideoModel, "denoise", pressed)
@@ -191,40 +163,6 @@ def test_an_interrupted_command_says_what_is_kept_and_how_to_go_on(case, tmp_pat
     assert json.loads(capsys.readouterr().out)["reused_blocks"] == (3 if case == "kept" else 0)
 
 
-# a command with placeholders, `generate` has weights besides, and what the sentence says; of the settings of a render
-# sentences.txt has the others
-WRONG = {
-    "generate|--weights|{tmp}/none.safetensors|--prompts|a|--latents|{tmp}/x": "none.s",
-    "demo|--profile|{tmp}/none.json|--out|{tmp}/new": "none.json",
-    "demo|--rule|auto|--out|{tmp}/new": "name it with --profile",
-    "demo|--start-part|first|--out|{tmp}/new": "choose a section of --start-video FILE",
-    "demo|--prompts|@{tmp}/none.txt|--out|{tmp}/new": "none.txt",
-    "demo|--method|magic|--out|{tmp}/new": "method must be one of head_forcing, ",
-    "compare|--demo|--methods|magic|--out|{tmp}/new": "methods must be one of head_forcing, ",
-    "inspect|{tmp}/none.pt": "none.pt", "inspect|{tmp}": "folder", "inspect|{weights}|--num-heads|3": "num_heads",
-    "generate|--prompts|0:10 a\n0:05 b|--latents|{tmp}/x": "line 2: 0:05 does not come",
-    "generate|--prompts| |--latents|{tmp}/x": "empty",
-    "generate|--prompts|a|--latents|{tmp}/x|--size|big": "--size must look like 832x480",
-    "generate|--prompts|a": "--latents", "generate|--prompts|a|--out|{tmp}/x.mp4": "--vae",
-    "generate|--prompts|a|--latents|{tmp}/x|--method|self_forcing|--size|64x64|--num-heads|4": "--embeddings",
-    "demo|--device|cuda:77|--out|{tmp}": "--device 'cuda:77'",
-    "demo|--cuda-graph|--device|cpu|--out|{tmp}": "--cuda-graph needs a CUDA device",
-    "report|{tmp}/none.mp4": "none.mp4", "report|{weights}": "model.safetensors", "convert|{weights}|{weights}/x": "x",
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("command", WRONG)
-def test_a_mistake_is_one_sentence_on_stderr_and_exit_code_2(command, weights, tmp_path, capsys):
-    parts = [part.format(tmp=tmp_path, weights=weights) for part in command.split("|")]
-    if parts[0] == "generate" and "--weights" not in parts:
-        parts += ["--weights", str(weights)]
-    assert main(parts) == 2
-    captured = capsys.readouterr()
-    (line,) = captured.err.splitlines()
-    assert captured.out == "" and line.startswith("error: ") and WRONG[command] in line
-    assert list(tmp_path.rglob("*")) == [], "something was written"
-
-
 def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
     program = "import sys; from headforcing.headforcing_core.commands.cli import main; "
     program += "sys.exit(main(['demo', '--method', 'magic']) + 100 * ('torch' in sys.modules))"
@@ -232,22 +170,106 @@ def test_a_wrong_method_is_refused_before_torch_is_imported(tmp_path):
     assert done.returncode == 2 and "method must be one of" in done.stderr and not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(("command", "said"), [
-    ("", "COMMAND"), ("fly", "invalid choice: 'fly'"), ("demo --rule none", "choose from"), ("generate", "--weights"),
-    ("demo --scale 0", "from 1 to 64, got '0'"), ("demo --scale 65", "from 1 to 64, got '65'"),
-    ("runs list nowhere", "there is no folder 'nowhere'"), ("demo --gpus 0", "from 1 to 999999999, got '0'"),
-    *((f"demo --gpu-speeds {speeds}", "expected numbers from 0.001 to 1000 with commas between them")
-      for speeds in ("0.0009,1", "1,1001", "1,inf", "1,nan", "1,x")),
-])  # fmt: skip
-def test_values_that_no_option_has_are_explained_by_the_parser(command, said, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(command.split())
-    told = capsys.readouterr().err
-    assert stop.value.code == 2 and "usage: headforcing" in told and said in told.splitlines()[-1]
-
-
 @pytest.mark.parametrize("name", MOVED)
 def test_a_command_that_moved_to_research_says_where_it_is(name, repo_root, capsys):
     assert main([name, "--help"]) == 2
     assert capsys.readouterr().err.endswith(f"in a checkout: python -m headforcing.research {MOVED[name]}\n")
     assert f"`{MOVED[name]}`" in (repo_root / "research" / "README.md").read_text(encoding="utf-8")
+
+
+linux = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="streams are closed and full as in Linux")
+SHORT = "demo --seconds 1 --scale 2 --sigmas 1 --device cpu --json --prompts 'a red ball' --out ."
+FULL = "error: the result cannot be printed: No space left on device\n"
+
+
+@linux
+@pytest.mark.parametrize(("command", "code", "said"), [
+    (f"{SHORT} <&- >&- 2>&-", 0, ""), ("runs list . >/dev/full", 1, FULL), ("runs list nowhere 2>/dev/full", 2, ""),
+    ("budget | true; exit ${PIPESTATUS[0]}", 0, ""),
+])  # fmt: skip
+def test_a_command_needs_no_place_to_talk_to(command: str, code: int, said: str, tmp_path: Path) -> None:
+    program = f'"{sys.executable}" -m headforcing.headforcing_core {command}'
+    done = subprocess.run(["bash", "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", said)
+    if "demo" in command:
+        with av.open(str(tmp_path / "demo.mp4")) as container:
+            assert sum(1 for _ in container.decode(video=0)) == 16
+
+
+@linux
+def test_what_libraries_write_to_a_closed_stderr_reaches_no_file(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from headforcing.headforcing_core.commands.cli import usable_streams
+with usable_streams(), open("file", "w") as file:
+    os.write(2, b"of a library")
+    print("lost", file=sys.stderr)
+"""
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run(["bash", "-c", f'"{sys.executable}" program.py 2>&-'], cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "file").read_bytes() == b""
+
+
+RED, CROSS, CUBE = "a red ball", "a yellow cross", "a blue cube"
+PLANNED = f"0:00 {RED}\n0:03 {CROSS}\n0:06 {CUBE}"  # blocks 0, 4 and 8 of 10
+CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0, 4, 6 and 8
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a file so that it seems to rest since."""
+
+    def write(text: str, name="story.txt", age=10.0):
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        os.utime(path, (time.time() - age, time.time() - age))
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_a_followed_file_is_taken_when_it_changes_and_the_final_story_lies_beside_the_video(
+    written, tmp_path, monkeypatch, capsys
+):
+    path, out = written(PLANNED), tmp_path / "out"
+    wrong, begun = "0:00 a\n0:00 b", PLANNED.replace(RED, CROSS)
+    after = {1: partial(written, wrong), 2: partial(written, begun), 3: partial(written, CHANGED)}  # a block
+    monkeypatch.setattr(ProgressBar, "add", lambda bar, block: after.get(block.index, path.touch)())
+    options = f"--out {out} --seconds 7 --scale 1 --device cpu --json --sigmas 1".split()
+    assert main(["demo", "--follow", str(path), *options]) == 0
+    told = capsys.readouterr()
+    assert [line.removeprefix(str(path)) for line in told.err.splitlines() if line.startswith(str(path))] == [
+        " is not taken: line 2: 0:00 does not come after 0:00 of the prompt above",
+        " is not taken: prompt 1 has begun and its finished blocks stay: leave everything before 0:02.062 "
+        "(block 4 of 10) as it was, and change what comes after",
+        " is taken from 0:04.312 on (block 7 of 10)",
+    ]
+    assert sorted(file.name for file in out.iterdir()) == ["demo.mp4", "demo.png", "demo.story.txt"]
+    assert (out / "demo.story.txt").read_text(encoding="utf-8") == CHANGED == json.loads(told.out)["story"]
+    with av.open(str(out / "demo.mp4")) as container:
+        tags = json.loads(container.metadata["head_forcing"])
+    assert tags["story"] == CHANGED and tags["prompts"] == [RED, CROSS, CUBE, RED]
+
+
+def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
+    file, seen = FollowedFile(written("one")), []
+    for text, age in (("two", 10.0), ("three", 0.0), ("three", 1.0), ("one", 10.0)):
+        written(text, age=age)
+        seen += [file.changed(), file.changed()]
+    assert seen == ["two", None, None, None, "three", None, None, None], "not while an editor may be writing still"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no named pipes in folders")
+def test_a_missing_file_and_a_pipe_are_refused_once_and_never_waited_for(written):
+    path = written("one")
+    file = FollowedFile(path)
+
+    path.unlink()
+    with pytest.raises(HeadForcingError, match="was not found"):
+        file.changed()
+    assert file.changed() is None
+    os.mkfifo(path)
+    os.utime(path, (1, 1))
+    with pytest.raises(HeadForcingError, match="is a pipe or a device, not a file"):
+        file.changed()

@@ -21,7 +21,7 @@ import pytest
 from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.distributed import ray_farm
-from headforcing.headforcing_core.distributed.ray_farm import RETRIES, RayFarm
+from headforcing.headforcing_core.distributed.ray_farm import RayFarm
 from headforcing.headforcing_core.files import claimed
 
 # of the cluster that these tests start; Ray reads it when it is imported
@@ -29,7 +29,6 @@ os.environ |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)
 ray = pytest.importorskip("ray", reason="the farm's tests need Ray: pip install ray")
 pytestmark = pytest.mark.slow
 linux = pytest.mark.skipif(not Path("/proc/self/environ").is_file(), reason="finds processes in /proc")
-on_workers = pytest.mark.usefixtures("two_workers")
 
 STORIES = (
     "a red ball bouncing in the teal plain room",
@@ -37,7 +36,7 @@ STORIES = (
     "0:00 a pink square bouncing in the olive plain room\n0:01 [recache] a green star gliding in the slate plain room",
 )
 SHORT = {"demo": True, "scale": 1, "device": "cpu", "seconds": 1, "latents": True, "sigmas": "1"}
-LONG = {**SHORT, "seconds": 12, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
+LONG = {**SHORT, "seconds": 8, "prompts": STORIES[1], "seed": 9, "sigmas": "1, 0.8, 0.5"}
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +75,10 @@ def wait_for(condition, process: subprocess.Popen | None = None) -> None:
         time.sleep(0.05)
 
 
-@pytest.fixture
-def two_workers(head):
-    """Ray is connected once for most tests here: `--farm local` uses one that the process has started."""
+def connect(head: str) -> None:
+    """Connect this process: `--farm local` uses a cluster that it is connected to."""
     if not ray.is_initialized():
         ray.init(address=head, log_to_driver=False)
-
-
-@pytest.fixture(scope="module")
-def straight(tmp_path_factory) -> dict:
-    """The hashes of the long video's files, made in one go."""
-    return rows(run(tmp_path_factory.mktemp("straight"), [{**LONG, "name": "long"}]))["long"]["files"]
 
 
 def command(folder: Path, lines: list, *more: str) -> list[str]:
@@ -110,73 +102,55 @@ def blocks(folder: Path, name: str) -> int:
     return len(list((folder / "out" / "runs" / name).glob("*/block-*.safetensors")))
 
 
-def worker_of(task: str, besides: list[int]) -> int | None:
+def worker_of(task: str) -> int | None:
     """The process that runs a task of this name, which Ray writes into its title."""
     for entry in Path("/proc").glob("[0-9]*/cmdline"):
         with contextlib.suppress(OSError):
-            if entry.read_bytes().rstrip(b"\0").decode() == f"ray::{task}" and int(entry.parent.name) not in besides:
+            if entry.read_bytes().rstrip(b"\0").decode() == f"ray::{task}":
                 return int(entry.parent.name)
     return None
 
 
-@linux
-def test_the_cluster_of_this_machine_is_found_and_a_video_that_fails_there_says_why(head, tmp_path, monkeypatch):
-    ray.shutdown()
+def test_videos_at_the_same_time_have_the_hashes_of_one_after_the_other_and_one_that_fails_says_why(
+    head, tmp_path, monkeypatch
+):
     monkeypatch.setenv("RAY_ADDRESS", head)
-    lines = [{**SHORT, "name": name, "prompts": STORIES[0]} for name in ("right", "wrong")]
-    with claimed(tmp_path / "out" / "wrong.mp4"), monkeypatch.context() as patch:
-        patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
-        found = run(tmp_path, lines, "--farm", "auto", code=1)
-    assert found["farm"].startswith("Ray, auto: 2 at a time") and not ray.is_initialized()
-    assert rows(found)["right"]["state"] == "done" and "another process is writing" in rows(found)["wrong"]["why"]
-
-
-@on_workers
-def test_six_videos_at_the_same_time_have_the_hashes_of_one_after_the_other(tmp_path):
-    lines = [
-        {**SHORT, "seconds": 2, "name": f"story{i}", "prompts": story, "seeds": [1, 2]}
-        for i, story in enumerate(STORIES)
-    ]
+    videos = {**SHORT, "seconds": 2, "seeds": [1, 2]}
+    lines = [{**videos, "name": f"story{i}", "prompts": story} for i, story in enumerate(STORIES)]
     (tmp_path / "farm").mkdir()
-    in_turn, farmed = run(tmp_path, lines), run(tmp_path / "farm", lines, "--farm", "local")
-    assert farmed["farm"].startswith("Ray, local: 2 at a time") and in_turn["farm"] == "one after the other"
-    files = [{name: row["files"] for name, row in rows(found).items()} for found in (in_turn, farmed)]
-    assert files[0] == files[1] and len(files[0]) == 6
-    assert len({hash for row in files[0].values() for hash in row.values()}) == 12
-    assert {row["state"] for row in farmed["videos"]} == {"done"}
-    again = run(tmp_path / "farm", lines, "--farm", "local")
-    assert {row["state"] for row in again["videos"]} == {"finished before"} and again["seconds"]["all"] < 6
+    in_turn = run(tmp_path, lines)
+    with claimed(tmp_path / "farm" / "out" / "wrong.mp4"), monkeypatch.context() as patch:
+        patch.setattr(batch_command, "PATIENCE_SECONDS", 0.0)
+        wrong = {**SHORT, "name": "wrong", "prompts": STORIES[0]}
+        farmed = run(tmp_path / "farm", [*lines, wrong], "--farm", "auto", code=1)
+    assert farmed["farm"].startswith("Ray, auto: 2 at a time") and in_turn["farm"] == "one after the other"
+    found = rows(farmed)
+    assert "another process is writing" in found.pop("wrong")["why"] and not ray.is_initialized()
+    files = [{name: row["files"] for name, row in videos.items()} for videos in (rows(in_turn), found)]
+    assert files[0] == files[1] and len({hash for row in files[0].values() for hash in row.values()}) == 12
 
 
 @linux
-@on_workers
-@pytest.mark.parametrize("kills", ["one kill", "five kills"])
-@pytest.mark.repeat("five kills")
-def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(kills, tmp_path, straight):
-    """`kill -9` at random moments; when it has been killed too often, the same command goes on."""
+def test_a_worker_that_is_killed_is_replaced_and_its_video_goes_on_with_the_same_bits(head, tmp_path):
+    """`kill -9` at a random moment."""
+    connect(head)
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
-    chooser, killed = random.Random(seed), []
-    after = sorted(chooser.sample(range(2, 13), 5 if "five" in kills else 1))
+    chooser, lines = random.Random(seed), [{**LONG, "name": "long"}]
+    after, wait = chooser.randint(2, 5), chooser.uniform(0, 0.2)
 
     def kill():
-        for count in after:
-            wait_for(lambda least=count: blocks(tmp_path, "long") >= least)
-            time.sleep(chooser.uniform(0, 0.3))
-            wait_for(lambda: worker_of("long", killed))
-            killed.append(worker_of("long", killed))
-            os.kill(killed[-1], signal.SIGKILL)
+        wait_for(lambda: blocks(tmp_path, "long") >= after and worker_of("long"))
+        time.sleep(wait)
+        os.kill(worker_of("long"), signal.SIGKILL)
 
     killer = threading.Thread(target=kill, daemon=True)
     killer.start()
-    lines = [{**LONG, "name": "long"}]
-    if len(after) > RETRIES + 1:
-        failed = rows(run(tmp_path, lines, "--farm", "local", code=1))["long"]
-        assert f"its worker died {RETRIES + 1} times" in failed["why"]
     made = rows(run(tmp_path, lines, "--farm", "local"))["long"]
     killer.join()
-    assert len(set(killed)) == len(after) and made["reused_blocks"] >= after[-1]
-    assert made["files"] == straight
+    assert made["reused_blocks"] >= after
+    (tmp_path / "straight").mkdir()
+    assert made["files"] == rows(run(tmp_path / "straight", lines))["long"]["files"]
 
 
 def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
@@ -194,18 +168,14 @@ def test_an_interrupt_that_ray_swallows_is_seen(monkeypatch):
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def batch(folder: Path, lines: list, *more: str, **options) -> subprocess.Popen:
-    """A batch on a farm of its own, in a process whose children can be found by `STARTED_FOR`."""
-    program = [sys.executable, "-m", "headforcing.headforcing_core", *command(folder, lines), "--farm", "local", *more]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(folder)}
-    return subprocess.Popen(program, env=environment, **options)
-
-
 @linux
 def test_ctrl_c_in_a_terminal_ends_a_farm_and_the_same_command_goes_on(tmp_path):
     """A terminal sends it to the whole process group, so to what Ray has started, too."""
-    lines, streams = [{**LONG, "name": "long", "seconds": 25}], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = batch(tmp_path, lines, start_new_session=True, text=True, **streams)
+    lines = [{**LONG, "name": "long", "seconds": 12}]
+    program = [sys.executable, "-m", "headforcing.headforcing_core", *command(tmp_path, lines), "--farm", "local"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "STARTED_FOR": str(tmp_path)}  # what its children are found by
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(program, env=environment, start_new_session=True, **streams)
     wait_for(lambda: blocks(tmp_path, "long") >= 2, process)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=120)
@@ -228,17 +198,13 @@ def running_with(variable: str) -> list[str]:
     return [name for name in found if not re.match(r"ray::\w+Agent\0", name)]
 
 
-@on_workers
-def test_comparisons_have_the_same_table_and_run_folders_on_a_farm(tmp_path, capsys):
-    options = ["--demo", "--seconds", "1", "--scale", "1", "--device", "cpu", "--sigmas", "1", "--json"]
-    options += ["--methods", "head_forcing", "self_forcing_window_21"]
-    tables, runs = [], []
+def test_a_comparison_has_the_same_table_on_a_farm(head, tmp_path):
+    connect(head)
+    tables = []
     for farm in ([], ["--farm", "local"]):
-        out = tmp_path / f"out{len(farm)}"
-        assert main(["compare", *options, "--runs", str(out / "runs"), "--out", str(out), *farm]) == 0
-        tables.append(json.loads((out / "comparison.json").read_text("utf-8"))["rows"])
-        runs.append({path.name for path in (out / "runs").iterdir()})
+        options = "--demo --seconds 1 --scale 1 --device cpu --sigmas 1 --methods head_forcing self_forcing".split()
+        assert main(["compare", *options, "--out", str(tmp_path), *farm]) == 0
+        tables.append(json.loads((tmp_path / "comparison.json").read_text("utf-8"))["rows"])
     for row in (row for table in tables for row in table):
-        assert row.pop("seconds_per_block") > 0 and Path(row.pop("video")).is_file()
+        assert row.pop("seconds_per_block") > 0
     assert tables[0] == tables[1] and len(tables[0]) == 2
-    assert runs[0] == runs[1] and len(runs[0]) == 2, "what a farm has made goes on without one, and the other way"

@@ -19,7 +19,7 @@ from headforcing.headforcing_core.head_profiles.rules import remark_on_rule, wit
 from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint
 from PIL import Image
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 DEMO = ("--demo", "--preset", "quick", "--device", "cpu")
 
@@ -37,19 +37,19 @@ def run(capsys):
     return command
 
 
-@pytest.fixture
-def short(monkeypatch):
-    """Four prompts of 3 s, five blocks, instead of 10 s."""
-    monkeypatch.setitem(profiles.BUDGETS, "quick", (4, 3.0))
+@pytest.fixture(scope="module", autouse=True)
+def short():
+    """Four prompts of 2.2 s, four blocks, instead of 10 s."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(profiles.BUDGETS, "quick", (4, 2.2))
+        yield
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> Path:
     """A short measurement in one go: the shares' file, with the profile beside it."""
     folder = tmp_path_factory.mktemp("whole")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(profiles.BUDGETS, "quick", (4, 3.0))
-        assert main(["profile", str(folder / "whole.json"), *DEMO, "--json"]) == 0
+    assert main(["profile", str(folder / "whole.json"), *DEMO, "--json"]) == 0
     return folder / "whole.safetensors"
 
 
@@ -67,7 +67,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(short, run, whole, tmp_path, monkeypatch):
+def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(run, whole, tmp_path, monkeypatch):
     farm, out = type("AtTheSameTime", (Farm,), {"parallel": True})(), tmp_path / "new folder" / "farmed.json"
     monkeypatch.setattr(profiles, "farm_of", lambda args: farm)
     found = run("profile", out, *DEMO)
@@ -76,15 +76,14 @@ def test_profile_measures_the_demo_model_and_as_jobs_of_a_farm_the_same(short, r
     assert set(found["stability"]) == {"blocks", "steps", "prompts"}
     assert (found["profile"], found["measured"]) == (str(out), str(out.with_suffix(".safetensors")))
     profile = load_profile(whole.with_suffix(".json"))
-    assert (profile.name, profile.families) == ("whole", ("toy_world",))
-    assert profile.roles == classify(profile.shares) and profile.counts() == found["counts"]
-    about = {"prompts": 4, "blocks": 5, "steps": 4, "size": "64x64", "rope": "absolute", "seed": 0}
+    assert (profile.name, profile.families) == ("whole", ("toy_world",)) and profile.counts() == found["counts"]
+    about = {"prompts": 4, "blocks": 4, "steps": 4, "size": "64x64", "rope": "absolute", "seed": 0}
     about["fingerprint"] = inspect_checkpoint(assets.model_path()).fingerprint
-    assert {key: profile.measured[key] for key in about} == about
+    assert about.items() <= profile.measured.items()
     assert HeadShares.load(whole).setup.prompts == word_hash.sample_prompts(4)
 
 
-def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrieves(short, run, whole, tmp_path):
+def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrieves(run, whole, tmp_path):
     parts = []
     for shard in (1, 2):
         part = tmp_path / f"part{shard}.json"
@@ -107,9 +106,7 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
     assert not any("layer 4, head 3" in line for line in remark_on_rule(with_rule(profile, "function")))
 
 
-def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mixed_with_another_setup(
-    short, tmp_path, capsys
-):
+def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mixed_with_another_setup(tmp_path, capsys):
     (tmp_path / "prompts.txt").write_text("\na red ball in the room\n\n  a pink star  \n", encoding="utf-8")
     out = tmp_path / "mine.json"
     command = ["profile", str(out), *DEMO, "--prompts", f"@{tmp_path / 'prompts.txt'}", "--rope", "contiguous"]
@@ -120,31 +117,24 @@ def test_a_shard_with_own_prompts_seed_and_positions_is_told_in_text_and_not_mix
     assert f"profile  {out}" in text and f"shares   {out.with_suffix('.safetensors')}" in text
     setup = HeadShares.load(out.with_suffix(".safetensors")).setup
     assert setup.prompts == ("a red ball in the room", "a pink star") and (setup.seed, setup.rope) == (7, "contiguous")
-    assert load_profile(out).measured["prompts"] == 1
     before = out.with_suffix(".safetensors").read_bytes()
     assert main([*command, "--seed", "1"]) == 2
     assert "mine.safetensors was measured with other settings" in capsys.readouterr().err
     assert out.with_suffix(".safetensors").read_bytes() == before
 
 
-def test_any_checkpoint_is_measured_with_precomputed_embeddings(short, run, tmp_path, tiny):
-    (tmp_path / "p.txt").write_text("an apple\na red apple")
-    options = ("--weights", tiny / "model.safetensors", "--num-heads", 4, "--size", "96x64", "--preset", "quick")
-    options += ("--embeddings", tiny / "prompts.safetensors", "--device", "cpu")
-    run(
-        "profile", tmp_path / "t.json", *options, "--prompts", f"@{tmp_path / 'p.txt'}", "--dtype", "fp32",
-        "--model-family", "longlive",
-    )  # fmt: skip
+def test_any_checkpoint_is_measured_with_precomputed_embeddings(run, tmp_path, tiny):
+    options = "--num-heads 4 --size 96x64 --preset quick --device cpu --dtype fp32 --model-family longlive".split()
+    options += ["--weights", tiny / "model.safetensors", "--embeddings", tiny / "prompts.safetensors"]
+    run("profile", tmp_path / "t.json", *options, "--prompts", "an apple")
     profile = load_profile(tmp_path / "t.json")
     assert profile.counts() == {"local": 3, "anchor": 4, "memory": 9}
     assert profile.families == ("longlive",) and profile.measured["size"] == "96x64"
 
 
-@pytest.mark.parametrize(("after", "missing"), [(45, [1, 2, 3]), (50, [2, 3])])
-def test_an_interrupted_measurement_goes_on_where_it_stopped(
-    short, run, tmp_path, monkeypatch, capsys, whole, after, missing
-):
-    """Control-C in the second prompt, or in its very last step: each tells 25 times where it is."""
+@pytest.mark.parametrize(("after", "missing"), [(35, [1, 2, 3]), (40, [2, 3])])
+def test_an_interrupted_measurement_goes_on_where_it_stopped(run, tmp_path, monkeypatch, capsys, whole, after, missing):
+    """Control-C in the second prompt, or in its very last step: each tells 20 times where it is."""
     measure, steps, out = profiles.profile_heads, [], tmp_path / "x.json"
 
     def interrupted(*args, on_step, **options):
@@ -165,15 +155,12 @@ def test_an_interrupted_measurement_goes_on_where_it_stopped(
     kept = HeadShares.load(out.with_suffix(".safetensors"))
     assert kept.missing_prompts() == missing
     assert bool(kept.counts[1].any())  # of the prompt that was cut short, too, what was seen
-
-    steps.clear()
     after = 10**9
-    run("profile", out, *DEMO)
-    assert len(steps) == len(missing) * 5 * (4 + 1)  # each block's beginning is told, too
+    for left in (missing, []):
+        steps.clear()
+        run("profile", out, *DEMO)
+        assert len(steps) == len(left) * 4 * (4 + 1)  # each block's beginning is told, too
     assert_same_shares(out.with_suffix(".safetensors"), whole)
-    steps.clear()
-    run("profile", out, *DEMO)
-    assert steps == []  # nothing left to do
 
 
 def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
@@ -189,18 +176,14 @@ def test_show_compare_and_plot_tell_of_profiles(run, whole, tmp_path):
         out = tmp_path / "new folder" / name
         assert run("profiles", "plot", mine, out, *options) == {"picture": str(out)}
         with Image.open(out) as picture:
-            assert picture.format == "PNG"
             sizes.add(picture.size)
     assert len(sizes) == 2
-    assert run("profiles", "plot", "self_forcing", tmp_path / "bundled.png")["picture"].endswith("bundled.png")
 
 
 def test_roles_found_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_as_they_were_found(run, tmp_path):
     folder, runs = tmp_path / "found", tmp_path / "runs"
     demo = (*"demo --profile auto --scale 1 --device cpu --update-interval 1 --novelty-threshold 2".split(),
             "--found-profiles", folder, "--runs", runs)  # fmt: skip
-    run(*demo, "--seconds", 2, "--out", tmp_path / "short")
-    assert not folder.exists() or list(folder.iterdir()) == [], "too short to find roles"
     first = run(*demo, "--seconds", 6, "--rule", "function", "--out", tmp_path / "1")
     (kept,) = folder.iterdir()
     assert kept.stem == inspect_checkpoint(assets.model_path()).fingerprint
@@ -213,43 +196,3 @@ def test_roles_found_by_one_demo_are_used_by_the_next_by_their_rule_and_stay_as_
     assert kept.read_bytes() == stored, "another seed would have found other shares"
     for result in (first, other):  # the warm-up's events are reported like all others
         assert [event["after_block"] for event in result["memory_events"]] == list(range(1, 9))
-
-
-MISTAKES = {
-    "a profile that is no json": ("profile {tmp}/x.safetensors DEMO", "must end in .json, got 'x.safetensors'"),
-    "a folder": ("profile {tmp}/folder.json DEMO", "is a folder"),
-    "no prompts": ("profile {tmp}/x.json DEMO --prompts @{tmp}/empty.txt", "at least one prompt"),
-    "a shard that is none": ("profile {tmp}/x.json DEMO --shard 5/4", "a shard must look like 2/4"),
-    "a size that is none": ("profile {tmp}/x.json --weights {weights} --size big", "--size must look"),
-    "no text encoder": ("profile {tmp}/x.json --weights {weights} --num-heads 4", "--text-encoder"),
-    "damaged shares in the way": ("profile {tmp}/damaged.json DEMO", "damaged.safetensors is not a file of"),
-    "stories of one prompt": ("profile {tmp}/x.json DEMO --returns --prompts ball", "leave out"),
-    "stories on a farm": ("profile {tmp}/x.json DEMO --returns --farm local", "leave out"),
-    "a merge of profiles": ("profiles merge {profile} --out {tmp}/x.json", "is not a file of measured"),
-    "a merge into shares": ("profiles merge {shares} --out {shares}", "must end in .json"),
-    "a comparison of other models": ("profiles compare toy_world krea_14b", "different models"),
-    "shares of another model": ("profiles plot self_forcing {tmp}/x.png --measured {shares}", "self_forcing"),
-}
-
-
-@pytest.mark.parametrize("case", MISTAKES)
-def test_a_mistake_is_told_in_one_line(case, short, tmp_path, capsys, repo_root, whole):
-    command, expected = MISTAKES[case]
-    if "plot" in command:
-        pytest.importorskip("matplotlib")
-    (tmp_path / "folder.json").mkdir()
-    (tmp_path / "empty.txt").write_text(" ")
-    save_file({"x": torch.zeros(1)}, tmp_path / "damaged.safetensors")
-    places = {
-        "tmp": tmp_path,
-        "weights": repo_root / "tests" / "golden" / "self_forcing_tiny_d32" / "model.safetensors",
-        "shares": whole,
-        "profile": whole.with_suffix(".json"),
-    }
-    before = names(tmp_path), whole.read_bytes()
-    assert main([part.format(**places) for part in command.replace("DEMO", " ".join(DEMO)).split()]) == 2
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    (line,) = captured.err.strip().splitlines()
-    assert expected in line and line.startswith("error: ") and "Traceback" not in line
-    assert (names(tmp_path), whole.read_bytes()) == before

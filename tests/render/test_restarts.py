@@ -3,23 +3,18 @@
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from flat_colour import decoded
 from headforcing.headforcing_core.cache.method import Overlap
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.timeline.clock import video_frames_of
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.restarts import FrameCodec
 from headforcing.headforcing_core.video.stream import Chunks, StreamingDecoder
 from safetensors import safe_open
-from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
 from torch import Tensor
-
-BALL = "a red ball bouncing in the teal plain room"
 
 
 @pytest.fixture(scope="module", params=["toy", "wan"])
@@ -58,10 +53,8 @@ def assembled(codec: FrameCodec, latents: Tensor, layout: Overlap) -> Tensor:
     return torch.cat(video_frames)
 
 
-@pytest.mark.parametrize(("overlap", "frames_per_block", "frames"), [
-    (3, 3, 21), (3, 3, 39), (3, 3, 57), (3, 1, 24), (3, 1, 42), (6, 3, 39), (6, 3, 57),
-])  # fmt: skip
-@pytest.mark.repeat("wan-3-3", "wan-3-1-42", "wan-6-3-57")
+@pytest.mark.parametrize(("overlap", "frames_per_block", "frames"), [(3, 3, 57), (3, 1, 24), (6, 3, 39)])
+@pytest.mark.repeat("wan-3-3", "wan-6-3")
 def test_a_restarting_decoder_joins_the_rollouts_as_the_authors_do(codec, overlap, frames_per_block, frames):
     layout, latents = Overlap(21, overlap, frames_per_block), noise(frames)
     expected = assembled(codec, latents, layout)
@@ -85,57 +78,27 @@ def test_a_picture_encoded_anew_is_the_last_one_of_its_frames(codec):
 # ------------------------------------------------------------------------------------------------- the command line
 
 
-@pytest.fixture
-def generate(tiny_model: list[str]):
-    """`generate` with a tiny model: called with seconds and more arguments, it gives the exit code."""
-    common = ["generate", *tiny_model, "--prompts", "a green apple", "--size", "48x32", "--method", "causvid"]
-    return lambda *more: main([*common, *map(str, more)])
+SMALL = ("--size", "48x32", "--method", "causvid", "--seconds")
 
 
 @pytest.mark.slow
-def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tmp_path: Path):
-    vae = wan_vae(tmp_path / "wan_2.1_vae.safetensors")
-    video, latents = tmp_path / "video.mp4", tmp_path / "latents.safetensors"
-    assert generate("--seconds", "7", "--vae", vae, "--out", video, "--latents", latents) == 0
-    with safe_open(latents, "pt") as file:
-        made, about = file.get_tensor("latents"), json.loads(file.metadata()["head_forcing"])
-    assert len(made) == 30 and about == {"video_frames": 112, "restart_frames": [18]}
+def test_real_weights_make_a_video_of_several_rollouts_with_the_vaes_encoder(generate, tiny, tmp_path: Path):
+    vae, video = tiny / "wan_2.1_vae.safetensors", tmp_path / "video.mp4"
+    _, made = generate(*SMALL, "6", "--vae", vae, "--out", video, prompts="an apple")
+    with safe_open(tmp_path / "latents.safetensors", "pt") as file:
+        about = json.loads(file.metadata()["head_forcing"])
+    assert about == {"video_frames": 96, "restart_frames": [18]}
     codec = load_codec(vae, "cpu", torch.float32)
-    expected, through = assembled(codec, made, Overlap())[:112], codec.new_decoder().decode(made)[:112]
+    expected, through = assembled(codec, made, Overlap())[:96], codec.new_decoder().decode(made)[:96]
     found = torch.from_numpy(decoded(video)).float() / 255
-    assert found.shape == expected.shape
     apart = [(found - other)[72:90].abs().mean() for other in (expected, through)]
     assert apart[0] < apart[1] / 2 < 0.15  # H.264 of these pictures is coarse, but what lies there is clear
-    again = tmp_path / "again.safetensors"
-    assert generate("--seconds", "7", "--vae", vae, "--latents", again) == 0  # without a video it is the same
-    assert torch.equal(load_file(again)["latents"], made)
 
 
-def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sentence(generate, tmp_path: Path, capsys):
-    assert generate("--seconds", "5", "--latents", tmp_path / "short.safetensors") == 0
-    assert len(load_file(tmp_path / "short.safetensors")["latents"]) == 21
-    capsys.readouterr()
-    assert generate("--seconds", "5.1", "--latents", tmp_path / "long.safetensors") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+def test_without_a_vae_a_single_rollout_is_made_and_more_are_refused_in_one_sentence(generate):
+    assert len(generate(*SMALL, "5", prompts="an apple")[1]) == 21
+    (line,) = generate(*SMALL, "5.1", prompts="an apple").splitlines()
     assert line.startswith("error: vae: ") and line.endswith("give --vae, the Wan 2.1 VAE, or make at most 5.06 s")
-    assert not (tmp_path / "long.safetensors").exists()
-
-
-@pytest.mark.slow
-def test_the_demo_goes_on_extends_and_says_how_it_is_made(tmp_path: Path, capsys):
-    def demo(name: str, seconds: float, *more: str) -> str:
-        arguments = ["demo", "--method", "causvid", "--prompts", BALL, "--seconds", str(seconds), "--device", "cpu"]
-        assert main([*arguments, "--out", str(tmp_path / name), "--scale", "1", "--sigmas", "1", *more]) == 0
-        return capsys.readouterr().out
-
-    said = demo("short", 7, "--runs", str(tmp_path / "runs"))
-    assert "2 rollouts of 21 latent frames" in said and "meant for CausVid" in said and "reused" not in said
-    said = demo("longer", 11, "--runs", str(tmp_path / "runs"))
-    assert "3 rollouts" in said and "reused   10 blocks" in said
-    demo("straight", 11)
-    assert "reused   15 blocks" in demo("again", 11, "--runs", str(tmp_path / "runs"))
-    videos = [decoded(tmp_path / name / "demo.mp4").astype(int) for name in ("straight", "longer", "again")]
-    assert all(len(video) == 176 and np.abs(video - videos[0]).mean() < 0.1 for video in videos)  # of 255
 
 
 def test_a_codec_is_named_by_its_weights(tmp_path: Path):

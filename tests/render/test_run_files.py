@@ -1,8 +1,9 @@
-"""The files of a run folder: damage is named, equal contents are equal files, and nothing else is ever removed."""
+"""The files of a run folder: stored by a thread, named where damaged, the same for the same contents; others stay."""
 
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,18 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION, write_note
-from headforcing.headforcing_core.runs.folder import RunFolder
+from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
-from headforcing.headforcing_core.runs.takes import prune
+from headforcing.headforcing_core.runs.takes import prune, thumbnail
 from toy_renders import Render, files
 
 KINDS = {  # of files, and the render that leaves all of them
-    "found": ("run", "video", "block", "state", "found", "seconds"),
-    "start": ("run", "video", "block", "state", "start", "opening", "seconds"),
+    "found": {"run", "video", "block", "state", "found", "seconds"},
+    "start": {"run", "video", "block", "state", "start", "opening", "seconds"},
 }
+DAMAGED = [("found", "found"), *(("start", kind) for kind in sorted(KINDS["start"]))]
 
 
 @pytest.fixture(scope="module")
@@ -53,10 +55,10 @@ def of_kind(render, kind):
     return [path for path in files(render) if path.name.startswith(f"{kind}-")]
 
 
-@pytest.mark.parametrize(("name", "kind"), [(name, kind) for name, kinds in KINDS.items() for kind in kinds])
+@pytest.mark.parametrize(("name", "kind"), DAMAGED)
 def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, caplog):
     render, expected = copied(finished, name, tmp_path)
-    assert {path.name.split("-")[0] for path in files(render)} == set(KINDS[name])
+    assert {path.name.split("-")[0] for path in files(render)} == KINDS[name]
     assert all(file_hash(path) == path.stem.rpartition("-")[2] for path in files(render))
     path = of_kind(render, kind)[-1]
     damage(path, cut=name == "start")
@@ -69,32 +71,30 @@ def test_a_damaged_file_is_named_and_made_again(finished, tmp_path, name, kind, 
     assert all(file_hash(found) == found.stem.rpartition("-")[2] for found in files(render))
 
 
-@pytest.mark.parametrize("kind", ["run", "video", "block", "found"])
+@pytest.mark.parametrize("kind", ["video", "block"])
 def test_looking_at_a_run_names_what_is_damaged_and_changes_nothing(finished, tmp_path, kind, capsys):
     render, latents = copied(finished, "found", tmp_path)
     path = of_kind(render, kind)[-1]
     damage(path, cut=True)
     before = {path.name: path.read_bytes() for path in files(render)}
     assert main(["runs", "list", str(render.folder), "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    shown = main(["runs", "show", str(render.folder)])
-    said = capsys.readouterr()
-    assert (listed["runs"] == [], shown) == ((True, 2) if kind == "video" else (False, 0))
-    assert f"{path.name} is damaged" in (said.err if shown else said.out)
-    named = f"{path.parent.name}: {path.name} is damaged; repeating the same render restores it"
-    assert listed["problems"] == ([named] if kind in ("run", "video") else [])
-    if kind == "block":
+    listed, shown = json.loads(capsys.readouterr().out), main(["runs", "show", str(render.folder)])
+    assert f"{path.name} is damaged" in "".join(capsys.readouterr())
+    if kind == "video":
+        named = f"{path.parent.name}: {path.name} is damaged; repeating the same render restores it"
+        assert (listed["runs"], listed["problems"], shown) == ([], [named], 2)
+    else:
+        assert (listed["problems"], shown) == ([], 0)
         assert len(stored_videos(render.folder)[0].latents()) == len(latents) - 3
     assert {path.name: path.read_bytes() for path in files(render)} == before
 
 
-@pytest.mark.parametrize("version", [FORMAT_VERSION - 1, 99])
-def test_another_format_is_refused_politely(finished, tmp_path, version, capsys):
+def test_another_format_is_refused_politely(finished, tmp_path, capsys):
     render, _ = copied(finished, "found", tmp_path)
     (path,) = of_kind(render, "run")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": version}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"format_version": 99}))
     path.rename(path.with_name(f"run-{file_hash(path)}.json"))
-    refusal = f"format version {version}, this version of Head Forcing reads {FORMAT_VERSION}; update"
+    refusal = f"format version 99, this version of Head Forcing reads {FORMAT_VERSION}; update"
     left = files(render)
     with pytest.raises(HeadForcingError, match=refusal):
         render.go()
@@ -113,32 +113,11 @@ def test_the_same_render_again_leaves_the_same_files(finished, tmp_path):
     before = names(render)
     for path in of_kind(render, "block")[2:] + of_kind(render, "state"):
         path.unlink()
-    assert torch.equal(render.go(), expected)
-    assert render.reused == 2 and names(render) == before
+    assert torch.equal(render.go(), expected) and render.reused == 2 and names(render) == before
     of_kind(render, "block")[0].unlink()
-    of_kind(render, "state")[0].unlink()
     render.go(stop_after=1)
     assert torch.equal(render.go(), expected) and render.reused == len(expected) // 3
     assert render.problems == [], "what goes on from equal bytes is as good as it was"
-
-
-@pytest.mark.parametrize("stop_after", [None, 6], ids=["finished", "stopped again"])
-def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path, stop_after):
-    """The keys are the same, the rounding is not: with other attention, or on another machine."""
-    render = Render(backbone, tmp_path, state_seconds=1e-9)
-    first = render.go()
-    of_kind(render, "block")[3].unlink()
-    usual, render.attention = render.attention, explicit
-    render.go(stop_after=stop_after)
-    render.attention = usual
-    again = render.go()
-    assert render.reused == (stop_after or render.plan.new_blocks)
-    assert len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
-    assert torch.equal(again[:9], first[:9]) and not torch.equal(again[9:], first[9:])
-    told = [line for line in render.problems if "block-00006" in line and "does not continue the block before" in line]
-    assert bool(told) == bool(stop_after)
-    (video,) = stored_videos(tmp_path)
-    assert torch.equal(video.latents(), again) and video.run.problems == []
 
 
 def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(tmp_path):
@@ -152,28 +131,12 @@ def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(t
         assert folder.load_state([key]) is None
 
 
-def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):
-    render = Render(backbone, tmp_path, seconds=3.0)
-    render.go()
-    old = of_kind(render, "block")[1:]
-    kept = [(path.name, path.read_bytes()) for path in old]
-    for path in old:
-        path.unlink()
-    render.attention = explicit
-    expected = render.go()
-    for name, data in kept:
-        path = old[0].with_name(name)
-        path.write_bytes(data)
-        os.utime(path, (1_000_000, 1_000_000))
-    assert torch.equal(render.go(), expected)
-
-
 @pytest.fixture
 def three(backbone, tmp_path):
-    """Runs that were written one after another, the first longer than the others."""
-    renders = [Render(backbone, tmp_path, seed=seed) for seed in (1, 2, 3)]
+    """Runs that were written one after another, the second longer than the others."""
+    renders = [Render(backbone, tmp_path, seconds=3.0, seed=seed) for seed in (1, 2, 3)]
     for age, render in enumerate(renders):
-        render.go(stop_after=1 if age else 3)
+        render.go(stop_after=3 if age == 1 else 1)
         for path in (render.folder / render.setup[:16]).iterdir():
             os.utime(path, (1_000_000 + age, 1_000_000 + age))
     return [tmp_path / render.setup[:16] for render in renders]
@@ -183,14 +146,37 @@ def size(folder):
     return sum(path.stat().st_size for path in folder.iterdir())
 
 
-def test_old_runs_can_be_pruned_but_not_one_in_use(three, tmp_path):
+def setup_of(folder):
+    return json.loads(next(folder.glob("run-*")).read_text())["setup"]
+
+
+def test_the_oldest_runs_are_pruned_but_not_one_in_use_also_after_they_were_looked_at_and_were_small(three, tmp_path):
+    assert thumbnail(stored_videos(tmp_path)[-1], 0, lambda latents: b"a picture") == b"a picture"
     wanted = size(three[1]) + size(three[0])
-    done = prune(tmp_path, keep_bytes=size(three[2]) + 10)
+    done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
     assert (done.removed, done.freed, done.stayed) == ([three[1], three[0]], wanted, {})
-    with RunFolder(tmp_path, json.loads(next(three[2].glob("run-*")).read_text())["setup"], {}):
+    with RunFolder(tmp_path, setup_of(three[2]), {}):
         done = prune(tmp_path, keep_bytes=0)
     assert (done.removed, done.freed, done.stayed) == ([], 0, {three[2].name: "it is being rendered"})
     assert three[2].exists() and not three[1].exists()
+
+
+def test_what_cannot_be_removed_or_is_not_ours_stays_and_is_named(three, tmp_path, monkeypatch):
+    unlink, block = Path.unlink, next(three[1].glob("block-*")).name
+    (three[0] / "notes.txt").write_text("mine")
+
+    def refuse(self, missing_ok=False):
+        if self.name == block:
+            raise OSError(30, "Read-only file system")
+        unlink(self, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    done = prune(tmp_path, keep_bytes=0)
+    assert done.removed == [three[2]] and [path.name for path in three[0].iterdir()] == ["notes.txt"]
+    assert done.stayed == {
+        three[1].name: f"{block} cannot be removed (Read-only file system)",
+        three[0].name: "what was ours in it is removed, other files are left",
+    }
 
 
 def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
@@ -203,45 +189,23 @@ def test_folders_that_are_no_runs_are_left_alone(three, tmp_path):
         for other in others:
             (tmp_path / name / other).write_text("{}")
     damage(next(three[0].glob("run-*")))
-    (three[1] / "block-dir").mkdir()
     (tmp_path / "link").symlink_to(three[2])
-    before = {path for path in tmp_path.rglob("*") if three[1] not in path.parents and three[2] not in path.parents}
+    before = {path for path in tmp_path.rglob("*") if not {*path.parents, path} & {*three[1:]}}
     done = prune(tmp_path, keep_bytes=0)
-    assert done.removed == [three[2]]
-    assert set(tmp_path.rglob("*")) == before - {three[2]} | {three[1] / "block-dir"}
-    assert done.stayed.keys() == {three[0].name, three[1].name, "figures", "forged"}
+    assert done.removed == [three[2], three[1]] and set(tmp_path.rglob("*")) == before
+    assert done.stayed.keys() == {three[0].name, "figures", "forged"}
     assert "is damaged" in done.stayed[three[0].name] and "no run-*.json" in done.stayed["figures"]
 
 
 def test_what_killed_processes_left_is_removed_by_the_next_run_and_by_prune(three, tmp_path):
-    setup = json.loads(next(three[0].glob("run-*")).read_text())["setup"]
-    left = [f".{'0' * 32}.tmp", ".tmpa1B2c3", ".run.0123abcd.json"]
-
-    def leave():
-        for name in left:
-            (three[0] / name).write_bytes(bytes(1000))
-
-    leave()
-    with RunFolder(tmp_path, setup, {}):
+    for folder in three[:2]:
+        for name in (f".{'0' * 32}.tmp", ".tmpa1B2c3", ".run.0123abcd.json"):
+            (folder / name).write_bytes(bytes(1000))
+    with RunFolder(tmp_path, setup_of(three[0]), {}):
         assert not [path for path in three[0].iterdir() if path.name.startswith(".")]
-    leave()
     before = sum(map(size, three))
     done = prune(tmp_path, keep_bytes=0)
     assert done.freed == before and not done.stayed and list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_cannot_be_removed_stays_and_is_named(three, tmp_path, monkeypatch):
-    unlink, block = Path.unlink, next(three[1].glob("block-*")).name
-
-    def refuse(self, missing_ok=False):
-        if self.name == block:
-            raise OSError(30, "Read-only file system")
-        unlink(self, missing_ok=missing_ok)
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    done = prune(tmp_path, keep_bytes=0)
-    assert done.removed == [three[2], three[0]]
-    assert done.stayed == {three[1].name: f"{block} cannot be removed (Read-only file system)"}
 
 
 def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_are_listed(three, tmp_path, capsys):
@@ -254,25 +218,50 @@ def test_a_note_with_the_right_hash_and_other_content_is_named_and_all_others_ar
     assert len(listed["problems"]) == 1 and f"{path.name} is not a file of a run" in listed["problems"][0]
 
 
-@pytest.mark.slow
-def test_a_run_folder_that_is_deleted_midway_ends_in_one_sentence(backbone, tmp_path):
-    render = Render(backbone, tmp_path)
+def stored_blocks(render: Render) -> int:
+    return count_blocks(render.folder / render.setup[:16], render.keys)
 
-    def deleted(block, step, latents):
+
+class Heard(Listener):
+    def __init__(self, of_block):
+        self.add = lambda block: of_block(block.index)
+
+
+def test_a_listener_hears_of_a_block_and_the_next_one_is_made_while_the_disk_is_busy(backbone, tmp_path, monkeypatch):
+    render, disk_is_free, heard = Render(backbone, tmp_path, seconds=3.0), threading.Event(), []
+    save = RunFolder.save_block
+
+    def slow(self, *block):
+        assert disk_is_free.wait(60)
+        save(self, *block)
+
+    def hear(block):
+        heard.append((block, stored_blocks(render)))
         if block == 2:
-            shutil.rmtree(render.folder / render.setup[:16], ignore_errors=True)
+            disk_is_free.set()
 
-    with pytest.raises(HeadForcingError, match="No such file or directory.* cannot be written"):
-        render.go(on_step=deleted)
-    assert len(render.go(stop_after=1)) == 3
+    monkeypatch.setattr(RunFolder, "save_block", slow)
+    make_video(render.job, render.model(), listeners=[Heard(hear)])
+    assert heard[:3] == [(0, 0), (1, 0), (2, 0)]
+    assert stored_blocks(render) == len(render.keys) and torch.equal(render.go(), render.straight())
 
 
-def test_an_older_run_is_not_kept_because_it_is_smaller(three, tmp_path):
-    (three[1] / "notes.txt").write_text("mine")
-    with open(next(three[1].glob("block-*")), "ab") as file:
-        file.write(bytes(10_000_000))
-    os.utime(file.name, (1_000_001, 1_000_001))
-    done = prune(tmp_path, keep_bytes=size(three[2]) + size(three[0]) + 10)
-    assert done.removed == [three[0]] and done.freed > 10_000_000
-    assert done.stayed == {three[1].name: "what was ours in it is removed, other files are left"}
-    assert [path.name for path in three[1].iterdir()] == ["notes.txt"], "what is not ours stays"
+def test_a_stored_cache_is_that_of_its_block_though_the_next_one_changes_it_meanwhile(backbone, tmp_path, monkeypatch):
+    render, save = Render(backbone, tmp_path, seconds=3.0, state_seconds=1e-9), RunFolder.save_state
+    changed = threading.Event()
+
+    def late(self, index, key, state):
+        if index == 1:
+            assert changed.wait(60)
+        save(self, index, key, state)
+
+    def step(*now):
+        if now[:2] == (2, 0):
+            changed.set()
+        if now[:2] == (2, 1):
+            raise RuntimeError("stopped")
+
+    monkeypatch.setattr(RunFolder, "save_state", late)
+    with pytest.raises(RuntimeError, match="stopped"):
+        render.go(on_step=step)
+    assert torch.equal(render.go(), render.straight()) and render.reused == 2

@@ -1,6 +1,5 @@
-"""One video on several GPUs, with processes on a CPU in their place: started, killed, interrupted, continued."""
+"""One video on several GPUs, with processes on a CPU in their place: refused, begun, killed, interrupted, continued."""
 
-import argparse
 import json
 import multiprocessing
 import os
@@ -12,25 +11,23 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.commands.several import _as_rank
-from headforcing.headforcing_core.distributed.cache import parallel_forward
+from headforcing.headforcing_core.commands import render as render_command
+from headforcing.headforcing_core.commands import several
+from headforcing.headforcing_core.commands import source as source_command
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.source import Source
 from headforcing.headforcing_core.distributed.peers import PeersLost
-from headforcing.headforcing_core.distributed.ranks import rank_place
-from headforcing.headforcing_core.distributed.start_ranks import RESTARTS, joined
-from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.headforcing_core.distributed.ranks import check_rank_memory, check_ranks
+from headforcing.headforcing_core.distributed.start_ranks import joined
+from headforcing.headforcing_core.errors import HeadForcingError
 from safetensors.torch import load_file
-from thread_peers import together
-from toy_renders import Render, rendered
+from thread_peers import Meeting, ThreadPeers, together
 
-SECONDS = 9  # 13 blocks
+SECONDS = 6  # 9 blocks
 MODULE = "headforcing.headforcing_core"
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 SMALL = "--device cpu --json --scale 1 --sigmas 1,0.5 --update-interval 1".split()
@@ -41,14 +38,13 @@ def demo(*options: object) -> list[str]:
     return [sys.executable, "-m", MODULE, "demo", *SMALL, *map(str, options)]
 
 
-def rank_pids(restarts: int | None = None) -> dict[int, int]:
-    """The processes of running ranks that this test process has started, by rank; of one start, if it is given."""
+def rank_pids() -> dict[int, int]:
+    """The processes of running ranks that this test process has started, by rank."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             variables = dict(line.split("=", 1) for line in (folder / "environ").read_text().split("\0") if "=" in line)
-            ours = variables.get("STARTED_BY") == str(os.getpid()) and "TORCHELASTIC_RUN_ID" in variables
-            if ours and restarts in (None, int(variables["TORCHELASTIC_RESTART_COUNT"])):
+            if variables.get("STARTED_BY") == str(os.getpid()) and "TORCHELASTIC_RUN_ID" in variables:
                 found[int(variables["RANK"])] = int(folder.name)
     return found
 
@@ -83,37 +79,23 @@ def alone(tmp_path_factory) -> dict:
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["killed", "killed five times", "hangs"])
-@pytest.mark.repeat("killed five times", "hangs")
-def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_lost(case, alone, tmp_path):
-    """At random moments; after `RESTARTS` the command gives up, and the same command goes on."""
+def test_a_video_on_two_ranks_is_that_of_one_although_a_rank_is_killed(alone, tmp_path):
+    """At a random moment; all ranks start again."""
     seed = random.randrange(10**6)
     sys.stdout.write(f"seed {seed}\n")
     chooser = random.Random(seed)
-    runs, latents = tmp_path / "runs", tmp_path / "latents.safetensors"
-    options = ["--gpus", 2, "--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs]
-    options += ["--rank-timeout", 15] if case == "hangs" else []
-    process, after = begun(*options), sorted(chooser.sample(range(1, 9), 5 if "five" in case else 1))
-    for number, blocks in enumerate(after):
-        if number == RESTARTS + 1:
-            out, errors = process.communicate(timeout=180)
-            assert (process.returncode, out) == (1, ""), errors
-            assert f"ended {RESTARTS + 1} times" in errors and "the same command goes on" in errors
-            process = begun(*options)
-        wait_for(lambda least=blocks: len(list(runs.glob("*/block-*"))) >= least, process)
-        time.sleep(chooser.uniform(0, 0.3))
-        rank, start = chooser.randint(0, 1), number % (RESTARTS + 1)
-        wait_for(lambda rank=rank, start=start: rank in rank_pids(start), process)
-        os.kill(rank_pids(start)[rank], signal.SIGSTOP if case == "hangs" else signal.SIGKILL)
-    begins = time.monotonic()
+    runs, latents, after = tmp_path / "runs", tmp_path / "latents.safetensors", chooser.randint(1, 4)
+    process = begun("--gpus", 2, "--seconds", SECONDS, "--out", tmp_path, "--latents", latents, "--runs", runs)
+    wait_for(lambda: len(list(runs.glob("*/block-*"))) >= after, process)
+    time.sleep(chooser.uniform(0, 0.3))
+    os.kill(rank_pids()[chooser.randint(0, 1)], signal.SIGKILL)
     out, errors = process.communicate(timeout=240)
     assert process.returncode == 0 and "Traceback" not in errors, errors
     assert "all ranks were started again" in errors
-    assert case != "hangs" or time.monotonic() - begins > 15
     found = json.loads(out)
-    assert found["reused_blocks"] >= after[-1]
+    assert found["reused_blocks"] >= after
     assert (load_file(latents)["latents"] - alone["made"]).abs().max() <= 1e-5
-    assert decisions(found) == decisions(alone) and len(decisions(found)) > 4
+    assert decisions(found) == decisions(alone) and len(decisions(found)) > 2
     ranks = found["ranks"]["ranks"]
     assert len(ranks) == 2 and 1 <= found["ranks"]["worst_over_mean"] < 1.2
     assert sum(len(layer) for rank in ranks for layer in rank["heads"]) == 48
@@ -127,7 +109,7 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
     """The second has twice the speed of the others: more heads and half of each frame, but a third of the weights."""
     latents = tmp_path / "latents.safetensors"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "3"]
-    options = ["--gpu-speeds", "1,2,1", "--shard-weights", "--seconds", 4.5, "--out", tmp_path, "--latents", latents]
+    options = ["--gpu-speeds", "1,2,1", "--shard-weights", "--seconds", 3, "--out", tmp_path, "--latents", latents]
     done = subprocess.run(
         [*torchrun, *demo(*options)[1:]], env=ENVIRONMENT, capture_output=True, text=True, timeout=240
     )
@@ -137,8 +119,8 @@ def test_three_unequal_ranks_of_another_torchrun_make_the_video_of_one_and_print
     assert sum(heads) == 48 and heads[1] > 1.5 * heads[0] and heads[1] > 1.5 * heads[2]
     assert all(rank["weight_bytes"] <= 0.4 * alone["needs"]["weights"] for rank in found["ranks"]["ranks"])
     made = load_file(latents)["latents"]
-    assert len(made) >= 18 and (made - alone["made"][: len(made)]).abs().max() <= 5e-4  # sums in another order
-    assert decisions(found) == decisions(alone)[: len(decisions(found))] and len(decisions(found)) > 1
+    assert len(made) >= 12 and (made - alone["made"][: len(made)]).abs().max() <= 5e-4  # sums in another order
+    assert decisions(found) == decisions(alone)[: len(decisions(found))] and decisions(found)
 
 
 def stopped_rank(variables: dict[str, str]) -> None:
@@ -147,39 +129,14 @@ def stopped_rank(variables: dict[str, str]) -> None:
         os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def unclean_rank(variables: dict[str, str]) -> None:
-    def broken():
-        raise RuntimeError("a connection was closed")
-
-    os.environ.update(variables)
-    torch.distributed.destroy_process_group = broken
-    _as_rank(argparse.Namespace(device="cpu", rank_timeout=None, gpu_speeds=None), lambda args: (0, "made"))
-    os._exit(3)  # what a library may do when Python ends
-
-
-def forked(target, ranks: int) -> tuple[multiprocessing.Process, dict[str, str]]:
-    """The last of some ranks, which loads nothing, and the environment of the others."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    variables = {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
-    given = {**variables, "RANK": str(ranks - 1)}
-    rank = multiprocessing.get_context("fork").Process(target=target, args=(given,))
-    rank.start()
-    return rank, variables
-
-
-@linux
-def test_a_rank_of_another_torchrun_that_ends_uncleanly_has_succeeded_and_printed(capfd):
-    rank, _ = forked(unclean_rank, 1)
-    rank.join(60)
-    assert (rank.exitcode, *capfd.readouterr()) == (0, "made\n", "")
-
-
 @linux
 def test_a_rank_that_does_not_answer_is_lost_after_the_time_that_was_asked_for(monkeypatch):
     handler = signal.getsignal(signal.SIGINT)
-    other, variables = forked(stopped_rank, 2)
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        variables = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": str(free.getsockname()[1])}
+    other = multiprocessing.get_context("fork").Process(target=stopped_rank, args=({**variables, "RANK": "1"},))
+    other.start()
     for name, value in {**variables, "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     try:
@@ -216,14 +173,9 @@ def test_an_interrupt_stops_all_ranks_and_one_goes_on_from_their_blocks(alone, t
 
 @linux
 @pytest.mark.slow
-@pytest.mark.parametrize("when", ["rendering", "importing"])
-@pytest.mark.repeat("importing")
-def test_ranks_end_within_seconds_of_the_process_that_started_them(when, tmp_path):
-    """Killed while they render, or before they have imported PyTorch."""
-    runs = tmp_path / "runs"
-    process = begun("--gpus", 2, "--seconds", 120, "--out", tmp_path, "--runs", runs)
-    least = 2 if when == "rendering" else 0
-    wait_for(lambda: len(rank_pids()) == 2 and len(list(runs.glob("*/block-*"))) >= least, process)
+def test_ranks_end_within_seconds_of_the_process_that_started_them(tmp_path):
+    process = begun("--gpus", 2, "--seconds", 120, "--out", tmp_path, "--runs", tmp_path / "runs")
+    wait_for(lambda: len(rank_pids()) == 2 and list(tmp_path.glob("runs/*/block-*")), process)
     process.kill()
     process.wait()
     until = time.monotonic() + 10
@@ -235,31 +187,79 @@ def test_ranks_end_within_seconds_of_the_process_that_started_them(when, tmp_pat
     assert not left, "still rendering"
 
 
-@pytest.mark.slow
-def test_what_all_ranks_refuse_is_said_once(tmp_path, monkeypatch, capfd):
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(path for path in sys.path if path))
-    options = ["--gpus", "2", "--vae-device", "meta", "--seconds", "3", "--out", str(tmp_path)]
-    assert main(["demo", "--device", "cpu", "--json", *options]) == 2
-    said = capfd.readouterr()
-    assert said.out == "" and said.err.count("error: ") == said.err.count("cannot be used here") == 1
-    told = [line for line in said.err.splitlines() if line and "ProcessGroupGloo" not in line]
-    assert len(told) == 1, "besides what PyTorch says where one rank ends before the other has reached it"
+WRONG = {  # options of a demo, and what is said of them
+    "--shard-weights": "give --gpus 2 or more",
+    "--gpus 2 --gpu-speeds 2,1,1": "--gpu-speeds must be 2 numbers, one for each rank, got 3",
+    "--gpus 2 --rank-timeout 1": "--rank-timeout must be from 5 to 86400 seconds, got 1",
+    "--gpus 2 --device mps": "--device must be cuda or cpu, got mps",
+    "--gpus 3 --device cuda": "this machine has 2 GPUs, got --gpus 3",
+    "--gpus 2 --device cuda": "which this PyTorch is built without, as on Windows; use --vae-device",
+    "--gpus 2 --cuda-graph": "--cuda-graph is not possible on several GPUs",
+    "--gpus 2 --follow story.txt": "--follow is not possible on several GPUs",
+    "--gpus 2 --shard-weights --compile": "--compile with --shard-weights",
+    "--gpus 7": "7 GPUs leave one without a head", "--gpus 2 --method rolling_forcing": "has a cache of its own",
+    "--gpus 2 --profile auto --found-profiles {tmp}": "head roles cannot be found on several GPUs",
+    "--gpus 2 --prompts @missing.txt": "missing.txt",
+}  # fmt: skip
 
 
-def test_a_run_folder_goes_from_one_rank_to_two_and_back(backbone, tmp_path):
-    render = Render(backbone, tmp_path, seconds=6.0, state_seconds=1e-9)
-    straight = render.straight()
-    render.go(stop_after=3)
+@pytest.mark.parametrize("options", WRONG)
+def test_what_cannot_be_done_is_refused_before_anything_starts(options, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    monkeypatch.setattr(several, "start", lambda *_: pytest.fail("ranks were started"))
+    words = ["demo", "--device", "cpu", "--out", str(tmp_path), *options.format(tmp=tmp_path).split()]
+    assert main(words) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert WRONG[options] in said
 
-    def rank(peers, model=None, stop_after=None):
-        job = render.job if peers.leads else replace(render.job, runs=None)
-        model = model or WanVideoModel(render.backbone, torch.float32, forward=parallel_forward)
-        made, run = rendered(job, model, rank_place(peers, torch.device("cpu"), sdpa, "sdpa"), stop_after)
-        return len(run.stored), torch.cat(made)
 
-    for reused, latents in together(2, partial(rank, stop_after=6)):
-        assert reused == 3 and (latents - straight[: len(latents)]).abs().max() <= 1e-5
-    latents = render.go()
-    assert render.reused == 6 and (latents - straight).abs().max() <= 1e-5
-    for _, again in together(2, partial(rank, model=SimpleNamespace(backbone=None))):
-        assert torch.equal(again, latents), "no rank calls the model"
+def test_ranks_of_another_torchrun_must_be_as_many_as_asked_for(capsys, monkeypatch, tmp_path):
+    for name, value in (("TORCHELASTIC_RUN_ID", "mine"), ("WORLD_SIZE", "4"), ("RANK", "0"), ("LOCAL_RANK", "0")):
+        monkeypatch.setenv(name, value)
+    assert main(["demo", "--out", str(tmp_path), "--gpus", "2", "--device", "cpu"]) == 2
+    assert capsys.readouterr().err == "rank 0: error: torchrun has started 4 ranks, got --gpus 2; leave it out\n"
+
+
+def planned(peers, options=()):
+    """The arguments of a demo as one rank has them."""
+    args = _parser().parse_args(["demo", "--device", "cpu", "--seconds", "3", *options])
+    args.peers = peers
+    return args
+
+
+def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
+    source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
+    plan = source.plan()
+    needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
+    whole = replace(source, machine=alone).check_needs(plan, None)
+    assert needs.cache + check_rank_memory(
+        whole, plan, ThreadPeers(0, 2, Meeting(2)), False, None
+    ).cache == pytest.approx(whole.cache, abs=1)
+    assert needs.weights < whole.weights and needs.activations == whole.activations // 2
+    fast = ThreadPeers(1, 2, Meeting(2))
+    fast.speeds = (1.0, 3.0)
+    assert check_rank_memory(whole, plan, fast, False, None).activations == whole.activations * 3 // 4
+    monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)  # of both on one CPU
+    monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
+    with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
+        render_command.follow(planned(source.machine.peers, ["--shard-weights"]))
+
+
+def test_ranks_with_other_settings_are_refused():
+    def rank(peers):
+        source = Source.of(planned(peers, ["--seed", str(peers.rank // 2)]))
+        check_ranks(source.job(source.plan(), source.encode()), peers)
+
+    with pytest.raises(HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"):
+        together(3, rank)
+
+
+def test_speeds_that_leave_a_rank_without_work_are_refused_before_anything_is_encoded(monkeypatch):
+    peers = ThreadPeers(0, 2, Meeting(2))
+    peers.speeds = (1.0, 99.0)
+    for step in ("check_needs", "with_start", "encode", "load"):
+        monkeypatch.setattr(Source, step, lambda *_, **__: pytest.fail("something was prepared"))
+    with pytest.raises(HeadForcingError, match="--gpu-speeds 1,99 leave one GPU without a part of the frame"):
+        render_command.follow(planned(peers))

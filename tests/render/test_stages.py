@@ -1,7 +1,8 @@
-"""`encode` and `decode`, the stages of a render on their own; free memory, and what happens before it is too little."""
+"""`encode` and `decode`, the stages of a render and the video of a stored run; free memory and too little of it."""
 
 import io
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from headforcing.headforcing_core import devices
 from headforcing.headforcing_core.commands import loaded, source, values
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.render.resources import MARGIN, room_on
+from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.weights.umt5 import load_embeddings
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
@@ -63,11 +65,50 @@ def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_mak
     assert torch.equal(*(load_file(path)["latents"] for path in (latents, tmp_path / "once.safetensors")))
     assert told(*decode, "--vae", vae, "--dtype", "fp32")["frames"] == 32
     assert np.array_equal(*(decoded(tmp_path / f"{name}.mp4") for name in ("once", "later")))
-    save_file({"latents": torch.zeros(2, 16, 8, 12)}, latents, {"head_forcing": "[1]"})
-    assert main([*map(str, decode), "--vae", str(vae)]) == 2
-    assert "does not say what its latents are of" in capsys.readouterr().err
     assert main(["encode", "x.txt", "--text-encoder", str(text_encoder), "--prompts", STORY]) == 2
     assert "must end in .safetensors, got 'x.txt'" in capsys.readouterr().err
+
+
+BALL = ["--prompts", "a red ball in the teal room", *"--device cpu --scale 1 --sigmas 1 --json".split()]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `demo.mp4` of 2 s and its `runs`, where a shorter video is the older one."""
+    folder = tmp_path_factory.mktemp("made")
+    for seconds in ("1", "2"):
+        demo = ["demo", *BALL, "--seconds", seconds, "--out", str(folder), "--runs", str(folder / "runs")]
+        assert main(demo) == 0
+    return folder
+
+
+def video_of(place: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict:
+    capsys.readouterr()
+    code = main(["decode", str(place), str(out), "--demo", "--scale", "1", "--device", "cpu", "--json"])
+    said = capsys.readouterr()
+    assert code == 0, said.err
+    return json.loads(said.out)
+
+
+def test_a_stored_run_is_decoded_to_the_video_of_its_render_as_far_as_it_goes(made: Path, tmp_path: Path, capsys):
+    newest, older = stored_videos(made / "runs")
+    found = video_of(newest.folder, tmp_path / "newest.mp4", capsys)
+    assert (found["frames"], found["problems"]) == (32, [])
+    assert (tmp_path / "newest.mp4").read_bytes() == (made / "demo.mp4").read_bytes()
+    assert video_of(made / "runs" / older.name, tmp_path / "older.mp4", capsys)["frames"] == 16
+    unfinished = shutil.copytree(newest.folder.parent, tmp_path / "runs") / newest.folder.name
+    for block in sorted(unfinished.glob("block-*"))[2:]:
+        block.unlink()
+    assert video_of(unfinished, tmp_path / "part.mp4", capsys)["frames"] == 21
+
+
+def test_what_is_no_run_is_refused_in_one_sentence(made: Path, tmp_path: Path, capsys):
+    folder = stored_videos(made / "runs")[0].folder
+    for given in (made, folder.parent, folder / "nowhere", made / "nowhere"):
+        assert main(["decode", str(given), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu"]) == 2
+        said = capsys.readouterr().err
+        assert said.count("\n") == 1 and "is no run folder, and no video in one; `runs list` names them" in said
+    assert not list(tmp_path.iterdir())
 
 
 def test_prompts_are_encoded_on_the_cpu_where_the_card_is_too_small(text_encoder, monkeypatch, capsys):
@@ -102,10 +143,8 @@ def test_free_memory_is_what_is_free_not_what_the_card_has(monkeypatch):
 
 GROUPS = {
     "no group": ({}, 9_216_000),
-    "a container": ({"": (6_000_000, 5_000_000)}, 2_000_000),
     "its own group": ({"a/b": (6_000_000, 5_500_000)}, 1_500_000),
     "a group around it": ({"": ("max", 1), "a": (4_000_000, 3_000_000), "a/b": (8_000_000, 100)}, 2_000_000),
-    "a group that is full": ({"a/b": (1_000_000, 9_000_000)}, 0),
     "another group": ({"c": (1_000_000, 900_000)}, 9_216_000),
 }
 
@@ -131,12 +170,12 @@ def refused_by_python():
     raise MemoryError
 
 
-@pytest.mark.parametrize("full", [lambda: torch.empty(10**15), refused_by_python], ids=["torch", "python"])
-@pytest.mark.parametrize("place", ["model is loaded", "render"])
+@pytest.mark.parametrize(("owner", "name", "full"), [
+    (source.Source, "load", lambda: torch.empty(10**15)), (loaded, "make_video", refused_by_python),
+])  # fmt: skip
 def test_memory_of_a_host_that_runs_out_is_one_sentence_and_another_error_stays(
-    full, place, tmp_path, monkeypatch, capsys
+    owner, name, full, tmp_path, monkeypatch, capsys
 ):
-    owner, name = (source.Source, "load") if place == "model is loaded" else (loaded, "make_video")
     command = ["demo", "--device", "cpu", "--seconds", "3", "--out", str(tmp_path)]
     monkeypatch.setattr(owner, name, lambda *_, **__: full())
     assert main(command) == 2

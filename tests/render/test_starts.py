@@ -1,12 +1,20 @@
-"""Videos that begin with an image or with a part of another video, from the command line."""
+"""Videos that begin with an image or with a part of another video, and pictures that scenes hold."""
 
 import json
+from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.methods.registry import method_policy
+from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.render import Place, make_video
+from headforcing.headforcing_core.render.sinks import KeptLatents
 from headforcing.headforcing_core.render.start import Start, image_frames
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
@@ -15,16 +23,16 @@ from headforcing.headforcing_core.video.section import read_section
 from headforcing.headforcing_core.video.writer import VideoWriter
 from PIL import Image
 from safetensors.torch import load_file, save_file
+from toy_renders import PICTURES, Render, Told, picture
 
 FRAMEWISE = ("--model-family", "causal_forcing_framewise_2_steps")
-STORY, VAE = "0:00 a green apple\n0:01 a red apple", "wan_2.1_vae.safetensors"
+VAE = "wan_2.1_vae.safetensors"
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a picture, another one, and a video."""
     folder = tmp_path_factory.mktemp("starts")
-    (folder / "text.json").write_text("{}")
     for name, radius in (("cat.png", 60), ("dog.png", 100)):
         Image.merge("RGB", [Image.effect_noise((130, 70), radius)] * 3).save(folder / name)
     still = torch.rand(1, 48, 80, 3, generator=torch.Generator().manual_seed(1))
@@ -34,110 +42,121 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def generate(tiny: Path, tiny_model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Run `generate --latents` at 96x64; what it printed and the latents, or what it said of a mistake."""
-
-    def run(*more: object, vae: bool = True):
-        out = tmp_path / "latents.safetensors"
-        command = ["generate", *tiny_model, "--prompts", STORY, "--latents", out, "--seconds", "1.5", "--json"]
-        code = main([*map(str, [*command, *(["--vae", tiny / VAE] if vae else []), *more])])
-        said = capsys.readouterr()
-        return (json.loads(said.out), load_file(out)["latents"]) if code == 0 else said.err
-
-    return run
+def begin(generate, tiny: Path):
+    """`generate` with the VAE."""
+    return partial(generate, "--vae", tiny / VAE, "--seconds", "1.5")
 
 
-def refused(said: object) -> str:
-    assert isinstance(said, str) and len(said.splitlines()) == 1 and said.startswith("error: "), said
-    return said
-
-
-def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(generate, tiny, files, tmp_path):
-    result, latents = generate(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
+def test_an_image_becomes_the_first_frame_and_its_clean_pass_begins_the_cache(begin, tiny, files, tmp_path):
+    result, latents = begin(*FRAMEWISE, "--start-image", files / "cat.png", "--out", tmp_path / "a.mp4")
     assert result["start"] == "the image cat.png, 130x70 fitted to 96x64" and result["video_frames"] == 1 + 24
     codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
     first = codec.encode_video(fit(read_image(files / "cat.png")[None], 96, 64))
     assert len(latents) == 1 + 6 and torch.equal(latents[:1], first)
     # the plain loop over given latents, which recorded cases test
     save_file({"latents": first.contiguous()}, tmp_path / "given.safetensors")
-    _, same = generate(*FRAMEWISE, "--start-latents", tmp_path / "given.safetensors")
+    _, same = begin(*FRAMEWISE, "--start-latents", tmp_path / "given.safetensors")
     assert torch.equal(same, latents)
-    _, other = generate(*FRAMEWISE, "--start-image", files / "dog.png")
-    assert all(not torch.equal(a, b) for a, b in zip(other, latents, strict=True))
 
 
-def test_a_render_that_begins_with_an_image_is_resumed_and_extended(generate, files, tmp_path, monkeypatch):
+def test_a_render_that_begins_with_an_image_is_resumed_and_extended(begin, files, tmp_path, monkeypatch):
     """Also where another device encodes the image slightly otherwise."""
     runs = (*FRAMEWISE, "--runs", tmp_path / "runs", "--start-image")
-    _, whole = generate(*runs, files / "cat.png", "--seconds", "2")
+    _, whole = begin(*runs, files / "cat.png", "--seconds", "2")
     encoded = Start.encoded
     monkeypatch.setattr(Start, "encoded", lambda self, codec: encoded(self, codec) + 1e-4)
-    result, again = generate(*runs, files / "cat.png", "--seconds", "2")
-    assert result["reused_blocks"] == 8 and torch.equal(again, whole)
-    longer, extended = generate(*runs, files / "cat.png", "--seconds", "2.5")
+    longer, extended = begin(*runs, files / "cat.png", "--seconds", "2.5")
     assert longer["reused_blocks"] == 8 and torch.equal(extended[:9], whole) and len(extended) == 11
-    other, _ = generate(*runs, files / "dog.png", "--seconds", "2")
+    other, _ = begin(*runs, files / "dog.png", "--seconds", "2")
     assert other["reused_blocks"] == 0
     stored = [(video.about["start"], video.finished) for video in stored_videos(tmp_path / "runs")]
     cat, dog = (f"the image {name}.png, 130x70 fitted to 96x64" for name in ("cat", "dog"))
     assert sorted(stored) == [(cat, 8), (cat, 10), (dog, 8)]
 
 
-def test_a_video_goes_on_from_a_part_of_another_one(generate, tiny, files):
-    result, last = generate("--start-video", files / "clip.mp4")
+def test_a_video_goes_on_from_a_part_of_another_one(begin, tiny, files):
+    result, last = begin("--start-video", files / "clip.mp4")
     assert result["start"].startswith("the last 2.06 of 2.50 s of clip.mp4, 33 video frames at 16 a second")
     assert len(last) == 9 + 6
     codec = load_codec(tiny / VAE, torch.device("cpu"), torch.float32)
     part = Start(*read_section(files / "clip.mp4", (96, 64), 4.0, "last", 3))
     assert torch.equal(last[:9], codec.encode_video(part.video_frames))
-    _, first = generate("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
+    _, first = begin("--start-video", files / "clip.mp4", "--start-part", "first", "--start-seconds", "1")
     assert len(first) == 3 + 6 and not torch.equal(first[:3], last[:3])
-    _, framewise = generate(*FRAMEWISE, "--start-video", files / "clip.mp4", "--start-seconds", "0.1")
-    assert len(framewise) == 1 + 6
 
 
 def test_the_demo_model_goes_on_from_a_video(files, tmp_path, capsys):
-    command = (
-        f"demo --seconds 1.5 --scale 1 --device cpu --json --sigmas 1 --out {tmp_path} --start-seconds 1.4".split()
-    )
+    command = f"demo --seconds 1 --scale 1 --device cpu --json --sigmas 1 --out {tmp_path} --start-seconds 1.4".split()
     assert main([*command, "--start-video", str(files / "clip.mp4")]) == 0
-    assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 24
+    assert json.loads(capsys.readouterr().out)["video_frames"] == 21 + 16
 
 
-MISTAKES = {
-    "an image for a chunkwise model": (
-        ["--start-image", "cat.png"],
-        "a start image is one latent frame, and models of the family self_forcing make blocks of 3: give a short video "
-        "with --start-video, or choose a framewise model and its family (causal_forcing_framewise or",
-    ),
-    "a section of no video": (["--start-part", "first"], "choose a section of --start-video FILE"),
-    "no seconds": (["--start-video", "clip.mp4", "--start-seconds", "0"], "above 0 and at most 30, got 0"),
-    "too many seconds": (["--start-video", "clip.mp4", "--start-seconds", "31"], "above 0 and at most 30, got 31"),
-    "less than a block": (["--start-video", "clip.mp4", "--start-seconds", "0.5"], "at least one block of 9 video"),
-    "a video as image": ([*FRAMEWISE, "--start-image", "clip.mp4"], "clip.mp4 cannot be read as an image"),
-    "no video": (["--start-video", "text.json"], "text.json cannot be read as a video"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("more", "sentence"), MISTAKES.values(), ids=MISTAKES)
-def test_a_start_that_cannot_be_used_is_one_sentence(generate, files, more, sentence):
-    assert sentence in refused(
-        generate(*(files / part if "." in part and part[0].islower() else part for part in more))
-    )
-
-
-@pytest.mark.parametrize(("method", "family", "frames"), [
-    ("self_gradient_forcing", "self_gradient_forcing", 3),
-    ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1), ("longlive2", "longlive2", 1),
-    ("head_forcing", "causal_forcing_framewise", 1),
-])  # fmt: skip
-def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with(method, family, frames):
-    options = RenderOptions(method=method, model_family=family)
-    assert image_frames(options.cache_policy, options.schedule, family, "") == frames
+def test_an_image_is_shown_for_as_many_latent_frames_as_the_method_was_trained_with():
     picture = torch.rand(32, 48, 3)
-    start = Start.image(picture, (48, 32), "a picture", frames)
-    assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
+    for method, family, frames in (
+        ("self_gradient_forcing", "self_gradient_forcing", 3), ("longlive2", "longlive2", 1),
+        ("self_gradient_forcing_framewise", "self_gradient_forcing_framewise", 1),
+    ):  # fmt: skip
+        options = RenderOptions(method=method, model_family=family)
+        assert image_frames(options.cache_policy, options.schedule, family, "") == frames
+        start = Start.image(picture, (48, 32), "a picture", frames)
+        assert start.frames == frames and torch.equal(start.video_frames[-1], picture)
 
 
-def test_a_start_needs_the_vae(generate, files):
-    assert "need --vae, the Wan 2.1 VAE" in refused(generate("--start-video", files / "clip.mp4", vae=False))
+# ------------------------------------------------------------------------------------------- pictures of scenes
+
+
+HERO, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
+TOLD = f"0:00 {HERO}\n0:02.3 @hall {CROSS}\n0:04.5 {HERO} again"  # blocks 0, 3 and 6 of 9
+
+
+def test_a_picture_named_while_the_video_is_made_is_held_as_from_the_beginning(backbone, tmp_path):
+    text, kept = TOLD.replace(f"{HERO} again", "the @hero and the @hall"), KeptLatents()
+    story, render = Told({4: text}, 6.0, PICTURES), Render(backbone, tmp_path, TOLD, 6.0, pictures=PICTURES)
+    make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
+    assert not story.refusals
+    straight = Render(backbone, tmp_path, text, 6.0, pictures=PICTURES).straight()
+    assert torch.equal(torch.cat(kept.blocks), straight)
+
+
+@pytest.mark.parametrize(("options", "why"), [
+    ({"policy": method_policy("longlive")}, "prompt 2 names @hall, and with this method a scene holds no pictures"),
+    ({"text": "@a @b @c @d", "pictures": {name: picture(1) for name in "abcd"}}, "prompt 1 names .* holds 3 pictures"),
+    ({"profile": AutoProfile()}, "no prompt switch or picture may change the cache, got a picture in block 3"),
+])  # fmt: skip
+def test_what_cannot_hold_pictures_says_so_before_anything_is_made(backbone, tmp_path, options, why):
+    with pytest.raises(HeadForcingError, match=why):
+        Render(
+            backbone, tmp_path, **{"text": TOLD, "seconds": 6.0, "pictures": PICTURES, **options}
+        ).plan.check_warm_up()
+
+
+SMALL = "--device cpu --scale 1 --sigmas 1,0.5".split()
+
+
+@pytest.fixture
+def demo(tmp_path, capsys):
+    for name, seed in (("hall.png", 0), ("hero.png", 1)):
+        pixels = np.random.default_rng(seed).integers(0, 255, (80, 90, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / name)
+
+    def run(story, *more):
+        out = tmp_path / "latents.safetensors"
+        told = ("--prompts", story, "--seconds", "2.2", "--out", tmp_path / "out", "--latents", out, "--json")
+        assert main(["demo", *map(str, told), "--runs", str(tmp_path / "runs"), *SMALL, *map(str, more)]) == 0
+        return json.loads(capsys.readouterr().out), load_file(out)["latents"]
+
+    return run
+
+
+def test_a_picture_of_the_command_line_is_held_and_named_in_the_report(demo, tmp_path, capsys):
+    story = "0:00 a red ball in the teal room\n0:01 the ball in the @Hall, ask me@example.com"
+    reference = ("--reference", f"hall={tmp_path / 'hall.png'}")
+    _, plain = demo(story.replace("@Hall", "Hall"))
+    result, shown = demo(story, *reference)
+    assert result["reused_blocks"] == 2 and not torch.equal(shown, plain) and torch.equal(shown[:6], plain[:6])
+    Image.open(tmp_path / "hero.png").save(tmp_path / "hall.png")
+    other, changed = demo(story, *reference)
+    assert other["reused_blocks"] == 2 and not torch.equal(changed, shown), "the file's contents count, not its name"
+    main(["demo", "--prompts", story, "--seconds", "1.5", "--out", str(tmp_path / "out"), *SMALL, *map(str, reference)])
+    assert "picture @hall: held in prompts 2" in capsys.readouterr().out

@@ -1,8 +1,6 @@
 """Takes: a seed before a prompt re-rolls the video from there on, in the run folder that holds all takes."""
 
 import json
-import os
-from dataclasses import replace
 
 import pytest
 import torch
@@ -12,7 +10,6 @@ from headforcing.headforcing_core.files import lock, unlock
 from headforcing.headforcing_core.runs.stored import find_video, stored_videos
 from headforcing.headforcing_core.runs.takes import (
     Label,
-    disk_bytes,
     pictured_blocks,
     prune,
     read_label,
@@ -21,7 +18,7 @@ from headforcing.headforcing_core.runs.takes import (
     thumbnail,
     write_label,
 )
-from toy_renders import Render, files
+from toy_renders import Render
 
 SIX = ("a red ball", "a blue cube", "a pink star", "a yellow ring", "a green cone", "a white disc")
 
@@ -35,29 +32,14 @@ def six(backbone, folder, **tags):
     return Render(backbone, folder, story(**tags), seed=3)
 
 
-def first_block(plan, scene):
-    """Number of the first block of a scene, which is counted from 0, after the start blocks."""
-    return plan.timeline.segments[scene].start_block
-
-
-def seeds(plan):
-    return [row.seed for row in plan.rows]
-
-
-def blocks_on_disk(render):
-    return {path.name: path.read_bytes() for path in files(render) if path.name.startswith("block-")}
-
-
 def test_a_seed_holds_until_the_next_one_and_on_the_first_prompt_it_is_that_of_the_render(backbone, tmp_path):
     plain, rolled = six(backbone, tmp_path), six(backbone, tmp_path, scene_3="[seed 7]", scene_5="[seed 3]")
-    starts = [first_block(plain.plan, scene) for scene in (2, 4)]
-    assert seeds(rolled.plan) == [3] * starts[0] + [7] * (starts[1] - starts[0]) + [3] * (plain.plan.blocks - starts[1])
+    assert [row.seed for row in rolled.plan.rows] == [3] * 4 + [7] * 4 + [3] * 5
     assert six(backbone, tmp_path, scene_1="[seed 3]", scene_4="[seed 3]").keys == plain.keys != rolled.keys
+    take = Render(backbone, tmp_path, story(scene_4="[seed 7]"), start=torch.zeros(6, 16, 8, 8))
+    assert [row.seed for row in take.plan.rows] == [3] * (2 + 6) + [7] * 6
     rolled = six(backbone, tmp_path, scene_1="[seed 7]")
-    assert rolled.setup == six(backbone, tmp_path).setup
-    start = torch.zeros(6, 16, 8, 8)
-    take = Render(backbone, tmp_path, story(scene_4="[seed 7]"), start=start).plan
-    assert seeds(take) == [3] * (2 + first_block(take, 3)) + [7] * (take.new_blocks - first_block(take, 3))
+    assert rolled.setup == plain.setup
     assert torch.equal(rolled.straight(), Render(backbone, tmp_path, story(), seed=7).straight())
 
 
@@ -68,32 +50,23 @@ def numbers(folder):
     return {video.name: video.take.number for video in stored_videos(folder)}
 
 
-def test_takes_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
-    tags = ({}, {"scene_6": "[seed 7]"}, {"scene_6": "[seed 8]"}, {"scene_6": "[seed 9]"})
-    takes = [six(backbone, tmp_path, **tag) for tag in tags]
+def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
+    """Seed, size and length make no other story, though a run folder of its own; another first prompt does."""
+    takes = [six(backbone, tmp_path), six(backbone, tmp_path, scene_6="[seed 7]")]
+    takes += [Render(backbone, tmp_path, story(), seed=4), Render(backbone, tmp_path, story(), seed=5, seconds=3.0)]
     names = [f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in takes]
     for take in takes[:3]:
         take.go(stop_after=1)
     begun = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
-    for again in (1, 0, 3, 2):
-        takes[again].go(stop_after=1)
-    assert numbers(tmp_path) == {name: number for number, name in enumerate(names, 1)}
-    after = {video.take.number: video.take.begun for video in stored_videos(tmp_path)}
+    for take in (takes[1], takes[0], takes[3], takes[2], other := Render(backbone, tmp_path, "a white disc", seed=3)):
+        take.go(stop_after=1)
+    expected = {name: number for number, name in enumerate(names, 1)}
+    assert numbers(tmp_path) == expected | {f"{other.setup[:16]}/{other.keys[-1][:16]}": 1}
+    after = {video.take.number: video.take.begun for video in stored_videos(tmp_path) if video.name in names}
     assert begun.items() <= after.items() and after[4] > 1e9
     next(tmp_path.glob(f"*/video-{takes[0].keys[-1][:16]}-*")).unlink()
     six(backbone, tmp_path, scene_6="[seed 10]").go(stop_after=1)
-    assert sorted(numbers(tmp_path).values()) == [2, 3, 4, 5], "no take gets the number of another that is there"
-
-
-def test_takes_are_numbered_by_story_whatever_their_seed_size_and_length(backbone, tmp_path):
-    """Each is in a run folder of its own but the fourth, whose story begins with another prompt."""
-    renders = [Render(backbone, tmp_path, story(), seed=seed) for seed in (3, 4)]
-    renders += [Render(backbone, tmp_path, story(), seed=5, seconds=3.0)]
-    renders += [Render(backbone, tmp_path, "a white disc", seed=3)]
-    for render in renders:
-        render.go(stop_after=1)
-    expected = zip(renders, (1, 2, 3, 1), strict=True)
-    assert numbers(tmp_path) == {f"{render.setup[:16]}/{render.keys[-1][:16]}": take for render, take in expected}
+    assert sorted(numbers(tmp_path).values()) == [1, 2, 3, 4, 5], "no take gets the number of another that is there"
 
 
 def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
@@ -109,10 +82,8 @@ def test_the_command_line_lists_takes(backbone, tmp_path, capsys):
     assert lines[1].endswith("  a red ball / [seed 7] a yellow ring")
     assert main(["runs", "takes", str(tmp_path), "--json"]) == 0
     newest, _ = json.loads(capsys.readouterr().out)["takes"]
-    assert (newest["take"], newest["name"], newest["finished"], newest["blocks"]) == (2, name, 8, 13)
-    assert newest["seeds"] == [None, None, None, 7, None, None] and newest["prompts"] == list(SIX)
-    video = stored_videos(tmp_path)[0]
-    assert replace(video, about=video.about | {"video_frames": 75 * 16}).length == "0:05 of 1:15"
+    expected = {"take": 2, "name": name, "finished": 8, "blocks": 13, "seeds": [None, None, None, 7, None, None]}
+    assert newest.items() >= (expected | {"prompts": list(SIX)}).items()
     (empty := tmp_path / "empty").mkdir()
     assert main(["runs", "takes", str(empty)]) == 0 and "no runs" in capsys.readouterr().out
 
@@ -140,25 +111,17 @@ def test_pictures_are_made_once_kept_in_the_run_folder_and_made_again_where_dama
     assert (pictured_blocks(first), pictured_blocks(second)) == ([0, 3, 6, 9, 12], [0, 3, 6])
     pictures = [thumbnail(first, number, draw) for number in range(5)]
     assert pictures == [b"a picture of %d" % number for number in (1, 2, 3, 4, 5)] and set(drawn) == {(16, 8, 8)}
-    assert [thumbnail(second, number, draw) for number in range(2)] == pictures[:2], "of the blocks that both have"
-    assert thumbnail(second, 2, draw) == b"a picture of 6"
-    assert [thumbnail(second, number, draw) for number in (-1, 3)] == [None, None] and len(drawn) == 6
-
-    kept = next(first.folder.glob(f"thumbnail-{first.keys[0][:16]}-*.jpg"))
-    kept.write_bytes(b"something else")
+    shared = [thumbnail(second, number, draw) for number in (-1, 0, 1, 2, 3)]
+    assert shared == [None, *pictures[:2], b"a picture of 6", None], "two of the blocks that both have"
+    next(first.folder.glob(f"thumbnail-{first.keys[0][:16]}-*.jpg")).write_bytes(b"something else")
     assert thumbnail(first, 0, draw) == b"a picture of 7" == thumbnail(second, 0, draw)
-    next(first.folder.glob(f"block-00003-{first.keys[3][:16]}-*")).write_bytes(b"")
-    assert thumbnail(first, 1, draw) == pictures[1]
     assert prune(tmp_path, 0).removed == [first.folder], "thumbnails go with their folder"
 
 
 def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_path):
     first, second = six(backbone, tmp_path), six(backbone, tmp_path, scene_4="[seed 7]")
-    shared, expected = first_block(first.plan, 3), first.go()
-    alone = blocks_on_disk(first)
+    shared, expected = first.plan.timeline.segments[3].start_block, first.go()
     second.go()
-    both = blocks_on_disk(second)
-    assert alone.items() <= both.items() and len(both) == len(alone) + first.plan.new_blocks - shared
     folder, key = tmp_path / first.setup[:16], first.keys[-1]
     write_label(folder, key, title="the red one", starred=True)
     write_label(folder, key, file="video/red_00001_.mp4")
@@ -179,21 +142,11 @@ def test_a_take_that_is_removed_leaves_every_block_of_the_others(backbone, tmp_p
     second.go(stop_after=shared)
     assert second.reused == shared, "the blocks that both had"
 
-    half, note = next(entry for entry in stored_videos(tmp_path) if entry.name == rolled.name), b"{}"
-    next(folder.glob(f"video-{key[:16]}-*")).write_bytes(note)
+    half, note = stored_videos(tmp_path)[0], next(folder.glob(f"video-{key[:16]}-*"))
+    assert half.name == rolled.name
+    note.write_bytes(b"{}")
     with pytest.raises(HeadForcingError, match="until then no take"):
         remove_take(half)
-    next(folder.glob(f"video-{key[:16]}-*")).unlink()
+    note.unlink()
     remove_take(half)
     assert not folder.exists(), "the last one takes its folder with it"
-
-
-def test_a_run_that_was_looked_at_is_as_old_as_before(backbone, tmp_path):
-    old, new = (Render(backbone, tmp_path, seed=seed) for seed in (1, 2))
-    for age, render in enumerate((old, new)):
-        render.go(stop_after=1)
-        for path in files(render):
-            os.utime(path, (1_000_000 + age, 1_000_000 + age))
-    _, entry = stored_videos(tmp_path)
-    assert thumbnail(entry, 0, lambda latents: b"a picture") == b"a picture"
-    assert prune(tmp_path, disk_bytes(tmp_path / new.setup[:16])).removed == [tmp_path / old.setup[:16]]
