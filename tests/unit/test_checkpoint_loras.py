@@ -43,7 +43,7 @@ def merge_lora(state: Weights, lora_state: Weights, strength: float = 1.0) -> in
 
 
 @pytest.mark.parametrize("form", LORA_NAMES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_every_form_merges_as_the_formula_says_and_converts_to_comfyuis_names(form, dtype, tmp_path):
     state = {name: tensor.to(dtype) for name, tensor in WEIGHTS.items()}
     original = dict(state)
@@ -125,19 +125,15 @@ def test_converting_writes_one_bf16_copy_that_comfyui_knows_as_autoregressive_an
     with safe_open(out, "pt") as file:
         metadata = file.metadata()
     assert json.loads(metadata["config"]) == {"transformer": {"causal_ar": True, "num_heads": 4}}
-    history = json.loads(metadata["head_forcing"])
-    assert (history["source"], history["source_layout"], history["frames_per_block"]) == ("sf.pt", "generator_ema", 3)
-    assert history["fingerprint"] == info.fingerprint != before.fingerprint, "the weights were rounded"
+    noted = {"source": "sf.pt", "source_layout": "generator_ema", "fingerprint": info.fingerprint}
+    assert noted.items() <= json.loads(metadata["head_forcing"]).items()
+    assert info.fingerprint != before.fingerprint, "the weights were rounded"
     assert (info.causal_ar, info.frames_per_block, info.config.num_heads, info.dtype) == (True, 3, 4, "bfloat16")
-    assert info.layout == "bare"
     data = 2 * before.parameters
     assert data < out.stat().st_size < data + 32_000
     assert progress[-1] == (data, data) and len(progress) == len(WEIGHTS) and info == inspect_checkpoint(out)
-    diffusers = save(tmp_path / "d.safetensors", files.diffusers(WEIGHTS))
-    first = convert(diffusers, tmp_path / "1.safetensors", num_heads=2, frames_per_block=1)
-    second = convert(first.path, tmp_path / "2.safetensors")
-    assert (second.fingerprint, second.frames_per_block, second.config) == (first.fingerprint, 1, first.config)
-    assert_same(load_file(second.path), load_file(first.path))
+    again = convert(out, tmp_path / "2.safetensors")
+    assert (again.fingerprint, again.frames_per_block, again.config) == (info.fingerprint, 3, info.config)
 
 
 def test_a_lora_merges_while_loading_and_converting_and_a_failure_spares_the_old_file(tmp_path: Path) -> None:
@@ -148,10 +144,8 @@ def test_a_lora_merges_while_loading_and_converting_and_a_failure_spares_the_old
     state, loaded = load_state_dict(base, lora=adapter, lora_strength=0.25)
     assert_same(state, merged)
     assert loaded.fingerprint == inspect_checkpoint(save(tmp_path / "merged.safetensors", merged)).fingerprint
-    assert loaded.fingerprint != inspect_checkpoint(base).fingerprint
-    for dtype in (torch.float32, torch.float16, torch.bfloat16):
-        info = convert(base, out, dtype=dtype, lora=adapter, lora_strength=0.25)
-        assert_same(load_file(info.path), {name: tensor.to(dtype) for name, tensor in merged.items()})
+    info = convert(base, out, dtype=torch.float16, lora=adapter, lora_strength=0.25)
+    assert_same(load_file(info.path), {name: tensor.half() for name, tensor in merged.items()})
     with safe_open(info.path, "pt") as file:
         history = json.loads(file.metadata()["head_forcing"])
     assert info.lora == loaded.lora == "style.pt"
@@ -171,9 +165,7 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
     source = save(tmp_path / "a.safetensors", WEIGHTS)
     adapter = save(tmp_path / "lora.safetensors", lora("bare")[0])
     (tmp_path / "link.safetensors").symlink_to(source)
-    (tmp_path / "bad").mkdir()
-    listing = sorted(tmp_path.iterdir())
-    out = tmp_path / "b.safetensors"
+    out, listing = tmp_path / "b.safetensors", sorted(tmp_path.iterdir())
     cases: list[tuple[dict[str, Any], str]] = [
         ({"out": source}, "would write over"), ({"out": tmp_path / "link.safetensors"}, "would write over"),
         ({"out": adapter, "lora": adapter}, "would write over"), ({"out": tmp_path / "b.pt"}, "ends in .safetensors"),
@@ -184,15 +176,14 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
     for arguments, match in cases:
         with pytest.raises(HeadForcingError, match=match):
             convert(source, **{"out": out, **arguments})
-    for number, (content, match) in enumerate((
-        (WEIGHTS, "is not a LoRA"), ({"double_blocks.0.img.lora_A.weight": T}, "no layer of a Wan model"),
-        ({"a.blocks.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
-        ({"blocks.0.attn1.to_q.diff": T, "blocks.0.self_attn.q.diff": T.clone()}, "twice"),
-    )):  # fmt: skip
-        bad = save(tmp_path / "bad" / f"{number}.pt", content)
-        with pytest.raises(HeadForcingError, match=match):
-            convert_lora(bad, out)
     monkeypatch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 1000})())
     with pytest.raises(HeadForcingError, match="make room"):
         convert(source, out)
     assert sorted(tmp_path.iterdir()) == listing
+    for content, match in (
+        (WEIGHTS, "is not a LoRA"), ({"double_blocks.0.img.lora_A.weight": T}, "no layer of a Wan model"),
+        ({"a.blocks.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
+        ({"blocks.0.attn1.to_q.diff": T, "blocks.0.self_attn.q.diff": T.clone()}, "twice"),
+    ):  # fmt: skip
+        with pytest.raises(HeadForcingError, match=match):
+            convert_lora(save(tmp_path / "bad.pt", content), out)

@@ -35,8 +35,7 @@ def test_names_shapes_types_order_and_every_tensor_of_many_count():
     ]  # fmt: skip
     assert len({identity([("x", x)]), *map(identity, others)}) == 8
     many = {str(number): torch.full((5,), float(number)) for number in range(40)}
-    changed = [many | {str(number): torch.full((5,), -1.0)} for number in range(40)]
-    assert len({identity(tensors.items()) for tensors in (many, *changed)}) == 41
+    assert len({identity((many | {name: torch.ones(5) * 99}).items()) for name in (*many, "none")}) == 41
 
 
 def test_a_file_is_hashed_once_and_again_when_a_bit_of_any_tensor_changes(tmp_path, monkeypatch):
@@ -56,7 +55,7 @@ def test_a_file_is_hashed_once_and_again_when_a_bit_of_any_tensor_changes(tmp_pa
     assert fingerprint(2) == first, "a file of this moment may still change"
     assert {fingerprint(3, WEIGHTS), fingerprint(3), fingerprint(3)} == {first}
     names = {first}
-    for number, (name, tensor) in enumerate(list(WEIGHTS.items())[::12]):
+    for number, (name, tensor) in enumerate(list(WEIGHTS.items())[::40]):
         changed = tensor.clone()
         changed.view(-1)[-1] *= 1 + 2**-20
         names.add(fingerprint(4 + number, WEIGHTS | {name: changed}))
