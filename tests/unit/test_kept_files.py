@@ -46,6 +46,7 @@ def test_no_command_takes_for_output_what_it_reads(name: str, tmp_path: Path, mo
             with pytest.raises(HeadForcingError, match="would write over"):
                 check_kept(*named_files(COMMANDS[name], args))
                 pytest.fail(pair)
+        written.unlink()
     if name == "generate":
         assert found >= {"weights latents", "prompts latents", "profile latents", "start_video out"}
 

@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.report.learned import flow as optical_flow
-from headforcing.headforcing_core.report.learned import models as files
 from headforcing.headforcing_core.report.learned.base import MeasuredVideo, PanelMeasurement
 from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
 from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement
 from headforcing.headforcing_core.report.learned.models import ImageEncoder
-from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics
+from headforcing.headforcing_core.report.learned.registry import METRICS
 from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
 from headforcing.headforcing_core.report.metrics import OF_LUMA, numbers_of
 from metric_models import consistency_in_a_loop, frames
@@ -42,17 +41,12 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
         panel.add(video[start : start + 5])
     whole, within, across, *rest = panel.numbers().values()
     assert rest == [whole, within, across] and runs == [len(video[i : i + 8]) for i in range(0, count, 8)]
-    if count == 1:
-        assert whole is within is across is None
-        return
-    features = encoder(torch.from_numpy(video))
-    assert whole == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
-    if count <= 8:
-        assert within is None and across is None
-        return
+    features, loop = encoder(torch.from_numpy(video)), consistency_in_a_loop
     clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
-    assert within == pytest.approx(np.mean([consistency_in_a_loop(clip) for clip in clips]), abs=1e-6)
-    assert across == pytest.approx(consistency_in_a_loop(torch.stack([clip[0] for clip in clips])), abs=1e-6)
+    assert whole == (None if count == 1 else pytest.approx(loop(features), abs=1e-6))
+    assert within == (None if count <= 8 else pytest.approx(np.mean([loop(clip) for clip in clips]), abs=1e-6))
+    firsts = torch.stack([clip[0] for clip in clips])
+    assert across == (None if count <= 8 else pytest.approx(loop(firsts), abs=1e-6))
     assert len(one._last) <= 8, "what is held does not grow"
 
 
@@ -79,17 +73,16 @@ def degree_in_a_loop(lengths, side, sampled):
     return 0.0
 
 
-@pytest.mark.parametrize("moving", [0, 3, 4, 5, 15])
+@pytest.mark.parametrize("moving", [3, 4])
 def test_the_dynamic_degree_is_vbenchs_rule_and_the_flow_stands_beside_it(moving):
     lengths = [3.01] * moving + [2.99] * (15 - moving)  # the threshold of a shorter side of 128 is 3
-    video = frames(32, size=(128, 160))  # 16 a second: every second frame, 16 of them
-    found = flows(flow_of(lengths), video, 16)
+    found = flows(flow_of(lengths), frames(32, size=(128, 160)), 16)  # every second frame, 16 of them
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, 16) == (moving >= 4)
     assert found["top_flow"] == pytest.approx(2 * np.mean(lengths), abs=1e-5)
     assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
 
 
-@pytest.mark.parametrize("count", [32, 33, 75, 96])
+@pytest.mark.parametrize("count", [32, 75, 96])
 def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_seconds(count):
     """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
     sampled = len(range(0, count, 2))
@@ -101,32 +94,20 @@ def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_s
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
 
 
-def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow():
+def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow(monkeypatch):
     seen = []
 
     def flow(before, after):
         seen.append(before.shape[-2:])
         return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
 
+    monkeypatch.setattr(optical_flow, "MOST_PIXELS", 1 << 16)
     flows(flow, frames(5, size=(129, 140)), 16)
-    found = flows(flow, np.zeros((2, 2160, 3840, 3), np.uint8), 8)
-    assert found["mean_flow"] == pytest.approx(5.0 * 256 / 540), "counts the same as at full size"
-    flows(flow, np.zeros((2, 130, 8200, 3), np.uint8), 8)
-    assert seen == [(136, 144)] * 2 + [(544, 960), (136, 8200)], "RAFT takes no frame below 128"
+    found = flows(flow, np.zeros((2, 544, 960, 3), np.uint8), 8)
+    assert found["mean_flow"] == pytest.approx(5.0 * 256 / 136), "counts the same as at full size"
+    flows(flow, np.zeros((2, 130, 820, 3), np.uint8), 8)
+    assert seen == [(136, 144)] * 2 + [(136, 240), (136, 824)], "RAFT takes no frame below 128"
     assert set(flows(flow, frames(3), 16).values()) == {None}
-
-
-def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_path):
-    torchvisions = pytest.importorskip("torchvision.models.optical_flow", reason="torchvision is not installed")
-    torch.manual_seed(0)
-    raft = torchvisions.raft_large(weights=None).eval()
-    torch.save(raft.state_dict(), tmp_path / files.RAFT.paths[0])
-    assert found_metrics(tmp_path) == ["flow", "motion_drift"]
-    flow = files.Models(tmp_path).flow
-    image = torch.from_numpy(frames(1, size=(128, 128))).permute(0, 3, 1, 2)
-    with torch.inference_mode():
-        expected = raft(image / 255 * 2 - 1, image / 255 * 2 - 1, num_flow_updates=20)[-1]
-        assert torch.allclose(flow(image, image), expected, atol=1e-4)
 
 
 @pytest.fixture(scope="module")

@@ -77,8 +77,7 @@ def test_the_parts_of_a_minute_at_full_size():
     assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
-    parts = ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB", "VAE features 2.00 GB")
-    assert all(part in memory for part in parts)
+    assert "weights 2.84 GB" in memory and "VAE features 2.00 GB; while decoding 6.00 GB" in memory
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
     assert not any(word in less.describe() for word in ("disk", "decoding", "CUDA graph"))
@@ -88,8 +87,7 @@ def test_the_parts_of_a_minute_at_full_size():
     assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
     graph, encoder = of(decoder=DECODER, cuda_graph=True), of(text_encoder=20_000_000_000)
     assert graph.memory - needs.memory == graph.graph == needs.activations, "reserved while decoding, too"
-    assert encoder.memory == 20_000_000_000 > encoder.rendering
-    assert "the text encoder 20.00 GB" in encoder.describe() and "CUDA graph" in graph.describe()
+    assert encoder.memory == 20_000_000_000 > encoder.rendering and "the text encoder 20.00 GB" in encoder.describe()
 
 
 def test_length_and_number_of_videos_cost_disk_and_no_memory():
@@ -100,9 +98,8 @@ def test_length_and_number_of_videos_cost_disk_and_no_memory():
     assert minute.memory == hour.memory == four.memory and hour.disk > 50 * minute.disk
     assert four.disk == 4 * minute.disk and resumed.run_folder == minute.run_folder
     assert of(scale=2).video == 4 * minute.video
-    long_pass = replace(minute, activations=10**12)
-    assert in_turn([minute, hour]).disk == minute.disk + hour.disk
-    assert in_turn([minute, long_pass]).memory == long_pass.memory
+    both = in_turn([minute, replace(hour, activations=10**12)])
+    assert both.disk == minute.disk + hour.disk and both.memory > 10**12
 
 
 def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:

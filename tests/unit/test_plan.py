@@ -1,7 +1,6 @@
 """A render is thought through before it starts: lengths, prompts, sizes, roles and cost, and what a user is told."""
 
 import math
-import random
 
 import pytest
 import torch
@@ -33,7 +32,7 @@ def prompts_of(made: RenderPlan) -> list[int]:
 
 
 @pytest.mark.parametrize("family", ["self_forcing", "causal_forcing_framewise"])
-@pytest.mark.parametrize("seconds", [0.01, 0.5625, 0.563, 1, 7.3, 60, 61.0001, 3600])
+@pytest.mark.parametrize("seconds", [0.01, 0.5625, 0.563, 7.3, 61.0001, 3600])
 def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seconds):
     made = plan("one prompt", family=family, seconds=seconds)
     f = made.schedule.frames_per_block
@@ -44,17 +43,13 @@ def test_a_length_rounds_up_to_the_fewest_whole_blocks_that_hold_it(family, seco
 
 
 def test_a_shorter_length_cuts_the_timeline_and_a_longer_one_holds_the_last_prompt():
-    held, whole = plan(seconds=40), plan(seconds=20)
+    held, whole, both = plan(seconds=40), plan(seconds=20), plan(seconds=12)
     assert held.rows[: whole.blocks] == whole.rows and set(prompts_of(held)[whole.blocks :]) == {1}
     assert plan(seconds=0).video_frames == whole.video_frames == 320 and plan("one prompt").video_frames == 160
     assert prompts_of(plan(seconds=8)) == [0] * 11, "129 pictures for 128"
-    both = plan(seconds=12)
     assert prompts_of(both) == [0] * 14 + [1] * 3 and both.rows == whole.rows[:17]
     assert plan(family="causal_forcing_framewise_1_step", seconds=1).steps == 4 + 4 * 1, "the first block is longer"
-
-
-def test_a_framewise_model_gets_the_prompt_change_at_its_own_nearest_block():
-    assert prompts_of(plan()).index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
+    assert prompts_of(whole).index(1) == 14  # picture 165; 10 s is picture 160, block 13 starts at 153
     framewise = plan(family="causal_forcing_framewise")
     assert prompts_of(framewise).index(1) == 41 and framewise.frames == 81  # picture 161
 
@@ -84,22 +79,15 @@ def test_without_a_profile_the_bundled_one_that_fits_is_taken_or_the_roles_are_f
     assert (one.profile_name, one.shape.frame_slots) == ("one cache for every head", 12 * 21)
     with pytest.raises(HeadForcingError, match="'mine' is for 1x2 heads, the model has 30x12"):
         plan(profile=profile([["local", "memory"]]))
-
-
-def test_roles_can_be_merged_or_shuffled():
-    def slots(roles, shuffle=0):
-        made = plan(config=TINY, profile=profile([["local", "anchor", "memory"] * 2] * 2), roles=roles, shuffle=shuffle)
-        return made.shape.frame_slots, made.shape.roles, made.profile_name
-
-    assert slots("profile")[0] == slots("shuffled")[0] == 4 * (4 + 7 + 11)
-    assert slots("local_to_memory")[0] == 4 * (11 + 7 + 11) and slots("anchor_to_memory")[0] == 4 * (4 + 11 + 11)
-    assert slots("shuffled", 1)[1] != slots("shuffled", 2)[1]
-    assert slots("shuffled")[2] == "profile 'mine', roles shuffled (0)"
+    equal = profile([["local", "anchor", "memory"] * 2] * 2)
+    shuffled, merged = (plan(config=TINY, profile=equal, roles=roles) for roles in ("shuffled", "local_to_memory"))
+    assert shuffled.shape.frame_slots == 4 * (4 + 7 + 11) and merged.shape.frame_slots == 4 * (11 + 7 + 11)
+    assert shuffled.profile_name == "profile 'mine', roles shuffled (0)"
+    assert shuffled.shape.roles != plan(config=TINY, profile=equal, roles="shuffled", shuffle=1).shape.roles
 
 
 def test_the_description_says_length_roles_slots_and_bytes():
     flat = ["anchor"] * 90 + ["local"] * 72 + ["memory"] * 198
-    random.Random(1).shuffle(flat)
     paper = profile([flat[12 * layer : 12 * layer + 12] for layer in range(30)], "paper")
     text = describe(plan(seconds=60, profile=paper), torch.bfloat16)
     for part in (
@@ -108,8 +96,6 @@ def test_the_description_says_length_roles_slots_and_bytes():
         "all 243 latent frames in every head would take 87,480 = 69.87 GB", "the cat jumps", "0:10",
     ):  # fmt: skip
         assert part in text
-    everything = describe(plan(method="self_forcing", seconds=10), torch.bfloat16)
-    assert everything.splitlines()[2].endswith("KV cache: 15,120 frame-slots = 12.08 GB"), "which is not small"
     extended = describe(plan("one prompt", seconds=6, start_frames=9), torch.float32)
     assert "8 blocks of 3 latent frames to make after 9 start frames" in extended
     assert extended.endswith("from the end of the 9 start frames, video frames from the start of the video.")

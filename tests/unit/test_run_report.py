@@ -6,8 +6,15 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.model.attention_backends import GroupedAttention
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.job import about_video, file_tags
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.render import attention_name
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
-from headforcing.headforcing_core.report.latents_plot import run_picture
+from headforcing.headforcing_core.report.video_tags import read_tags
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 
 def metered(blocks):
@@ -34,7 +41,7 @@ def event(block: int, delta: float, admitted: bool, merged=None, dropped=None) -
 EVENTS = [event(1, -1.0, True), event(4, 0.6, True), event(7, 0.98, False), event(10, 0.5, True, [[0], [9]])]
 
 
-def test_a_channel_that_wanders_and_one_that_spreads_are_found():
+def test_a_channel_that_wanders_and_one_that_spreads_are_found_and_how_like_the_first_frame_the_last_is():
     blocks = list(wandering())
     found = metered(blocks).report()
     std = blocks[0][:, 5].std(correction=0)
@@ -44,9 +51,6 @@ def test_a_channel_that_wanders_and_one_that_spreads_are_found():
     plain = found.to_dict()
     assert plain["channel"] in (5, 9) and plain["blocks"] == 4 and len(plain["mean"][0]) == 16
     assert "channels in the last block 1.00 to 4.00 of the first block's" in found.text()
-
-
-def test_likeness_to_the_first_frame_is_one_zero_and_minus_one():
     frame = torch.zeros(1, 2, 2, 2)
     frame[0, 0] = 1
     found = metered([frame, frame.flip(1), -frame]).report()
@@ -74,9 +78,8 @@ def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, caps
         return json.loads(capsys.readouterr().out)
 
     runs, picture, same = str(tmp_path / "runs"), tmp_path / "run.png", ("cosine_to_first_frame", "novelty")
-    demo = "demo --seconds 6 --scale 1".split()
-    demo += ["--out", str(tmp_path), "--found-profiles", str(tmp_path / "found"), "--runs", runs]
-    made, again = (told(*demo)["run"] for _ in range(2))
+    demo = ["demo", "--seconds", "6", "--scale", "1", "--out", str(tmp_path), "--runs", runs]
+    made, again = (told(*demo, "--found-profiles", str(tmp_path / "found"))["run"] for _ in range(2))
     assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
     assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
     shown = told("runs", "show", runs, "--plot", str(picture))
@@ -99,9 +102,24 @@ def test_blocks_may_lie_on_another_device_than_the_first():
     assert moved == ["cpu"], "what it keeps of the first block is on the CPU"
 
 
-@pytest.mark.slow
-def test_the_picture_is_the_same_each_time_and_shows_novelty_only_where_there_is_some():
-    report = metered(wandering()).report(EVENTS)
-    first, again = run_picture(report, "dark", 0.95), run_picture(report, "dark", 0.95)
-    assert first.size[0] == 900 and first.tobytes() == again.tobytes()
-    assert run_picture(metered(wandering()).report(), "dark").size[1] < first.size[1]
+@pytest.fixture
+def about():
+    timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
+    plan = RenderOptions().plan(WanConfig(), timeline)
+    return about_video(plan, "head_forcing", 7, "Wan21")
+
+
+@pytest.mark.parametrize("fps", [None, 8.0])
+def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file(about, fps):
+    assert json.loads(json.dumps(about)) == about
+    assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
+    found = read_tags(file_tags(about, fps), fps or 16.0)
+    assert (found.method, found.seed, found.frames_per_block) == ("head_forcing", 7, 3)
+    assert found.prompts == ((0.0, "a red ball"), (81 / (fps or 16), "a pink star"))
+
+
+def test_a_backend_has_its_own_name_or_that_of_the_choice():
+    assert attention_name(explicit, "explicit") == "explicit"
+    assert attention_name(attention_function("auto", "cpu", torch.float32, 32), "auto") == "sdpa"
+    named = GroupedAttention(sdpa, "the host's")
+    assert attention_name(named, "auto") == "the host's"

@@ -58,7 +58,7 @@ def section(path: Path, seconds=4.0, part="last", frames_per_block=3, size=SIZE)
     return read_section(path, size, seconds, part, frames_per_block)[0]
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.avi"])
 def test_at_the_models_frame_rate_every_frame_is_taken_once(tmp_path, name):
     path = video(tmp_path / name, [n / 16 for n in range(40)], codec="ffv1" if name == "a.avi" else "libx264",
                  pix_fmt="yuv420p", unit=Fraction(1, 16))  # fmt: skip
@@ -75,12 +75,9 @@ def test_other_frame_rates_are_resampled_by_the_times_of_their_frames(tmp_path):
         last = numbers(section(path, part="last", frames_per_block=1))
         assert len(last) == 17 and last[-1] == rate * 5 // 4 - 1
         assert {b - a for a, b in pairwise(last)} <= {rate // 16, -(-rate // 16)}
-
-
-def test_a_variable_frame_rate_is_read_by_timestamps(tmp_path):
-    """A picture stays until the next one, however long; a burst of pictures is thinned."""
-    times = [0.0, 0.5, 0.52, 0.54, 1.0]
-    found = numbers(section(video(tmp_path / "a.mkv", times), part="first", seconds=1.0, frames_per_block=1))
+    # of a variable rate: a picture stays until the next one, however long; a burst of pictures is thinned
+    path = video(tmp_path / "a.mkv", [0.0, 0.5, 0.52, 0.54, 1.0])
+    found = numbers(section(path, part="first", seconds=1.0, frames_per_block=1))
     assert found == [0] * 8 + [1] + [3] * 4  # 13 video frames at 16 a second; the one at 0.52 falls between two
 
 
@@ -102,19 +99,19 @@ def test_a_part_of_a_file_is_taken_as_a_file(tmp_path):
 
 
 def test_damaged_files_and_files_that_are_no_video_are_one_sentence(tmp_path):
-    whole = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16))
-    data = whole.read_bytes()
-    (tmp_path / "text.mp4").write_text("not a video")
-    (tmp_path / "half.mp4").write_bytes(data[: len(data) // 2])
-    for name in ("text.mp4", "half.mp4", "missing.mp4"):
-        with pytest.raises(HeadForcingError, match=f"{name} cannot be read as a video"):
-            section(tmp_path / name)
+    data = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16)).read_bytes()
     start = data.index(b"mdat") + 4
-    (tmp_path / "spoiled.mp4").write_bytes(
-        data[:start] + b"\xff" * (len(data[start:]) // 2) + data[start:][len(data[start:]) // 2 :]
-    )
-    with pytest.raises(HeadForcingError, match=r"spoiled\.mp4 (is damaged|cannot be read|holds no video frames)"):
-        section(tmp_path / "spoiled.mp4")
+    middle = start + len(data[start:]) // 2
+    spoiled = data[:start] + b"\xff" * (middle - start) + data[middle:]
+    for name, content, why in (
+        ("text.mp4", b"not a video", "cannot be read as a video"), ("missing.mp4", None, "cannot be read as a vi"),
+        ("half.mp4", data[:middle], "cannot be read as a video"),
+        ("spoiled.mp4", spoiled, "(is damaged|cannot be read|holds no video frames)"),
+    ):  # fmt: skip
+        if content is not None:
+            (tmp_path / name).write_bytes(content)
+        with pytest.raises(HeadForcingError, match=f"{name} {why}"):
+            section(tmp_path / name)
 
 
 def saved(path: Path, image: Image.Image, **options) -> Path:
@@ -122,20 +119,15 @@ def saved(path: Path, image: Image.Image, **options) -> Path:
     return path
 
 
-def test_images_of_every_kind_are_read_as_rgb(tmp_path):
+def test_images_of_every_kind_are_read_as_rgb_and_upright(tmp_path):
     ramp = np.linspace(0, 255, 6 * 4).astype(np.uint8).reshape(4, 6)
     grey = Image.fromarray(ramp)
     expected = torch.from_numpy(ramp)[..., None].float().repeat(1, 1, 3) / 255
     cleared = Image.merge("RGBA", (grey, grey, grey, Image.new("L", grey.size, 0)))
-    deep = Image.fromarray(ramp.astype(np.uint16) * 257)
-    images = {"rgb": grey.convert("RGB"), "grey": grey, "palette": grey.convert("P"), "alpha": cleared, "16 bits": deep}
-    for name, image in images.items():
-        torch.testing.assert_close(read_image(saved(tmp_path / f"{name}.png", image)), expected)
+    for image in (grey.convert("RGB"), grey, grey.convert("P"), cleared, Image.fromarray(ramp.astype(np.uint16) * 257)):
+        torch.testing.assert_close(read_image(saved(tmp_path / "a.png", image)), expected)
     several = saved(tmp_path / "several.gif", grey, save_all=True, append_images=[Image.new("L", grey.size)])
     torch.testing.assert_close(read_image(several), expected)
-
-
-def test_an_image_is_turned_upright_as_its_exif_data_say(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held upright: to be turned a quarter clockwise
     image = Image.new("RGB", (40, 20))
@@ -169,47 +161,45 @@ def test_the_middle_of_a_picture_of_any_size_is_kept():
     torch.testing.assert_close(fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50])
 
 
-@pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (1, 0)), ((-1, 0, 0, -1), (1, 1))])
+@pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (0, 1)), ((-1, 0, 0, -1), (1, 1))])
 def test_a_video_is_turned_upright(tmp_path, matrix, bright):
     """The display matrix of a phone's file: a quarter turn clockwise, and half a turn."""
-    quarter = bright == (1, 0)
+    quarter = bright == (0, 1)
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(9)], 32, 48 if quarter else 32, corner=True)
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 44
     for place, value in zip((0, 4, 12, 16), matrix, strict=True):
         data[at + place : at + place + 4] = (value << 16).to_bytes(4, "big", signed=True)
     path.write_bytes(data)
-    size = (48, 32) if quarter else (32, 32)
-    frame = section(path, size=size)[0].mean(-1)
+    frame = section(path, size=(48, 32) if quarter else (32, 32))[0].mean(-1)
     for row, half in enumerate(frame.chunk(2, dim=0)):
         for column, part in enumerate(half.chunk(2, dim=1)):
             inner = part[2:-2, 2:-2]
-            assert inner.min() > 0.9 if (column, row) == bright else inner.max() < 0.2
+            assert inner.min() > 0.9 if (row, column) == bright else inner.max() < 0.2
 
 
 def test_the_end_of_a_long_file_is_found_without_decoding_the_rest(tmp_path, monkeypatch):
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(70)], unit=Fraction(1, 16), gop_size=16)
-    decoded, opened = [], av.open
+    decoded = []
 
     class Counting:
-        def __init__(self, container):
-            self._container = container
+        def __init__(self, *args, open_file=av.open, **options):
+            self.container = open_file(*args, **options)
 
         def __getattr__(self, name):
-            return getattr(self._container, name)
+            return getattr(self.container, name)
 
         def __enter__(self):
             return self
 
         def __exit__(self, *_):
-            self._container.close()
+            self.container.close()
 
         def decode(self, stream):
-            yield from (decoded.append(frame.time) or frame for frame in self._container.decode(stream))
+            yield from (decoded.append(frame.time) or frame for frame in self.container.decode(stream))
 
-    monkeypatch.setattr(av, "open", lambda *args, **options: Counting(opened(*args, **options)))
-    assert numbers(section(path, seconds=1.0)) == list(range(61, 70))
-    assert len(decoded) < 40
+    monkeypatch.setattr(av, "open", Counting)
+    assert numbers(section(path, seconds=1.0)) == list(range(61, 70)) and len(decoded) < 40
 
 
 def test_pixels_that_are_not_square_are_fitted_as_they_are_shown(tmp_path, monkeypatch):

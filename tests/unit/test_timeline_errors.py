@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import pickle
 import re
 import time
 
@@ -23,25 +22,20 @@ TAGS = {  # tags that are none, and what is said of them
     "[recahce, seeds 7]": "did you mean [recache, seed 7]?", "[seed]": "did you mean [seed 1]?",
     "[seed 7] [flsh]": "[flsh] is not a tag; did you mean [flush]?",
     "[seed: 7]": "[seed: 7] is not a tag; did you mean [seed 7]?", "[flush, seed -1]": "did you mean [flush, seed 1]?",
-    "[seed 7.5]": "did you mean [seed 1]?",
     "[seed 18446744073709551616]": "a seed is a whole number from 0 to 18446744073709551615, got 18446744073709551616",
     "[seed 7, seed 8]": "[seed 7, seed 8] is contradictory",
     "[recall 1, new scene]": "[recall 1, new scene] is contradictory",
 }  # fmt: skip
 ERRORS = {
     "empty": ("", None, None, "timeline is empty"),
-    "only white space": (" \n\t\r\n\u3000", None, None, "timeline is empty"),
     "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
     "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
     "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
     "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
     "one block": ("0:00 a\n0:10 b\n0:10.2 c", 30, 3, "line 3: 0:10.2 falls on the same block.*blocks last 0.75 s"),
-    "first error first": ("0:00 a\n[0:09-0:08] b\n0:05 c", 30, 2, "ends before it starts"),
     "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
-    "61 seconds": ("0:00 a\n0:61 b", None, 2, "line 2: '0:61' is not a time.*00 to 59"),
     "typo in a range": ("0:00 a\n[0:10-0:2O] b", None, 2, r"line 2: '\[0:10-0:2O\]' is not a time"),
     "ten hours and more": ("0:00 a\n999999:00 b", None, 2, "after the end of the longest video"),
-    "pushed over ten hours": ("600:00 a", None, None, "at most 36000 seconds"),
     "empty pipe on line 3": ("a |\nb\n| ", 30, 3, "line 3: prompt 3 is empty"),
     "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
     "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
@@ -51,26 +45,17 @@ ERRORS = {
     "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
     "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
     "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
-    "two lines of JSONL": ('{"prompts": ["a"]}\n{"prompts": ["b"]}', None, 2, "line 2: not valid JSON"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
-    "JSON prompts as text": ('{"prompts": "a"}', None, None, "a JSON timeline is"),
-    "JSON empty prompt": ('["a", " "]', None, None, "prompt 2 is empty"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
     "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
     "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
-    "switch as fraction": (switches(4.5), None, None, "latent frames in 0-"),
     "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
     "switch after the end": (switches(240), 30, None, "after the end"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
-    "too many seconds": ("a", 36_000.1, None, "at most 36000 seconds"),
-    "seconds as text": ("a", "30", None, "got '30'"),
     "not text": (b"a", None, None, "must be text"),
     "more than 1 MB": ("a" * ((1 << 20) + 1), None, None, "longer than 1 MB"),
     "100,000 times": ("0:00 a\n" * 100_000, None, None, "more than 10000 prompts"),
-    "empty range": ("[0:10-0:10] a", None, 1, "ends before it starts"),
-    "at the end": ("0:00 a\n0:30 b", 30, 2, "line 2: 0:30 is the end of the video"),
-    "typo in the first range": ("[0:0O-0:10] a", None, 1, "is not a time"),
     "two blends": ("0:00 a\n0:10 [blend 2 blend 3] b", 20, 2, r"line 2: \[blend 2 blend 3\] is contradictory"),
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "no seconds": ("a", 0, None, "above 0"),
@@ -103,11 +88,6 @@ def test_a_shared_prompt_with_a_seed_is_refused_and_a_misspelt_tag_after_a_whole
         assert parse_timeline(f"a | [reset] {tag} b").segments[1].text == f"{tag} b"
 
 
-def test_an_error_survives_a_process_border():
-    error = pickle.loads(pickle.dumps(TimelineError("wrong", 3)))
-    assert (str(error), error.line) == ("line 3: wrong", 3)
-
-
 FRAGMENTS = (
     *("0:00", "0:10", "[0:10-0:20]", "[0:20 - 0:10]", "1:02.5", "[10-20s]", "12.5s", "0s", "80s", "99:99", "[", "]"),
     *("|", " | ", "\n", "\r\n", " ", "\t", "-", "—", ":", "Scene 1:", "Scene 2 [0:10]:", "scene", "a cat", "A cat: b"),
@@ -132,7 +112,7 @@ def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join), st.sampled_from(SECONDS))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_any_mix_of_grammar_parses_or_gives_a_timeline_error(text, seconds):
     survives(text, seconds, BlockClock())
 
