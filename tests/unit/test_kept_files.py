@@ -1,14 +1,12 @@
 """No command writes over a file that it reads: every argument that names files says so, and is looked at first."""
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 from shutil import rmtree
 
 import pytest
 import torch
-from headforcing.headforcing_core import files
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.commands.parser import named_files
 from headforcing.headforcing_core.demo import assets
@@ -63,7 +61,6 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("demo --start-video made/demo.mp4 --out made", "--out would write over made/demo.mp4, which is read"),
         ("demo --start-video made/demo.part.mp4 --out made", "over made/demo.part.mp4, which is read (--start-video)"),
         ("demo --latents {model}", "(the embedded model)"),
         ("demo --follow made/demo.story.txt --out made", "would write over made/demo.story.txt"),
@@ -74,21 +71,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_other_files_that_are_read_are_not_written_over(words: str, said: str, file: Path, capsys) -> None:
     Path("made").mkdir()
-    for name in ("demo.mp4", "demo.part.mp4", "demo.story.txt"):
+    for name in ("demo.part.mp4", "demo.story.txt"):
         Path("made", name).write_text("a red ball", encoding="utf-8")
     size = assets.model_path().stat().st_size
     assert cli.main(words.format(model=assets.model_path(), here=f"../{file.parent.name}").split()) == 2
     assert said in capsys.readouterr().err and assets.model_path().stat().st_size == size
     assert {path.read_text(encoding="utf-8") for path in Path("made").iterdir()} == {"a red ball"}
-
-
-def test_one_file_in_two_cases_is_one_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As on Windows and macOS: the file system finds the file under both names."""
-    find = os.stat
-    check_kept([("--weights", file)], [("--out", file.with_name("INPUT.safetensors"))])
-    monkeypatch.setattr(files.os, "stat", lambda path: find(str(path).replace("INPUT", "input")))
-    with pytest.raises(HeadForcingError, match="write over"):
-        check_kept([("--weights", file)], [("--out", file.with_name("INPUT.safetensors"))])
 
 
 @pytest.mark.parametrize("link", [same, linked])

@@ -79,14 +79,6 @@ def test_stated_sizes_that_no_model_has_are_not_used(tmp_path: Path) -> None:
             assert inspect_checkpoint(path).config.num_heads == 1
 
 
-def test_a_model_without_a_size_is_refused(tmp_path: Path) -> None:
-    for name in ("patch_embedding.weight", "head.modulation", "blocks.0.ffn.0.weight"):
-        shape = list(WEIGHTS[name].shape)
-        shape[0 if name.startswith("blocks") else -1] = 0
-        path = save(tmp_path / "x.safetensors", {**WEIGHTS, name: torch.zeros(shape)})
-        refusal(lambda path=path: inspect_checkpoint(path, num_heads=1))
-
-
 def expanded(*shape: int) -> torch.Tensor:
     return torch.zeros(1).expand(shape)
 
@@ -95,7 +87,6 @@ PICKLES: dict[str, Callable[[], Any]] = {
     "a tensor that is one number": lambda: {**WEIGHTS, "patch_embedding.bias": expanded(10**12)},
     "a sparse tensor": lambda: {**WEIGHTS, "x": torch.eye(3).to_sparse()},
     "a tensor without numbers": lambda: {**WEIGHTS, "x": torch.empty(3, device="meta")},
-    "a nested one": lambda: {"generator": {**WEIGHTS, "x": expanded(10**12)}},
     "one tensor under many names": lambda: dict.fromkeys(map(str, range(1000)), torch.zeros(10_000)),
     "many names": lambda: {str(i): {} for i in range(30_000)},
     "a long name": lambda: {"x" * 1_000_000: torch.zeros(1)},

@@ -134,6 +134,7 @@ def test_a_file_that_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Pat
             report_video(tmp_path / name, **options)
 
 
+@pytest.mark.slow
 def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
     short = str(write(tmp_path / "short.mp4", 40))

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.rollout.rows import RecordedNoise, SeededNoise
+from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import MAX_STEPS, SCHEDULES, Schedule, schedule
 
 SHAPE = (3, 16, 4, 6)
@@ -75,10 +75,3 @@ def test_no_two_seeds_videos_blocks_or_steps_share_noise_and_that_of_a_seed_stay
     noise = SeededNoise((1, 1, 4, 4))
     assert noise.initial(0, 42).flatten()[:3].tolist() == pytest.approx([-0.047152, -1.048696, 0.949249], abs=1e-6)
     assert noise.renoise(7, 42, 2).flatten()[:3].tolist() == pytest.approx([-0.173082, 0.902312, 0.676551], abs=1e-6)
-
-
-def test_recorded_noise_gives_back_what_was_recorded_from_its_first_block_on():
-    recorded, fresh = torch.randn(9, 16, 4, 6), torch.randn(3, 2, 3, 16, 4, 6)
-    noise = RecordedNoise(recorded, fresh, first_block=4)
-    assert torch.equal(noise.initial(4, 0), recorded[:3]) and torch.equal(noise.initial(6, 0), recorded[6:])
-    assert torch.equal(noise.renoise(5, 0, 1), fresh[1, 1])
