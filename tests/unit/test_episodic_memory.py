@@ -34,8 +34,7 @@ def test_similarity_is_the_mean_cosine_of_heads_without_a_matrix_product_that_a_
             assert func.overloadpacket.__name__ not in ("mm", "bmm", "addmm", "baddbmm", "dot"), func
             return func(*args, **(kwargs or {}))
 
-    common = torch.tensor([[100.0, 0.0]])
-    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
+    frames = [torch.tensor([[100.0, 0.0]]) + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
     with Watched():
         found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
         plain, centred = (similarities(frames, center) for center in (False, True))
@@ -123,19 +122,18 @@ def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
     assert memory.sources == [] and not memory.has_summary
 
 
-def test_a_pinned_entry_stays_in_front_of_the_summary():
-    memory, events, _ = remember([0, 1, 45, 90, 95], EpisodicPolicy(2.0, pin_first=True), merged=180)
+def test_a_pinned_entry_stays_in_front_of_the_summary_and_first_in_first_out_says_what_it_drops():
+    pinned = EpisodicPolicy(2.0, pin_first=True)
+    memory, events, _ = remember([0, 1, 45, 90, 95], pinned, merged=180)
     assert memory.sources == [[0], [3, 6, 9], [12]] and events[3].merged == [[3], [6]]
-    small, *_ = remember([0, 1, 45], EpisodicPolicy(2.0, pin_first=True), capacity=2)
-    assert small.sources == [[0, 3], [6]], "of two entries none is pinned"
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_first_in_first_out_drops_the_oldest_that_is_not_pinned_and_says_which(pinned):
-    memory, events, _ = remember([0, 40, 45, 90, 95], EpisodicPolicy(2.0, eviction="fifo", pin_first=pinned))
-    assert memory.sources == ([[0], [9], [12]] if pinned else [[6], [9], [12]])
-    assert [event.dropped for event in events] == [None, None, None, *([[3], [6]] if pinned else [[0], [3]])]
-    assert [("dropped" in event.to_dict()) for event in events] == [False, False, False, True, True]
+    assert remember([0, 1, 45], pinned, capacity=2)[0].sources == [[0, 3], [6]], "of two entries none is pinned"
+    for policy, kept, dropped in (
+        (EpisodicPolicy(2.0, eviction="fifo"), [[6], [9], [12]], [[0], [3]]),
+        (EpisodicPolicy(2.0, eviction="fifo", pin_first=True), [[0], [9], [12]], [[3], [6]]),
+    ):
+        memory, events, _ = remember([0, 40, 45, 90, 95], policy)
+        assert memory.sources == kept and [event.dropped for event in events] == [None, None, None, *dropped]
+        assert [("dropped" in event.to_dict()) for event in events] == [False, False, False, True, True]
 
 
 def test_random_tokens_are_ascending_distinct_and_the_same_in_every_render():

@@ -129,6 +129,17 @@ def test_a_hostile_lora_is_refused(case: str, tmp_path: Path) -> None:
 ROWS = torch.ones(3, 8)
 
 
+def test_embeddings_come_back_by_exact_prompt(tmp_path):
+    embeddings = {"a red ball": torch.randn(4, 8).bfloat16(), "ein Bällchen\n🎈": torch.randn(7, 8).T.contiguous().T}
+    save_embeddings(tmp_path / "e.safetensors", embeddings)
+    loaded = load_embeddings(tmp_path / "e.safetensors")
+    assert list(loaded) == list(embeddings)
+    for prompt, rows in embeddings.items():
+        assert torch.equal(loaded[prompt], rows) and loaded[prompt].dtype == rows.dtype
+    with pytest.raises(HeadForcingError, match="'a blue ball'; the file has: 'a red ball'; 'ein B"):
+        loaded["a blue ball"]
+
+
 def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> None:
     texts = ("5", '[["a"]]', '"a"', '{"a": 1}', "[" * 1_000_000, "x", '["a", "b"]')
     tensors = (

@@ -202,9 +202,8 @@ def test_no_anchor_by_function_is_below_twice_an_even_share_and_auto_takes_that_
 
 
 @pytest.mark.parametrize(("frames", "prompts", "visited", "measured"), [
-    (3, (0, 1, 1, 2, 2, 1, 1), range(3, 9), range(5, 7)),
+    (3, (0, 1, 1, 2, 2, 1, 1), range(3, 9), range(5, 7)), (5, (0, 1, 2, 1), range(5, 10), range(3, 4)),
     (1, (0,) * 3 + (1,) * 6 + (2,) * 6 + (1,) * 6, range(3, 9), range(15, 21)),
-    (5, (0, 1, 2, 1), range(5, 10), range(3, 4)),
 ])  # fmt: skip
 def test_a_return_story_fills_the_window_and_returns_behind_another_scene(frames, prompts, visited, measured):
     setup = ProfileSetup("x", 2, 4, ("a", "b", "c"), 30, (1.0,), frames, 64, 64)

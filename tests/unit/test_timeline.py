@@ -122,34 +122,29 @@ def test_the_shared_prompt_goes_in_front_of_every_prompt():
 
 
 RECACHE, CUT, BLEND = Switch("recache"), Switch("flush", re_anchor=True), Switch(blend_blocks=3)
-TAGS = {  # a text, and the seeds of its prompts
-    "times": (
-        "0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d", "077"
-    ),
-    "pipes": ("[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d", "077"),
-    "json": (
-        json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]), "077"
-    ),
-    "brackets": ("[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd", ""),
-}  # fmt: skip
+TAGS = (  # a text, and the seeds of its prompts
+    ("0:00 [seed 0] a\n0:10 [recache, seed 7] b\n0:20 - [seed 7] [flush, re-anchor] c\n0:30: [blend 3] d", "077"),
+    ("[SEED 0] a | [seed 7 recache] b | [flush re-anchor][ seed 7 ]c|[blend 3]d", "077"),
+    (json.dumps(["[reset, seed 0] a", "[seed 7] [recache] b", "[flush, re-anchor, seed 7] c", "[blend 3] d"]), "077"),
+    ("[0:00-0:10] a\n[0:10-0:20] [recache] b\n[0:20][flush, re-anchor]c\n[0:30]\n[blend\n 3 ]\nd", ""),
+)
 
 
-@pytest.mark.parametrize("case", TAGS)
-def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(case):
-    text, seeds = TAGS[case]
+@pytest.mark.parametrize(("text", "seeds"), TAGS)
+def test_a_tag_in_front_of_a_prompt_is_its_switch_and_the_seed_of_its_noise_in_every_grammar(text, seeds):
     timeline = parse_timeline(text, 40)
-    assert [segment.text for segment in timeline.segments] == list("abcd")
-    assert [segment.switch for segment in timeline.segments] == [RESET, RECACHE, CUT, BLEND]
-    assert [segment.seed for segment in timeline.segments] == [*map(int, seeds), *[None] * (4 - len(seeds))]
+    found = [(segment.text, segment.switch, segment.seed) for segment in timeline.segments]
+    numbers = [*map(int, seeds), None, None, None, None]
+    assert found == [*zip("abcd", (RESET, RECACHE, CUT, BLEND), numbers[:4], strict=True)]
     check_written(text, timeline)
 
 
-PROSE = ("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b",
-         "[] b", "[flush",
-         "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b",
-         "[flash] b", "[blond woman] b", "[preset] b", "[reset the clock] b", "b [flsh]", "[flsh",
-         "[seed of doubt] b", "[speed 2] b", "[seed 3 of 5 seeds] b",
-         "b [seed 7]", "[seed 7", "(seed 7) b")  # fmt: skip
+PROSE = (
+    *("[closeup] b", "[flush the toilet] b", "[blend] b", "[blend x] b", "[blend ²] b", "b [flush] c", "(flush) b"),
+    *("[] b", "[flush", "[[flush]] b", "[recache; flush] b", "[,flush] b", "flush] b", "[reſet] b", "[flash] b"),
+    *("[blond woman] b", "[reset the clock] b", "b [flsh]", "[flsh", "[seed of doubt] b", "[speed 2] b", "b [seed 7]"),
+    *("[seed 3 of 5 seeds] b", "[seed 7", "(seed 7) b"),
+)
 
 
 def test_a_bracket_with_other_words_belongs_to_the_prompt():
@@ -184,12 +179,11 @@ def test_the_table_shows_asked_and_real_times_and_seeds_and_switches_where_there
     assert lines[3:] == ["Asked for 30 s: 41 blocks hold 30.5625 s, the video is cut to length."]
     assert "asked for at 0:05 and starts at 0:00" in parse_timeline("0:05 a", 9).table()
     timeline = parse_timeline("0:00 a cat\n0:10 [flush, blend 2] a dog\n0:20 a fox", 30)
-    lines = timeline.table(video_frames_before=9).splitlines()
-    assert lines[0].split() == ["no.", "asked", "starts", "frame", "block", "switch", "prompt"]
-    rows = ["9 0 - a cat", "174 14 flush, blend 2 a dog", "330 27 reset a fox"]
-    assert [" ".join(line.split()[3:]) for line in lines[1:4]] == rows
-    assert lines[4] == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
-    assert len(lines) == 6
+    head, *rows, blended, _ = timeline.table(video_frames_before=9).splitlines()
+    assert head.split()[5] == "switch" and [" ".join(row.split()[3:]) for row in rows] == [
+        "9 0 - a cat", "174 14 flush, blend 2 a dog", "330 27 reset a fox",
+    ]  # fmt: skip
+    assert blended == "Prompt 2 is blended in over 2 blocks and used alone from frame 198 on."
 
 
 def test_lines_end_at_newlines_only(tmp_path):
@@ -276,8 +270,7 @@ def test_a_mistake_gives_one_sentence_with_its_line(case):
 def test_a_shared_prompt_with_a_seed_is_refused_and_a_misspelt_tag_after_a_whole_one_is_text():
     with pytest.raises(TimelineError, match="in front of one prompt"):
         parse_timeline("a | b", shared_prompt="[flush, seed 7] noir")
-    for tag in NO_TAGS:
-        assert parse_timeline(f"a | [reset] {tag} b").segments[1].text == f"{tag} b"
+    assert parse_timeline("a | [reset] [flsh] b").segments[1].text == "[flsh] b"
 
 
 FRAGMENTS = (
