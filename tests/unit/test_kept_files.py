@@ -58,17 +58,14 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("demo --start-video made/demo.part.mp4 --out made", "over made/demo.part.mp4, which is read (--start-video)"),
-        ("demo --latents {model}", "(the embedded model)"),
-        ("demo --follow made/demo.story.txt --out made", "would write over made/demo.story.txt"),
-        # without --follow no story is written there
-        ("demo --prompts @made/demo.story.txt --out made --seconds -1", "error: seconds must be"),
-        ("generate --weights a.pt --prompts cat --vae b.pt --out v.mp4 --latents {here}/v.mp4", "would both write"),
-    ],
-)
+@pytest.mark.parametrize(("words", "said"), [
+    ("demo --start-video made/demo.part.mp4 --out made", "over made/demo.part.mp4, which is read (--start-video)"),
+    ("demo --latents {model}", "(the embedded model)"),
+    ("demo --follow made/demo.story.txt --out made", "would write over made/demo.story.txt"),
+    # without --follow no story is written there
+    ("demo --prompts @made/demo.story.txt --out made --seconds -1", "error: seconds must be"),
+    ("generate --weights a.pt --prompts cat --vae b.pt --out v.mp4 --latents {here}/v.mp4", "would both write"),
+])  # fmt: skip
 def test_other_files_that_are_read_are_not_written_over(words: str, said: str, file: Path, capsys) -> None:
     Path("made").mkdir()
     for name in ("demo.part.mp4", "demo.story.txt"):

@@ -133,25 +133,6 @@ def test_one_number_in_any_tensor_or_patch_changes_the_name():
     assert fingerprint(host_model(4)) == found[0] and patched(lora.clone()) == patched(lora)
 
 
-def test_a_weight_counts_in_the_dtype_that_comfyui_names_for_it():
-    """As with dynamic VRAM, where ComfyUI casts some weights as they are used, and some in place without a backup."""
-
-    def stored(dtype, named):
-        made = host_model(4)
-        for module in made.model.diffusion_model.modules():
-            for name, weight in module.named_parameters(recurse=False):
-                weight.data = weight.data.to(dtype)
-                setattr(module, f"{name}_comfy_model_dtype", named)
-        return made
-
-    partly = stored(torch.float32, torch.float16)
-    partly.model.diffusion_model.head.weight.data = partly.model.diffusion_model.head.weight.data.half()
-    halves = [partly, *(stored(*types) for types in ((torch.float16, torch.float16), (torch.float16, None)))]
-    found = {fingerprint(stored(torch.float32, dtype)) for dtype in (torch.float16, torch.float32, torch.bfloat16)}
-    assert len(set(map(fingerprint, halves))) == 1 and len(found | {fingerprint(partly)}) == 3
-    assert fingerprint(host_model(4)) in found
-
-
 def test_every_kind_of_patch_that_is_not_run_is_named():
     def patched(**transformer_options):
         options = {"transformer_options": transformer_options}

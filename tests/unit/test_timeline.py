@@ -119,6 +119,8 @@ def test_text_is_read_as_a_person_expects(case):
 def test_the_shared_prompt_goes_in_front_of_every_prompt():
     for shared, prompt in (("", "a cat"), ("Noir.", "Noir. a cat"), (" film\n noir, ", "film noir, a cat")):
         assert [text for _, _, text in asked("a cat | a cat", 20, shared_prompt=shared)] == [prompt, prompt]
+    for text in ("[Shared] x\nScene 1: a\nScene 2: b", "\n[ shared ] x\na | b", '[shared] x\n{"prompts": ["a", "b"]}'):
+        assert [prompt for _, _, prompt in asked(text, shared_prompt="noir")] == ["noir, x, a", "noir, x, b"]
 
 
 RECACHE, CUT, BLEND = Switch("recache"), Switch("flush", re_anchor=True), Switch(blend_blocks=3)
@@ -213,7 +215,12 @@ NO_TAGS = {  # tags that are none, and what is said of them
     "[recall 1, new scene]": "[recall 1, new scene] is contradictory",
 }  # fmt: skip
 ERRORS = {
-    "empty": ("", None, None, "timeline is empty"),
+    "empty": ("", None, None, "timeline is empty"), "only shared": ("[shared] x", None, None, "timeline is empty"),
+    "a second line shared": ("0:00 a\n0:10 [shared] x", None, 2, "line 2: .shared. begins the first line"),
+    "a shared seed": ("[shared] [seed 7] x\n0:00 a", None, None, "remove it from the shared prompt"),
+    "a shared time": ("[shared] [0:05] x\n0:00 a", None, None, "stands inside a prompt"),
+    "long shared": ("[shared] " + "x" * 4001 + "\n0:00 a", None, None, "at most 4000 characters"),
+    "a mistake below": ("[shared] x\n0:00 a\n0:10 [flsh] b", None, 3, "line 3: "),
     "reversed range": ("0:00 a\n\n[00:20-00:10] b", None, 3, r"line 3: '\[00:20-00:10\]' ends before it starts"),
     "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
     "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
