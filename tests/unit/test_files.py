@@ -85,21 +85,6 @@ def test_a_lock_that_is_let_go_in_time_is_taken_over(tmp_path):
     unlock(taken)
 
 
-@pytest.mark.parametrize("point", ["the block", "the rename"])
-def test_what_the_file_system_refuses_is_one_sentence_that_names_the_file(tmp_path, monkeypatch, point):
-    def refuse(*_):
-        raise OSError(28, "No space left on device")
-
-    if point == "the rename":
-        monkeypatch.setattr(files.os, "replace", refuse)
-    with pytest.raises(HeadForcingError, match=r"p\.png cannot be written: No space left on device$"):
-        with replacing(tmp_path / "p.png") as temporary:
-            temporary.write_text("x")
-            if point == "the block":
-                refuse()
-    assert names(tmp_path) == []
-
-
 def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):
     from headforcing.headforcing_core.commands import cli, report
 

@@ -81,31 +81,35 @@ def test_growing_videos_that_nobody_went_on_with_for_a_day_are_removed(folders):
 STORY = {"prompts": "a", "seconds": 7.0, "switch": "reset"}
 
 
-def hidden(prompt: Any = None, **more: Any) -> SimpleNamespace:
-    """What a sampler sees, by default one whose `positive` comes through another node from one of two timelines."""
-    prompt = prompt or {
+def hidden(prompt: Any) -> SimpleNamespace:
+    """What a sampler of this graph sees."""
+    return SimpleNamespace(prompt=prompt, unique_id="sampler", extra_pnginfo=None)
+
+
+def two_timelines() -> dict[str, Any]:
+    """A graph whose `positive` comes through another node from one of two."""
+    return {
         "first": {"class_type": "Timeline", "inputs": STORY | {"clip": ["loader", 0]}},
         "second": {"class_type": "Timeline", "inputs": STORY | {"prompts": "b", "seconds": ["length", 0]}},
         "apart": {"class_type": "Timeline", "inputs": STORY},
         "choice": {"class_type": "Switch", "inputs": {"off": ["first", 0], "on": ["second", 0]}},
         "sampler": {"class_type": "Sampler", "inputs": {"positive": ["choice", 0], "seed": 1}},
     }
-    return SimpleNamespace(prompt=prompt, unique_id="sampler", extra_pnginfo=None, **more)
 
 
 def test_the_node_that_a_value_comes_from_is_the_one_with_the_values_it_ran_with():
-    find_source = host_module("queued_graph").find_source
-    assert find_source(hidden(), "positive", "Timeline", STORY) == "first"
-    assert find_source(hidden(), "positive", "Timeline", STORY | {"prompts": "b", "seconds": 9.0}) == "second"
-    assert find_source(hidden(), "positive", "Timeline", STORY | {"prompts": "c"}) is None
-    assert find_source(hidden(), "seed", "Timeline", STORY) is None
-    for prompt in ({"other": {}}, {"sampler": {"inputs": {"positive": ["gone", 0]}}}, {"sampler": {}}):
-        assert find_source(hidden(prompt), "positive", "Timeline", STORY) is None
-    assert find_source(SimpleNamespace(prompt=None, unique_id="sampler"), "positive", "Timeline", STORY) is None
+    find, graph = host_module("queued_graph").find_source, two_timelines()
+    other, cut = STORY | {"prompts": "b", "seconds": 9.0}, {"sampler": {"inputs": {"positive": ["gone", 0]}}}
+    for prompt, name, values, source in (
+        (graph, "positive", STORY, "first"), (graph, "positive", other, "second"), (graph, "seed", STORY, None),
+        (graph, "positive", STORY | {"prompts": "c"}, None), (None, "positive", STORY, None),
+        (cut, "positive", STORY, None), ({"sampler": {}}, "positive", STORY, None),
+    ):  # fmt: skip
+        assert find(hidden(prompt), name, "Timeline", values) == source
 
 
 def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else():
-    seen, rewrite = hidden(), host_module("queued_graph").rewrite
+    seen, rewrite = hidden({}), host_module("queued_graph").rewrite
     values, named = ["kept", "a", 7, "reset", None], {"prompts": "a", "seconds": 7, "more": 1}
     inner = {"id": 5, "type": "Timeline", "widgets_values": values, "widgets_values_named": named}
     outer = {"id": 12, "type": "graph"}

@@ -81,18 +81,14 @@ MALFORMED = {  # what is wrong with a file, and what is said of it
     **{f"no {key}": ({name: value for name, value in GOOD.items() if name != key}, f"'{key}' is missing")
        for key in ("name", "roles")},
     "empty name": (GOOD | {"name": " "}, "name must be a text"), "name is a list": (GOOD | {"name": ["p"]}, "name m"),
-    "layers as text": (GOOD | {"num_layers": "5"}, "num_layers must be a whole number"),
     "no layers at all": (GOOD | {"num_layers": 0, "roles": []}, "num_layers must be a whole number"),
     "a billion layers": (GOOD | {"num_layers": 10**9}, "roles must have 1000000000 layers of 3 heads, found 5 of 3"),
     "ragged roles": (GOOD | {"roles": [*GOOD["roles"][:4], ["local"]]}, "roles must have .* found 5 of 1, 3"),
-    "a layer as text": (GOOD | {"roles": ["abc"] * 5}, "roles must have 5 layers"),
     "unknown role": (with_first("roles", "sink"), "roles of layer 0, head 0 must be local, .* found 'sink'"),
-    "role as list": (with_first("roles", ["local"]), "roles of layer 0, head 0 must be"),
     **{f"shares {value}": (with_first("shares", value), SHARES) for value in (
         ["0.2", "0.3", "0.5"], [True, False, False], [0.5, None, 0.5], [float("nan"), 0.5, 0.5], [-0.2, 0.7, 0.5],
         [0.2, 0.4, 0.5], [0.5, 0.5], [10**400, 0.5, 0.5])},
     "fraction in percent": (GOOD | {"anchor_fraction": 25}, "anchor_fraction must be a number in 0-1, found 25"),
-    "fraction NaN": (GOOD | {"local_fraction": float("nan")}, "local_fraction must be"),
     "families as text": (GOOD | {"families": "self_forcing"}, "families must be a list"),
     "measured as list": (GOOD | {"measured": []}, "measured must be an object"),
     "an unknown label": (GOOD | {"labels": [["local"] * 3] * 5}, "labels of layer 0, head 0 must be wave"),
@@ -104,14 +100,12 @@ MALFORMED = {  # what is wrong with a file, and what is said of it
 def test_a_malformed_file_gives_one_clear_error(case, tmp_path):
     content, message = MALFORMED[case]
     path = tmp_path / "broken.json"
-    if isinstance(content, bytes):
-        path.write_bytes(content)
-    else:
-        path.write_text(content if isinstance(content, str) else json.dumps(content))
+    text = content if isinstance(content, (str, bytes)) else json.dumps(content)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(HeadForcingError, match=message) as error:
         load_profile(path)
-    text = str(error.value)
-    assert text.startswith("broken.json") and len(text) < 300 and "\n" not in text
+    said = str(error.value)
+    assert said.startswith("broken.json") and len(said) < 300 and "\n" not in said
 
 
 def test_bundled_profiles_load_and_say_where_they_come_from():
@@ -235,10 +229,9 @@ def test_two_profiles_are_compared_in_text_and_json_as_worked_out_by_hand():
     found = compare_profiles(lettered("first", "LLA", "AMM"), lettered("second", "LAA", "LMM"))
     assert (found.same, found.heads, found.agreement) == (4, 6, pytest.approx(4 / 6))
     assert "4 of 6 heads have the same role in both (66.7%)" in found.text()
+    # local, anchor, memory; rows are the first profile
+    assert [list(row) for row in found.confusion] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]
     assert ["anchor", "in", "a", "1", "1", "0"] in [line.split() for line in found.text().splitlines()]
-    data = json.loads(json.dumps(found.to_dict()))
-    assert data["confusion"] == [[1, 1, 0], [1, 1, 0], [0, 0, 2]]  # local, anchor, memory; rows are the first profile
-    assert data["agreement"] == pytest.approx(4 / 6) and data["name_b"] == "second"
     with pytest.raises(HeadForcingError, match=r"'first' \(1x3 heads\) and 'tall' \(3x1\)"):
         compare_profiles(lettered("first", "LAM"), lettered("tall", "L", "M", "A"))
 

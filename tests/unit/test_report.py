@@ -87,13 +87,6 @@ def test_given_prompts_win_over_the_files_and_a_part_of_a_file_keeps_its_prompts
         report_video(story, on_progress=lambda done, expected: 1 // (5 - done))
 
 
-def test_prompts_without_times_are_mentioned(tmp_path: Path):
-    found = report_video(write(tmp_path / "old.mp4", 20, tag(prompts=["a", "b"])))
-    assert found.prompts == [] and "2 prompts without start times" in found.text()
-    assert found.whole == found.first and found.first_seconds == 20 / 16
-    assert read_tags(tag(prompts=["a"]), 16).prompts == ((0.0, "a"),)
-
-
 def graph(**sampler) -> dict:
     timeline = {"prompts": STORY, "seconds": 15.0, "clip": ["9", 1]}
     return {
