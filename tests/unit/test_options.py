@@ -35,13 +35,14 @@ def setup_of(method: str, options: str = "", **more) -> str:
 @pytest.mark.parametrize("name", method_names())
 def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
-    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options_of(policy).items())
+    options = options_of(policy)
+    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options.items())
     assert with_options(policy, text, name) == policy and with_options(policy, "", name) is policy
-    assert set(policy.key) >= {"method", *options_of(policy)} - {"scenes"}  # the rows have what a recall changes
-    for key, (value, types) in options_of(policy).items():
+    assert set(policy.key) >= {"method", *options} - {"scenes"}  # the rows have what a recall changes
+    for key, (value, types) in options.items():
         if key == "scenes":
             continue
-        if str in types:
+        if key in CHOICES:
             (other,) = {*CHOICES[key]} - {value}
         elif bool in types:
             other = not value
