@@ -31,9 +31,11 @@ def wan_shapes(
     dim: int = 128, ffn: int = 192, layers: int = LAYERS, text: int = 24, freq: int = 32, channels: int = 16, out=16
 ) -> dict[str, tuple[int, ...]]:
     """The original names and their shapes."""
-    config = WanConfig(
-        dim=dim, ffn_dim=ffn, num_layers=layers, num_heads=1, text_dim=text, freq_dim=freq, in_dim=channels, out_dim=out
-    )
+    sizes = {"dim": dim, "ffn_dim": ffn, "num_layers": layers, "text_dim": text, "freq_dim": freq}
+    return shapes_of(WanConfig(**sizes, num_heads=1, in_dim=channels, out_dim=out))
+
+
+def shapes_of(config: WanConfig) -> dict[str, tuple[int, ...]]:
     with torch.device("meta"):
         model = WanModel(config)
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

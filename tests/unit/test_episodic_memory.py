@@ -34,8 +34,7 @@ def test_similarity_is_the_mean_cosine_of_heads_without_a_matrix_product_that_a_
             assert func.overloadpacket.__name__ not in ("mm", "bmm", "addmm", "baddbmm", "dot"), func
             return func(*args, **(kwargs or {}))
 
-    common = torch.tensor([[100.0, 0.0]])
-    frames = [common + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
+    frames = [torch.tensor([[100.0, 0.0]]) + unit(degrees) / (1 + degrees / 10) for degrees in (0, 120, 240)]
     with Watched():
         found = similarities([unit(0, heads=2), torch.cat([unit(10), unit(90)])])
         plain, centred = (similarities(frames, center) for center in (False, True))
@@ -43,32 +42,25 @@ def test_similarity_is_the_mean_cosine_of_heads_without_a_matrix_product_that_a_
     assert plain.min() > 0.9 and centred[0, 1] < 0, "what all frames share may be left out"
 
 
-@pytest.mark.parametrize(("degrees", "first", "pair"), [
-    ([0, 50, 90, 94, 140], 0, (2, 3)), ([0, 1, 90, 99, 150], 0, (0, 1)), ([0, 1, 90, 99, 150], 1, (2, 3)),
-    ([7, 7, 7, 7], 0, (0, 1)),  # the earliest of equal ones
-])  # fmt: skip
-def test_the_most_similar_pair_may_lie_anywhere_behind_a_pinned_entry(degrees, first, pair):
-    assert most_similar_pair(similarities([unit(d) for d in degrees]), first) == pair
-
-
-@pytest.mark.parametrize(("degrees", "entry"), [
-    ([0, 60, 100, 120, 100], 3),  # entry 2 equals entry 4, no neighbour; 3 is 20 degrees from both, and earlier than 4
-    ([0, 5, 90, 170], 1),  # the summary is a neighbour
-    ([0, 9, 150, 140], 3),  # entry 1 is nearer to the summary than 3 is to 2, but far from the neighbour behind it
-    ([7, 7, 7, 7], 1),
-])  # fmt: skip
-def test_redundancy_is_the_mean_similarity_to_the_neighbours_in_stored_order(degrees, entry):
-    assert most_redundant_entry(similarities([unit(d) for d in degrees])) == entry
+def test_the_most_similar_pair_may_lie_anywhere_behind_a_pinned_entry_and_the_most_redundant_anywhere():
+    """Redundancy is the mean similarity to the neighbours in stored order."""
+    for degrees, first, pair in (
+        ([0, 50, 90, 94, 140], 0, (2, 3)), ([0, 1, 90, 99, 150], 0, (0, 1)), ([0, 1, 90, 99, 150], 1, (2, 3)),
+        ([7, 7, 7, 7], 0, (0, 1)),  # the earliest of equal ones
+    ):  # fmt: skip
+        assert most_similar_pair(similarities([unit(d) for d in degrees]), first) == pair
+    for degrees, entry in (
+        ([0, 60, 100, 120, 100], 3),  # 2 equals 4, no neighbour; 3 is 20 degrees from both, and earlier than 4
+        ([0, 5, 90, 170], 1),  # the summary is a neighbour
+        ([0, 9, 150, 140], 3),  # 1 is nearer to the summary than 3 is to 2, but far from the neighbour behind it
+        ([7, 7, 7, 7], 1),
+    ):
+        assert most_redundant_entry(similarities([unit(d) for d in degrees])) == entry
 
 
 def test_tokens_nearest_to_the_prompt_on_average_over_heads_stay_in_their_order():
-    keys = torch.stack(
-        [
-            torch.cat([unit(d) for d in (90, 50, 10, 0, 80)]),  # head 0, its prompt key at 0 degrees
-            torch.cat([unit(d) for d in (90, 95, 90, 30, 70)]),  # head 1, its prompt key at 90 degrees
-        ]
-    )
-    prompt_key = torch.cat([unit(0), unit(90)])
+    of_heads = ((90, 50, 10, 0, 80), (90, 95, 90, 30, 70))  # their prompt keys at 0 and at 90 degrees
+    keys, prompt_key = torch.stack([torch.cat([*map(unit, d)]) for d in of_heads]), torch.cat([unit(0), unit(90)])
     scores = token_scores(keys, prompt_key).mean(dim=0)  # halves of 1.0, 1.64, 1.98, 1.5 and 1.11
     assert best_tokens(scores, 2).tolist() == [1, 2] and best_tokens(scores, 1).tolist() == [2]
     torch.testing.assert_close(token_scores(100 * keys, prompt_key / 7).mean(dim=0), scores)
@@ -130,19 +122,18 @@ def test_overflow_first_merges_the_closest_pair_and_then_feeds_the_summary():
     assert memory.sources == [] and not memory.has_summary
 
 
-def test_a_pinned_entry_stays_in_front_of_the_summary():
-    memory, events, _ = remember([0, 1, 45, 90, 95], EpisodicPolicy(2.0, pin_first=True), merged=180)
+def test_a_pinned_entry_stays_in_front_of_the_summary_and_first_in_first_out_says_what_it_drops():
+    pinned = EpisodicPolicy(2.0, pin_first=True)
+    memory, events, _ = remember([0, 1, 45, 90, 95], pinned, merged=180)
     assert memory.sources == [[0], [3, 6, 9], [12]] and events[3].merged == [[3], [6]]
-    small, *_ = remember([0, 1, 45], EpisodicPolicy(2.0, pin_first=True), capacity=2)
-    assert small.sources == [[0, 3], [6]], "of two entries none is pinned"
-
-
-@pytest.mark.parametrize("pinned", [False, True])
-def test_first_in_first_out_drops_the_oldest_that_is_not_pinned_and_says_which(pinned):
-    memory, events, _ = remember([0, 40, 45, 90, 95], EpisodicPolicy(2.0, eviction="fifo", pin_first=pinned))
-    assert memory.sources == ([[0], [9], [12]] if pinned else [[6], [9], [12]])
-    assert [event.dropped for event in events] == [None, None, None, *([[3], [6]] if pinned else [[0], [3]])]
-    assert [("dropped" in event.to_dict()) for event in events] == [False, False, False, True, True]
+    assert remember([0, 1, 45], pinned, capacity=2)[0].sources == [[0, 3], [6]], "of two entries none is pinned"
+    for policy, kept, dropped in (
+        (EpisodicPolicy(2.0, eviction="fifo"), [[6], [9], [12]], [[0], [3]]),
+        (EpisodicPolicy(2.0, eviction="fifo", pin_first=True), [[0], [9], [12]], [[3], [6]]),
+    ):
+        memory, events, _ = remember([0, 40, 45, 90, 95], policy)
+        assert memory.sources == kept and [event.dropped for event in events] == [None, None, None, *dropped]
+        assert [("dropped" in event.to_dict()) for event in events] == [False, False, False, True, True]
 
 
 def test_random_tokens_are_ascending_distinct_and_the_same_in_every_render():

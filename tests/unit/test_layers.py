@@ -1,9 +1,8 @@
-"""The sources: which folder may import which, what each may import besides, and how docstrings and lines are read."""
+"""The sources: what each folder may import, how docstrings and lines are read, where nodes write, what scripts do."""
 
 import ast
 import re
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -35,11 +34,13 @@ FILES = sorted(
     for top in ("headforcing_core", "kernels", "nodes")
     for path in (ROOT / top).rglob("*.py")
 )
+KNOWN = frozenset(FILES)
 
 
 @cache
-def tree(file: str) -> ast.Module:
-    return ast.parse((ROOT / file).read_text(encoding="utf-8"))
+def nodes_of(file: str) -> list[ast.AST]:
+    """All nodes of a file's syntax tree, the module first."""
+    return list(ast.walk(ast.parse((ROOT / file).read_text(encoding="utf-8"))))
 
 
 def place(file: str) -> str:
@@ -55,20 +56,20 @@ def imports(file: str) -> frozenset[str]:
     """The files of the pack that a file imports, wherever it does so; `research` for that folder."""
     package = file.split("/")[:-1]
     found = set()
-    for node in ast.walk(tree(file)):
+    for node in nodes_of(file):
         if isinstance(node, ast.ImportFrom) and node.level:
             base = package[: len(package) - node.level + 1] + (node.module.split(".") if node.module else [])
             for name in node.names:
                 paths = ("/".join(parts) + ".py" for parts in ([*base, name.name], base, [*base, "__init__"]))
-                found |= {next((path for path in paths if path in FILES), file)}
+                found |= {next((path for path in paths if path in KNOWN), file)}
                 found |= {"research"} & {*base[:1], name.name}
     return frozenset(found - {file})
 
 
-def absolute_imports(*nodes: ast.AST) -> set[str]:
-    """Top-level names of everything imported absolutely, anywhere below some nodes."""
+def absolute_imports(nodes: Iterable[ast.AST]) -> set[str]:
+    """Top-level names of everything that these nodes import absolutely."""
     found = set()
-    for node in (inner for outer in nodes for inner in ast.walk(outer)):
+    for node in nodes:
         if isinstance(node, ast.Import):
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
@@ -76,9 +77,9 @@ def absolute_imports(*nodes: ast.AST) -> set[str]:
     return found
 
 
-def run_at_import(module: ast.Module) -> Iterator[ast.AST]:
+def run_at_import(file: str) -> Iterator[ast.AST]:
     """The imports that importing a module runs: none of function bodies, nothing under `if TYPE_CHECKING`."""
-    waiting: list[ast.AST] = list(module.body)
+    waiting = [nodes_of(file)[0]]
     while waiting:
         node = waiting.pop()
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -106,23 +107,125 @@ def test_a_file_imports_what_its_folder_may_and_all_that_a_folder_may_is_in_use(
 
 
 def test_only_nodes_import_the_host_and_optional_packages_are_imported_when_needed():
-    assert len(FILES) > 100 and len(sys.stdlib_module_names & absolute_imports(*map(tree, FILES))) > 20
+    assert len(FILES) > 100
     for file in ("__init__.py", *FILES):
-        found = absolute_imports(tree(file))
+        found = absolute_imports(nodes_of(file))
         assert place(file) == "nodes" or not found & HOST_MODULES, file
         assert not found & OUR_NAMES and "research" not in imports(file), file
-        assert not absolute_imports(*run_at_import(tree(file))) & OPTIONAL, file
+        assert not absolute_imports(run_at_import(file)) & OPTIONAL, file
 
 
 def test_docstrings_begin_with_a_noun_or_a_verb_and_text_is_split_into_lines_at_newlines_only():
     """`splitlines` splits at other characters, too, which prompts hold: it is for the first line of a message."""
-    research = [path.relative_to(ROOT).as_posix() for path in (ROOT / "research").rglob("*.py")]
-    begun = []
-    for file in (*FILES, *research):
-        for node in ast.walk(tree(file)):
-            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
-                begun.append((file, (ast.get_docstring(node) or "-").splitlines()[0]))
-    assert len(begun) > 1000 and [row for row in begun if REFUSED.match(row[1])] == []
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
     for file in FILES:
+        begun = [ast.get_docstring(node) or "-" for node in nodes_of(file) if isinstance(node, documented)]
+        assert not list(filter(REFUSED.match, begun)), file
         found = re.findall(r"\.splitlines\(.*", (ROOT / file).read_text(encoding="utf-8"))
         assert all(line.startswith((".splitlines()[0]", ".splitlines()[1]")) for line in found), file
+
+
+FORBIDDEN = {
+    "text of others as HTML": r"\b(innerHTML|outerHTML|insertAdjacentHTML|srcdoc)\b|document\.write",
+    "patching of the frontend's classes": r"\.prototype\b|__proto__|setPrototypeOf", "other machines": r"https?://",
+}  # fmt: skip
+
+
+def test_scripts_for_the_browser_use_the_frontends_extension_interface_only():
+    """oxlint parses them and refuses what is wrong in any script (`python tasks.py check`)."""
+    scripts = sorted((ROOT / "nodes" / "web").rglob("*.js"))
+    for script in scripts:
+        code = script.read_text(encoding="utf-8")
+        assert len(code.splitlines()) <= 350, script
+        assert not [reason for reason, pattern in FORBIDDEN.items() if re.search(pattern, code)], script
+        imported = set(re.findall(r'from "([^"]+)"', code)) - {"../../scripts/app.js", "../../scripts/api.js"}
+        assert all(name[0] == "." and (script.parent / name).resolve() in scripts for name in imported), imported
+    assert scripts
+
+
+WRITES = set("write_text write_bytes mkdir touch unlink rename replace_file rmdir save_file open".split())
+PLACES = set(
+    "get_output_directory get_user_directory get_temp_directory get_input_directory get_save_image_path "
+    "get_folder_paths models_dir base_path get_full_path".split()
+)
+# what writes, and which argument says where
+WRITERS = {
+    "write_video": "path", "VideoStream": "path", "grid": "path", "save": "path", "replacing": "path",
+    "check_writable": "path",
+}  # fmt: skip
+# folders that come from another file, and the calls that hand them to the engine, which writes there
+HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
+HANDING_ON = {"HostRender": ("runs", "found_profiles"), "RenderJob": ("runs", "found_profiles")}
+
+
+class Source:
+    """A node's source, for asking where the paths in it come from."""
+
+    def __init__(self, file: str):
+        self.nodes = nodes_of(file)
+
+    def names(self) -> set[str]:
+        """All names and attributes that the file uses."""
+        return {getattr(node, "attr", None) or getattr(node, "id", "") for node in self.nodes}
+
+    def calls(self, *wanted: str) -> list[ast.Call]:
+        return [n for n in self.nodes if isinstance(n, ast.Call) and _last(n.func) in wanted]
+
+    def contained(self, place: ast.expr) -> bool:
+        """Whether a path is made by `folders`, or is None, whatever else it goes through in this file."""
+        text = ast.unparse(place)
+        if text in ("None", "io.BytesIO()") or text.startswith("folders.") or text in HANDED_ON:
+            return True
+        if isinstance(place, ast.IfExp):
+            return self.contained(place.body) and self.contained(place.orelse)
+        if isinstance(place, ast.BinOp):  # folder / "name"
+            return self.contained(place.left)
+        if isinstance(place, ast.Attribute) and place.attr == "path":
+            return self.contained(place.value)
+        if isinstance(place, ast.Call) and _last(place.func) == "enter_context":
+            return self.contained(place.args[0])
+        if isinstance(place, ast.Call):  # a method of the class
+            return self.all_contained(self.returned(_last(place.func)))
+        return isinstance(place, (ast.Name, ast.Attribute)) and self.all_contained(self.assigned(text))
+
+    def all_contained(self, places: list[ast.expr]) -> bool:
+        """All of at least one."""
+        return bool(places) and all(map(self.contained, places))
+
+    def assigned(self, name: str) -> list[ast.expr]:
+        assignments = [n for n in self.nodes if isinstance(n, ast.Assign)]
+        entered = [n for n in self.nodes if isinstance(n, ast.withitem) and n.optional_vars is not None]
+        return [n.value for n in assignments if name in map(ast.unparse, n.targets)] + [
+            n.context_expr for n in entered if ast.unparse(n.optional_vars) == name
+        ]
+
+    def returned(self, name: str) -> list[ast.expr]:
+        functions = [n for n in self.nodes if isinstance(n, ast.FunctionDef) and n.name == name]
+        return [r.value for f in functions for r in ast.walk(f) if isinstance(r, ast.Return) and r.value is not None]
+
+
+def _last(function: ast.expr) -> str:
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_inside_their_folders():
+    others = [file for file in FILES if place(file) == "nodes" and file != "nodes/host/folders.py"]
+    assert Source("nodes/host/folders.py").names() & PLACES
+    seen = set()
+    for file in others:
+        source = Source(file)
+        assert not source.names() & (WRITES | PLACES) and not source.calls("Path"), file
+        for call in source.calls(*WRITERS, *HANDING_ON):
+            named = {keyword.arg: keyword.value for keyword in call.keywords}
+            seen.add(writer := _last(call.func))
+            if writer in WRITERS:
+                given = [named.get(WRITERS[writer]) or call.args[0], named.get("partial")]
+            else:
+                given = [named.get(folder) for folder in HANDING_ON[writer]]
+            assert all(source.contained(where) for where in given if where is not None), (file, ast.unparse(call))
+        for places in source.returned("claim"):  # where a `VideoFile` is, and where it grows
+            assert all(map(source.contained, places.elts)), (file, ast.unparse(places))
+        for folder in ("RUNS", "FOUND_PROFILES"):
+            assert all(map(source.contained, source.assigned(folder))), file
+        seen |= {"claim"} if source.returned("claim") else set()
+    assert seen >= {"write_video", "grid", "save", "claim", *HANDING_ON}

@@ -1,22 +1,29 @@
-"""Metrics with models of their own, with stubs for the models: their formulas in a loop, and ID-Forcing's two against
-recordings of the authors' scripts, where a formula stands for RAFT."""
+"""Metrics with models of their own: formulas in a loop, recordings of the authors of two, and tiny files of models."""
 
 import json
+import shutil
+import socket
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.report.drift import report_frames
 from headforcing.headforcing_core.report.learned import flow as optical_flow
-from headforcing.headforcing_core.report.learned import models as files
-from headforcing.headforcing_core.report.learned.base import MeasuredVideo, PanelMeasurement
+from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel, PanelMeasurement
 from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
 from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement
-from headforcing.headforcing_core.report.learned.models import ImageEncoder
-from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics
+from headforcing.headforcing_core.report.learned.models import CLIP, IMAGENET, ImageEncoder
+from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics, load_panel
 from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
 from headforcing.headforcing_core.report.metrics import OF_LUMA, numbers_of
-from metric_models import consistency_in_a_loop, frames
+from headforcing.headforcing_core.video.writer import VideoWriter
+from metric_models import HEIGHT, WIDTH, consistency_in_a_loop, frames, tiny_models
 from safetensors.numpy import load_file
+from torch.nn import functional
 
 
 def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, float | None]:
@@ -42,17 +49,12 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
         panel.add(video[start : start + 5])
     whole, within, across, *rest = panel.numbers().values()
     assert rest == [whole, within, across] and runs == [len(video[i : i + 8]) for i in range(0, count, 8)]
-    if count == 1:
-        assert whole is within is across is None
-        return
-    features = encoder(torch.from_numpy(video))
-    assert whole == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
-    if count <= 8:
-        assert within is None and across is None
-        return
+    features, loop = encoder(torch.from_numpy(video)), consistency_in_a_loop
     clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
-    assert within == pytest.approx(np.mean([consistency_in_a_loop(clip) for clip in clips]), abs=1e-6)
-    assert across == pytest.approx(consistency_in_a_loop(torch.stack([clip[0] for clip in clips])), abs=1e-6)
+    assert whole == (None if count == 1 else pytest.approx(loop(features), abs=1e-6))
+    assert within == (None if count <= 8 else pytest.approx(np.mean([loop(clip) for clip in clips]), abs=1e-6))
+    firsts = torch.stack([clip[0] for clip in clips])
+    assert across == (None if count <= 8 else pytest.approx(loop(firsts), abs=1e-6))
     assert len(one._last) <= 8, "what is held does not grow"
 
 
@@ -79,54 +81,34 @@ def degree_in_a_loop(lengths, side, sampled):
     return 0.0
 
 
-@pytest.mark.parametrize("moving", [0, 3, 4, 5, 15])
-def test_the_dynamic_degree_is_vbenchs_rule_and_the_flow_stands_beside_it(moving):
-    lengths = [3.01] * moving + [2.99] * (15 - moving)  # the threshold of a shorter side of 128 is 3
-    video = frames(32, size=(128, 160))  # 16 a second: every second frame, 16 of them
-    found = flows(flow_of(lengths), video, 16)
-    assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, 16) == (moving >= 4)
-    assert found["top_flow"] == pytest.approx(2 * np.mean(lengths), abs=1e-5)
-    assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
-
-
-@pytest.mark.parametrize("count", [32, 33, 75, 96])
-def test_the_dynamic_degree_of_a_long_video_is_also_the_mean_over_clips_of_two_seconds(count):
+@pytest.mark.parametrize("count", [32, 75, 96])
+def test_the_dynamic_degree_is_vbenchs_rule_over_the_whole_and_the_mean_over_clips_of_two_seconds(count):
     """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
     sampled = len(range(0, count, 2))
-    lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))
-    found = flows(flow_of(lengths), frames(count, size=(128, 128)), 16, chunk=7)
+    lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))  # 3 decides
+    found = flows(flow_of(lengths), frames(count, size=(128, 160)), 16, chunk=7)
     firsts = list(range(0, sampled - 15, 16)) + ([sampled - 16] if sampled % 16 else [])
     clips = [degree_in_a_loop(lengths[first : first + 15], 128, 16) for first in firsts]
     assert found["dynamic_degree_within"] == (None if count == 32 else pytest.approx(np.mean(clips)))
     assert found["dynamic_degree"] == degree_in_a_loop(lengths, 128, sampled)
+    assert found["top_flow"] == pytest.approx(2 * np.mean(lengths), abs=1e-5)
+    assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
 
 
-def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow():
+def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow(monkeypatch):
     seen = []
 
     def flow(before, after):
         seen.append(before.shape[-2:])
         return torch.full((1, 2, *before.shape[-2:]), 5.0 / 2**0.5)
 
+    monkeypatch.setattr(optical_flow, "MOST_PIXELS", 1 << 16)
     flows(flow, frames(5, size=(129, 140)), 16)
-    found = flows(flow, np.zeros((2, 2160, 3840, 3), np.uint8), 8)
-    assert found["mean_flow"] == pytest.approx(5.0 * 256 / 540), "counts the same as at full size"
-    flows(flow, np.zeros((2, 130, 8200, 3), np.uint8), 8)
-    assert seen == [(136, 144)] * 2 + [(544, 960), (136, 8200)], "RAFT takes no frame below 128"
+    found = flows(flow, np.zeros((2, 544, 960, 3), np.uint8), 8)
+    assert found["mean_flow"] == pytest.approx(5.0 * 256 / 136), "counts the same as at full size"
+    flows(flow, np.zeros((2, 130, 820, 3), np.uint8), 8)
+    assert seen == [(136, 144)] * 2 + [(136, 240), (136, 824)], "RAFT takes no frame below 128"
     assert set(flows(flow, frames(3), 16).values()) == {None}
-
-
-def test_raft_is_read_from_torchvisions_file_and_a_still_video_has_one_flow(tmp_path):
-    torchvisions = pytest.importorskip("torchvision.models.optical_flow", reason="torchvision is not installed")
-    torch.manual_seed(0)
-    raft = torchvisions.raft_large(weights=None).eval()
-    torch.save(raft.state_dict(), tmp_path / files.RAFT.paths[0])
-    assert found_metrics(tmp_path) == ["flow", "motion_drift"]
-    flow = files.Models(tmp_path).flow
-    image = torch.from_numpy(frames(1, size=(128, 128))).permute(0, 3, 1, 2)
-    with torch.inference_mode():
-        expected = raft(image / 255 * 2 - 1, image / 255 * 2 - 1, num_flow_updates=20)[-1]
-        assert torch.allclose(flow(image, image), expected, atol=1e-4)
 
 
 @pytest.fixture(scope="module")
@@ -184,8 +166,8 @@ def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
     meter = DriftMeter(16.0, of_luma=OF_LUMA)
     meter.add(frames)
     expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
-    assert numbers_of(meter)["color_drift"] == pytest.approx(expected) and expected < 60
-    assert numbers_of(meter, seconds=2)["color_drift"] > 60
+    whole, first = (numbers_of(meter, seconds=seconds)["color_drift"] for seconds in (None, 2))
+    assert whole == pytest.approx(expected) and whole < 60 < first
     monkeypatch.setattr(optical_flow, "LEAST_SIDE", 8)
     measurement = MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0))
     for part in torch.from_numpy(frames).split(7):
@@ -193,3 +175,123 @@ def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
     drift, first, last = measurement.values()
     assert (drift, last) == (0.0, 0.0) and first > 5 and measurement.values() == (drift, first, last)
     assert MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0)).values() == (None,) * 3
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    pytest.importorskip("transformers")
+    return tiny_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def panel(folder: Path) -> Panel:
+    return load_panel(folder)
+
+
+def measured_by(panel: Panel, video: np.ndarray, prompts=()) -> dict[str, float | None]:
+    measurement = panel.begin(MeasuredVideo(4, prompts))
+    measurement.add(video)
+    return measurement.numbers()
+
+
+def prepared(video: np.ndarray, side: int, mode: str, statistics) -> torch.Tensor:
+    """As VBench's transforms do it: resize, then 0 to 1, then by channel."""
+    pixels = torch.from_numpy(video).permute(0, 3, 1, 2).float()
+    size = (side, int(side * WIDTH / HEIGHT))
+    pixels = functional.interpolate(pixels, size=size, mode=mode, align_corners=False).div(255)
+    mean, deviation = (torch.tensor(values).view(1, 3, 1, 1) for values in statistics)
+    return (pixels - mean) / deviation
+
+
+def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
+    from transformers import CLIPVisionModelWithProjection
+
+    model = CLIPVisionModelWithProjection.from_pretrained(folder / name, local_files_only=True).eval()
+    pixels = prepared(video, 32, "bicubic", CLIP)
+    left = round((pixels.shape[-1] - 32) / 2)
+    with torch.no_grad():
+        return functional.normalize(model(pixels[..., left : left + 32]).image_embeds, dim=-1)
+
+
+@pytest.mark.slow
+def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_clip(folder, panel):
+    from transformers import CLIPTextModelWithProjection, CLIPTokenizer, ViTModel
+
+    video, prompts = frames(11), [(0.0, "a red ball"), (1.5, "an owl"), (60.0, "never shown")]
+    found = measured_by(panel, video, prompts)
+    dino = ViTModel.from_pretrained(folder / "dino-vitb16", local_files_only=True).eval()
+    with torch.no_grad():
+        pixels = prepared(video, 32, "bilinear", IMAGENET)
+        features = dino(pixels, interpolate_pos_encoding=True).last_hidden_state[:, 0]
+    assert found["subject_consistency"] == pytest.approx(consistency_in_a_loop(features), abs=1e-6)
+    base = clip_features(folder, "clip-vit-base-patch32", video)
+    assert found["background_consistency"] == pytest.approx(consistency_in_a_loop(base), abs=1e-6)
+
+    head = torch.load(folder / "sa_0_4_vit_l_14_linear.pth", weights_only=True)
+    large = clip_features(folder, "clip-vit-large-patch14", video)
+    expected = (large @ head["weight"].T + head["bias"]).squeeze(1).div(10).mean().item()
+    assert found["aesthetic_quality"] == pytest.approx(expected, abs=1e-6)
+
+    place = folder / "clip-vit-base-patch32"
+    tokens = CLIPTokenizer.from_pretrained(place)([text for _, text in prompts], padding=True, return_tensors="pt")
+    model = CLIPTextModelWithProjection.from_pretrained(place, local_files_only=True).eval()
+    with torch.no_grad():
+        texts = functional.normalize(model(**tokens).text_embeds, dim=-1)
+    by_frame = [100 * float(base[i] @ texts[0 if i < 6 else 1]) for i in range(11)]
+    assert found["text_score_1"] == pytest.approx(np.mean(by_frame[:6]), abs=1e-4)
+    assert found["text_score_2"] == pytest.approx(np.mean(by_frame[6:]), abs=1e-4)
+    assert found["text_score"] == pytest.approx(np.mean(by_frame), abs=1e-4)
+    assert found["text_score_3"] is None
+    assert measured_by(panel, frames(2), [(0.0, "owl " * 200)])["text_score"] is not None, "a long prompt is cut"
+    for prompts in ((), [(1.0, "late")]):
+        assert measured_by(panel, frames(4), prompts)["text_score"] is None, "no prompt, or none yet"
+
+
+@pytest.mark.slow
+def test_a_report_asks_nothing_of_the_network(folder, panel, tmp_path, capsys, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise AssertionError("a metric wanted the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    with VideoWriter(tmp_path / "v.mp4", WIDTH, HEIGHT, 16, crf=10, preset="ultrafast") as writer:
+        writer.write(torch.from_numpy(frames(9)))
+    arguments = ["report", str(tmp_path / "v.mp4"), "--metric-models", str(folder), "--metric-device", "cpu", "--json"]
+    assert main(arguments) == 0
+    whole = json.loads(capsys.readouterr().out)["whole"]
+    assert whole["subject_consistency"] > 0 and "dynamic_degree" not in whole
+    assert main([*arguments, "--metrics", "flow"]) == 2
+    assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
+    moved = shutil.copy(folder / HEAD, tmp_path / "head.pth")
+    assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
+    report = report_frames([frames(30)], 4, [(0.0, "a red ball"), (4.0, "an owl")], panel=panel)
+    first = measured_by(panel, frames(30)[:20])["subject_consistency"]
+    assert report.first["subject_consistency"] == pytest.approx(first, abs=1e-6), "of the first 5 seconds"
+    assert report.whole["subject_consistency"] != pytest.approx(first, abs=1e-6)
+    assert "text score, prompt 2" in report.text() and "not measured: flow: " in report.text()
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
+        load_panel(folder, ["subject"])
+
+
+DINO, HEAD = "dino-vitb16/model.safetensors", "sa_0_4_vit_l_14_linear.pth"
+DAMAGE = {  # what is done to a folder of models, the metric that misses a file, and what is said of it
+    "missing": (lambda at: (at / DINO).unlink(), "subject",
+                f"{DINO} was not found: take .* from https://huggingface.co/facebook"),
+    "cut": (lambda at: (at / DINO).write_bytes((at / DINO).read_bytes()[:5000]), "subject", "dino-vitb16 cannot be re"),
+    "of other width": (lambda at: torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, at / HEAD),
+                       "aesthetic", "is not a linear head for 24 features"),
+    "no weights": (lambda at: torch.save([1, 2], at / HEAD), "aesthetic", "holds no weights"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(folder, tmp_path, name):
+    place, (spoil, metric, why) = tmp_path / "models", DAMAGE[name]
+    shutil.copytree(folder, place)
+    spoil(place)
+    with pytest.raises(HeadForcingError, match=f"^{metric}: .*{why}"):
+        load_panel(place, [metric])
+    panel = load_panel(place)
+    assert [row.name for row in panel.metrics] == [row for row in found_metrics(folder) if row != metric]
+    assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}

@@ -77,8 +77,7 @@ def test_the_parts_of_a_minute_at_full_size():
     assert needs.run_folder == 81 * 3 * 16 * 60 * 104 * 4 and needs.video == 960 * 832 * 480 * 0.5 // 8
     assert needs.memory == WEIGHTS + needs.cache + needs.prompt + DECODER.weights + DECODER.peak
     memory, disk = needs.describe().splitlines()
-    parts = ("weights 2.84 GB", f"KV cache {format_bytes(needs.cache)}", "decoding 6.00 GB", "VAE features 2.00 GB")
-    assert all(part in memory for part in parts)
+    assert "weights 2.84 GB" in memory and "VAE features 2.00 GB; while decoding 6.00 GB" in memory
     assert f"finished blocks {format_bytes(needs.run_folder)}" in disk and "video" in disk
     assert (less.decode, less.run_folder, less.state, less.video) == (0, 0, 0, 0)
     assert not any(word in less.describe() for word in ("disk", "decoding", "CUDA graph"))
@@ -88,8 +87,7 @@ def test_the_parts_of_a_minute_at_full_size():
     assert long_pass.working == long_pass.cache + long_pass.prompt + long_pass.activations + DECODER.held
     graph, encoder = of(decoder=DECODER, cuda_graph=True), of(text_encoder=20_000_000_000)
     assert graph.memory - needs.memory == graph.graph == needs.activations, "reserved while decoding, too"
-    assert encoder.memory == 20_000_000_000 > encoder.rendering
-    assert "the text encoder 20.00 GB" in encoder.describe() and "CUDA graph" in graph.describe()
+    assert encoder.memory == 20_000_000_000 > encoder.rendering and "the text encoder 20.00 GB" in encoder.describe()
 
 
 def test_length_and_number_of_videos_cost_disk_and_no_memory():
@@ -100,9 +98,8 @@ def test_length_and_number_of_videos_cost_disk_and_no_memory():
     assert minute.memory == hour.memory == four.memory and hour.disk > 50 * minute.disk
     assert four.disk == 4 * minute.disk and resumed.run_folder == minute.run_folder
     assert of(scale=2).video == 4 * minute.video
-    long_pass = replace(minute, activations=10**12)
-    assert in_turn([minute, hour]).disk == minute.disk + hour.disk
-    assert in_turn([minute, long_pass]).memory == long_pass.memory
+    both = in_turn([minute, replace(hour, activations=10**12)])
+    assert both.disk == minute.disk + hour.disk and both.memory > 10**12
 
 
 def refused(needs: Needs, room: float, render: RenderPlan, host=COMFYUI) -> str:
@@ -149,7 +146,7 @@ def needs_with(text: str, method: str) -> Needs:
 
 
 @pytest.mark.parametrize(("method", "host", "room"), [
-    *(("head_forcing", COMFYUI, room) for room in (6e9, 4e9, 2.5e9)),
+    *(("head_forcing", COMFYUI, room) for room in (6e9, 2.5e9)),
     *(("head_forcing", COMMAND_LINE, room) for room in (9e9, 6e9, 4e9, 2.5e9)),
     *((method, COMFYUI, 5e9) for method in ("self_forcing", "longlive", "self_forcing_sink")),
 ])  # fmt: skip
@@ -173,12 +170,11 @@ def test_a_disk_that_is_too_small_is_refused_but_not_for_the_state(tmp_path, mon
     monkeypatch.setattr("shutil.disk_usage", lambda place: SimpleNamespace(free=free))
     check_disk(needs, tmp_path, tmp_path)
     free -= 1
+    check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
     with pytest.raises(HeadForcingError, match=r"not enough disk: .* has .* free\. Remedies, cheapest first") as error:
         check_disk(needs, tmp_path, tmp_path)
-    remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
-    assert len(remedies) == 3 and "leave out --runs" in remedies[2]
-    assert f"(saves {format_bytes(needs.run_folder)})" in remedies[2]
-    check_disk(needs, None, tmp_path)  # nothing is kept, or it lies on another disk
+    *_, last = remedies = str(error.value).partition("cheapest first: ")[2].split("; ")
+    assert len(remedies) == 3 and "leave out --runs" in last and f"(saves {format_bytes(needs.run_folder)})" in last
 
 
 def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decoded_afterwards():
@@ -188,10 +184,3 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
     assert "decode afterwards" in refused(takes[0], takes[0].working, short)
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
-
-
-def test_finding_the_roles_costs_memory_and_a_profile_is_the_remedy():
-    render = plan(WanConfig(dim=36, num_layers=2, num_heads=6))
-    needs = needs_of(render, torch.bfloat16, 0)
-    assert needs.cache > render.shape.bytes(torch.bfloat16)
-    assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, render)

@@ -1,5 +1,6 @@
-"""The page on weights against the code: what it says loads, loads; the rest is refused in its words."""
+"""The page on weights against the code, what it says loads, loads, the rest is refused; families of files."""
 
+import json
 import re
 from pathlib import Path
 
@@ -10,8 +11,12 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, NOT_BUILT, method_policy
 from headforcing.headforcing_core.render.comparison import entries_of
+from headforcing.headforcing_core.render.family import family_of_file, with_family
+from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
-from headforcing.headforcing_core.weights.checkpoint import convert_lora, load_state_dict
+from headforcing.headforcing_core.weights.checkpoint import convert, convert_lora, load_state_dict
+from safetensors.torch import save_file
+from tiny_checkpoints import wan_t2v
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "weights.md").read_text("utf-8")
@@ -98,33 +103,70 @@ def test_weights_in_the_table_are_refused_in_its_words(name: str, tmp_path: Path
     told = capsys.readouterr().err
     assert told.startswith((f"error: {path.name} is ", f"error: {path.name} holds ")) and REFUSED[name] in told
     assert told.count("\n") == 1
-    with pytest.raises(HeadForcingError):
-        load_state_dict(path)
 
 
-def test_the_table_names_families_and_tests_that_exist_and_every_trained_method_has_weights():
-    golden, meant = ROOT / "tests" / "golden", set()
-    recorded = {folder.name for folder in (golden / "peers").iterdir()} | {"self_forcing"}
-    recorded |= {path.stem.removeprefix("test_golden_") for path in golden.glob("test_*.py")}
-    sizes = (ROOT / "tests" / "unit" / "test_checkpoint.py").read_text("utf-8")
+def test_the_table_names_families_that_exist_and_every_trained_method_has_weights():
+    meant = set()
     for name, (_, family, tested) in LOADED.items():
         methods, claims = LAYOUTS[name][2].split(), tested.partition(";")[0].split(", ")
         meant |= set(methods)
         assert family.strip("`") in SCHEDULES and all(map(method_policy, methods)), name
         assert set(claims) <= {"layout", "real size", "recorded", "LoRA loader"} and "layout" in claims, name
-        assert "recorded" not in claims or any(m.removesuffix("_interactive") in recorded for m in methods), name
-        size = re.search("14B|5B", name)
-        real = {"14B": "wan2.1-t2v-14b", "5B": "wan2.2-ti2v-5b", "": "wan2.1-t2v-1.3b"}[size[0] if size else ""]
-        assert "real size" not in claims or real in sizes, name
         assert ("LoRA loader" in claims) == name.endswith(", LoRA")
     assert {name for name, row in METHODS.items() if row.trained} <= meant | {"memflow_sma"}  # of memflow's weights
 
 
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_a_method_that_is_known_and_not_built_is_refused_by_name(name: str, tmp_path: Path, capsys):
-    with pytest.raises(HeadForcingError, match=f"{name} .*not built here; with .* choose head_forcing or"):
-        method_policy(name)
-    with pytest.raises(HeadForcingError, match="not built here"):
-        entries_of(f"head_forcing, {name}")
-    assert main(["demo", "--method", name, "--out", str(tmp_path)]) == 2
-    assert NOT_BUILT[name] in " ".join(capsys.readouterr().err.split())
+def test_a_method_that_is_known_and_not_built_is_refused_by_name(tmp_path: Path, capsys):
+    for name, reason in NOT_BUILT.items():
+        for use in (method_policy, lambda name: entries_of(f"head_forcing, {name}")):
+            with pytest.raises(HeadForcingError, match=f"{name} .*not built here; with .* choose head_forcing or"):
+                use(name)
+        assert main(["demo", "--method", name, "--out", str(tmp_path)]) == 2
+        assert reason in " ".join(capsys.readouterr().err.split())
+
+
+ONE = {"weight": torch.zeros(1)}
+NAMES = {
+    "causal_forcing-framewise.safetensors": "causal_forcing_framewise",
+    "framewise/causal_forcing.pt": "causal_forcing_framewise",
+    "causal_forcing_pp_framewise_2step.pt": "causal_forcing_framewise_2_steps",
+    "framewise-1step/causal_forcing.pt": "causal_forcing_framewise_1_step",
+    "causal_forcing_chunkwise_bf16.safetensors": "causal_forcing_chunkwise", "longlive_base.pt": "longlive",
+    "raven_model.pt": "raven", "self_forcing_dmd.pt": "self_forcing", "model.safetensors": None, "craven.pt": None,
+    "LongLive-2.0-5B.pt": "longlive2", "self_gradient_forcing.pt": "self_gradient_forcing",
+    "self_gradient_forcing_framewise.pt": "self_gradient_forcing_framewise",
+    "framewise/model.pt": None,
+}  # fmt: skip
+
+
+def test_the_names_of_published_files_are_known(tmp_path):
+    for name, family in NAMES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        torch.save(ONE, path) if path.suffix == ".pt" else save_file(ONE, path)
+        options, line = with_family(RenderOptions(model_family="auto"), path)
+        assert (family_of_file(path) or (None,))[0] == family, name
+        assert options.model_family == (family or "self_forcing") and options.model_family in line
+
+
+def test_what_the_file_states_wins_over_its_name_and_convert_keeps_it(tmp_path):
+    path = tmp_path / "self_forcing.safetensors"
+    save_file(ONE, path, {"head_forcing": json.dumps({"model_family": "causal_forcing_framewise_1_step"})})
+    assert family_of_file(path) == ("causal_forcing_framewise_1_step", "stated in the file")
+    save_file(ONE, path, {"head_forcing": json.dumps({"frames_per_block": 1, "model_family": ["longlive"]})})
+    assert family_of_file(path) == ("causal_forcing_framewise", "stated in the file: blocks of 1 latent frame")
+    tiny = wan_t2v(tmp_path / "a.safetensors", dim=128, ffn=128, layers=1)
+    convert(tiny, tmp_path / "b.safetensors", model_family="longlive")
+    convert(tmp_path / "b.safetensors", tmp_path / "c.safetensors")
+    assert family_of_file(tmp_path / "c.safetensors") == ("longlive", "stated in the file")
+    assert family_of_file(tiny) is None
+
+
+def test_a_family_that_was_chosen_stays_and_a_contradiction_is_noted(tmp_path):
+    framewise = tmp_path / "framewise.safetensors"
+    save_file(ONE, framewise)
+    note = "note: the model family is self_forcing as chosen; that of the file is causal_forcing_framewise (by the name"
+    assert with_family(DEFAULTS, framewise) == (DEFAULTS, f"{note} of framewise.safetensors)")
+    two_steps = RenderOptions(model_family="causal_forcing_framewise_2_steps")
+    assert with_family(two_steps, framewise) == (two_steps, "")
+    assert with_family(RenderOptions(model_family="auto"), None)[0] == DEFAULTS

@@ -1,18 +1,26 @@
-"""The drift report of video files: what is read from them, what is said, what is drawn, what is refused."""
+"""Reports: of a video file what is read, said and refused; of a render how latents wander and memory decides."""
 
 import io
+import itertools
 import json
 from pathlib import Path
 
-import av
-import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_frames, report_video
+from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
+from headforcing.headforcing_core.model.attention_backends import GroupedAttention
+from headforcing.headforcing_core.model.wan import WanConfig
+from headforcing.headforcing_core.render.job import about_video, file_tags
+from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.render import attention_name
+from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
+from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
 from headforcing.headforcing_core.report.video_tags import VideoTags, read_tags
+from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.writer import VideoWriter
 from metric_models import scene
 
@@ -50,17 +58,13 @@ def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_
     assert (measured.tags.method, measured.tags.seed, measured.frames_per_block) == ("fifo_eviction", 7, 3)
     assert measured.prompts == TIMES
     assert [(found.video_frame, found.seconds_to_80) for found in measured.switches] == [(81, 0.0), (165, 0.0)]
-    text = measured.text()
-    assert NOTE in text and "not VBench scores" in NOTE and "first 5 s" in text and "story.mp4: 15.00 s" in text
-    lines = text.splitlines()
-    for rows in GROUPS.values():
-        for row in rows:
-            (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
-            whole, first, _ = line[52:].split()
-            values = measured.whole[row.key], measured.first[row.key]
-            assert [whole, first] == ["-" if value is None else row.form(value) for value in values]
+    lines = measured.text().splitlines()
+    for row in itertools.chain(*GROUPS.values()):
+        (line,) = [line for line in lines if line.startswith(f"  {row.name} ")]
+        values = measured.whole[row.key], measured.first[row.key]
+        assert line[52:].split()[:2] == ["-" if value is None else row.form(value) for value in values]
     assert any("5.06 s  80 % after 0.00 s" in line and "a yellow ring" in line for line in lines)
-    assert max(map(len, lines)) < 200
+    assert max(map(len, lines)) < 200 and NOTE in measured.text()
     found = json.loads(json.dumps(measured.to_dict(), allow_nan=False))
     assert found["note"] == NOTE and found["whole"]["flicker"] == measured.whole["flicker"]
     assert {len(values) for values in found["series"].values()} == {15} and len(found["switches"]) == 2
@@ -68,21 +72,19 @@ def test_a_file_tells_about_itself_and_the_text_has_every_number_beside_that_of_
 
 
 def test_given_prompts_win_over_the_files_and_a_part_of_a_file_keeps_its_prompts_and_seams(story: Path):
-    found = report_video(story, [(7.1, "two"), (0, "one"), (99, "never")], frames_per_block=1)
-    assert found.prompts == [(0.0, "one"), (113 / 16, "two")] and found.frames_per_block == 1
+    given = [(3.1, "two"), (0, "one"), (99, "never")]
+    found = report_video(story, given, frames_per_block=1, duration_seconds=5.5)
+    assert found.prompts == [(0.0, "one"), (49 / 16, "two")] and found.frames_per_block == 1
     assert (found.first_seconds, len(found.switches)) == (5.0, 1)
-    part = report_video(story, start_seconds=4.0, duration_seconds=8.0)
-    assert part.video_frames == 128
+    seen: list[tuple[int, int]] = []
+    file = io.BytesIO(story.read_bytes())
+    part = report_video(file, start_seconds=4.0, duration_seconds=7.0, on_progress=lambda *so_far: seen.append(so_far))
     assert part.prompts == [(0.0, "a red ball"), (17 / 16, "a yellow ring"), (101 / 16, "a cyan star")]
-    late = report_video(story, start_seconds=6.0)
-    assert late.video_frames == 144 and late.prompts[0] == (0.0, "a yellow ring")
-
-
-def test_prompts_without_times_are_mentioned(tmp_path: Path):
-    found = report_video(write(tmp_path / "old.mp4", 20, tag(prompts=["a", "b"])))
-    assert found.prompts == [] and "2 prompts without start times" in found.text()
-    assert found.whole == found.first and found.first_seconds == 20 / 16
-    assert read_tags(tag(prompts=["a"]), 16).prompts == ((0.0, "a"),)
+    assert part.video_frames == 112 and seen == [(i, 112) for i in range(1, 113)]
+    late = report_video(story, start_seconds=13.0)
+    assert late.video_frames == 32 and late.prompts == [(0.0, "a cyan star")]
+    with pytest.raises(ZeroDivisionError):
+        report_video(story, on_progress=lambda done, expected: 1 // (5 - done))
 
 
 def graph(**sampler) -> dict:
@@ -94,20 +96,19 @@ def graph(**sampler) -> dict:
 
 
 def test_the_workflow_in_a_file_tells_prompts_and_blocks_and_one_that_is_not_clear_is_not_guessed_at():
-    tags = read_tags({"prompt": json.dumps(graph(method="no_episodic_memory"))}, 16)
-    assert tags == VideoTags("no_episodic_memory", 3, 3, tuple(text for _, text in TIMES), tuple(TIMES))
-    framewise = read_tags({"prompt": json.dumps(graph(model_family="causal_forcing_framewise"))}, 16)
+    def read(made: dict, fps: float = 16) -> VideoTags:
+        return read_tags({"prompt": json.dumps(made)}, fps)
+
+    assert read(graph(method="no_episodic_memory")) == VideoTags(
+        "no_episodic_memory", 3, 3, tuple(text for _, text in TIMES), tuple(TIMES)
+    )
+    framewise = read(graph(model_family="causal_forcing_framewise"))
     assert framewise.frames_per_block == 1 and framewise.prompts[1] == (81 / 16, "a yellow ring")
-    assert read_tags({"prompt": json.dumps(graph())}, 32).prompts[1][0] == 81 / 32
-    two = graph() | {"3": graph()["1"]}
+    assert read(graph(), 32).prompts[1][0] == 81 / 32
     linked = graph()
     linked["1"]["inputs"]["prompts"] = ["8", 0]
-    for unclear in (
-        two,
-        linked,
-        *(graph(**{name: ["7", 0]}) for name in ("start_frames", "start_image", "start_video")),
-    ):
-        assert read_tags({"prompt": json.dumps(unclear)}, 16).prompts == ()
+    starts = (graph(**{name: ["7", 0]}) for name in ("start_frames", "start_image", "start_video"))
+    assert [read(unclear).prompts for unclear in (graph() | {"3": graph()["1"]}, linked, *starts)] == [()] * 5
     for odd in ("{", "[]", "3", '{"1": 5, "2": {"class_type": "HeadForcingSampler"}}'):
         assert read_tags({"prompt": odd}, 16) == VideoTags()
         assert read_tags({"head_forcing": odd}, 16).prompts == ()
@@ -115,56 +116,135 @@ def test_the_workflow_in_a_file_tells_prompts_and_blocks_and_one_that_is_not_cle
     assert read_tags({"head_forcing": json.dumps(bad)}, 16) == VideoTags(texts=("a", "b"))
 
 
-def test_progress_is_told_and_may_stop_the_reading(story: Path, measured: DriftReport):
-    seen: list[tuple[int, int]] = []
-    in_memory = report_video(io.BytesIO(story.read_bytes()), on_progress=lambda *so_far: seen.append(so_far))
-    assert in_memory.whole == measured.whole
-    assert seen == [(i, 240) for i in range(1, 241)]
-    with pytest.raises(ZeroDivisionError):
-        report_video(story, on_progress=lambda done, expected: 1 // (5 - done))
-
-
 def test_a_file_that_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Path):
     (tmp_path / "text.mp4").write_text("no video")
-    with av.open(str(tmp_path / "sound.m4a"), "w") as container:
-        stream = container.add_stream("aac", rate=8000)
-        frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
-        frame.sample_rate = 8000
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
     write(tmp_path / "one.mp4", 1), write(tmp_path / "some.mp4", 10)
     for name, options, why in (
-        ("nothing.mp4", {}, "nothing.mp4 was not found"), (".", {}, "is a folder"),
-        ("text.mp4", {}, "text.mp4 cannot be read as a video"), ("sound.m4a", {}, "sound.m4a has no video track"),
-        ("one.mp4", {}, "one.mp4 has 1 video frames: .* from 2 on"), ("some.mp4", {"start_seconds": 60.0}, "has 0"),
-        ("some.mp4", {"frames_per_block": -1}, "frames_per_block must be"),
+        ("text.mp4", {}, "text.mp4 cannot be read as a video"), ("one.mp4", {}, "one.mp4 has 1 video frames: .* 2 on"),
+        ("some.mp4", {"start_seconds": 60.0}, "has 0"), ("some.mp4", {"frames_per_block": -1}, "frames_per_block must"),
     ):  # fmt: skip
         with pytest.raises(HeadForcingError, match=why):
             report_video(tmp_path / name, **options)
-    with pytest.raises(HeadForcingError, match="0.5 frames per second"):
-        report_frames([], fps=0.5)
 
 
-def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(story: Path, tmp_path: Path, capsys):
+@pytest.mark.slow
+def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
-    (tmp_path / "prompts.txt").write_text("0:00 one\n0:07 two")
-    command = ["report", str(story), "--frames-per-block", "1", "--prompts", f"@{tmp_path / 'prompts.txt'}"]
+    short = str(write(tmp_path / "short.mp4", 40))
+    (tmp_path / "prompts.txt").write_text("0:00 one\n0:01 two")
+    command = ["report", short, "--frames-per-block", "1", "--prompts", f"@{tmp_path / 'prompts.txt'}"]
     assert cli.main([*command, "--json"]) == 0
     out = capsys.readouterr()
     found = json.loads(out.out)
     assert out.err == "" and found["frames_per_block"] == 1
-    assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 113 / 16, "text": "two"}]
+    assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 17 / 16, "text": "two"}]
     for arguments, complaint in (
-        ([str(tmp_path / "nothing.mp4")], "was not found"),
-        ([str(story), "--plot", "picture.jpg"], "must end in .png"),
-        ([str(story), "--prompts", "@missing.txt"], "missing.txt was not found"),
-        ([str(story), "--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
-        ([str(story), "--aesthetic-head", "h.pth"], "--aesthetic-head needs --metric-models FOLDER"),
-        ([str(story), "--metric-models", "nowhere"], "--metric-models must name a folder"),
-    ):
-        assert cli.main(["report", *arguments]) == 2 and complaint in capsys.readouterr().err
+        (["--plot", "picture.jpg"], "must end in .png"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
+        (["--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
+    ):  # fmt: skip
+        assert cli.main(["report", short, *arguments]) == 2 and complaint in capsys.readouterr().err
     picture = tmp_path / "made" / "drift.png"
     assert cli.main([*command, "--plot", str(picture), "--theme", "dark"]) == 0
     out = capsys.readouterr()
-    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
+    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "40" in out.err
     assert picture.stat().st_size > 10_000
+
+
+def metered(blocks):
+    meter = RunMeter()
+    for block in blocks:
+        meter.add(block)
+    return meter
+
+
+def wandering(blocks=4):
+    """Channel 5 moves by half a unit a block, channel 9 spreads; the others stay as they are."""
+    first = torch.randn(3, 16, 6, 10, generator=torch.Generator().manual_seed(0))
+    for step in range(blocks):
+        block = first.clone()
+        block[:, 5] += 0.5 * step
+        block[:, 9] *= 1 + step
+        yield block
+
+
+def event(block: int, delta: float, admitted: bool, merged=None, dropped=None) -> MemoryEvent:
+    return MemoryEvent(block, 3 * block - 3, delta, admitted, merged, dropped)
+
+
+EVENTS = [event(1, -1.0, True), event(4, 0.6, True), event(7, 0.98, False), event(10, 0.5, True, [[0], [9]])]
+
+
+def test_a_channel_that_wanders_and_one_that_spreads_are_found_and_how_like_the_first_frame_the_last_is():
+    blocks = list(wandering())
+    found = metered(blocks).report()
+    std = blocks[0][:, 5].std(correction=0)
+    assert torch.allclose(found.mean_drift[:, 5], torch.arange(4) * 0.5 / std)
+    assert torch.allclose(found.std_ratio[:, 9], torch.arange(1.0, 5.0))
+    assert torch.allclose(found.mean_drift[:, :5], torch.zeros(4, 5), atol=1e-6)
+    plain = found.to_dict()
+    assert plain["channel"] in (5, 9) and plain["blocks"] == 4 and len(plain["mean"][0]) == 16
+    assert "channels in the last block 1.00 to 4.00 of the first block's" in found.text()
+    frame = torch.zeros(1, 2, 2, 2)
+    frame[0, 0] = 1
+    found = metered([frame, frame.flip(1), -frame]).report()
+    assert found.cosine.tolist() == pytest.approx([1, 0, -1])
+    assert "1.00 in the first block, -1.00 in the last, lowest -1.00 in block 2" in found.text()
+
+
+def test_the_novelty_trace_follows_what_memory_did():
+    found = novelty_trace(EVENTS)
+    assert found["after_block"] == [1, 4, 7, 10] and found["frame"] == [0, 9, 18, 27]
+    assert found["similarity"] == [None, 0.6, 0.98, 0.5] and found["mean_similarity"] == pytest.approx(2.08 / 3)
+    assert found["admissions"] == 3 and found["entries"] == [1, 2, 2, 2]
+    assert novelty_trace([event(1, -1.0, True), event(4, 0.5, True, dropped=[0])])["entries"] == [1, 1]
+    assert novelty_trace([])["mean_similarity"] is None
+    flushed = [event(1, -1.0, True), event(4, 0.5, True), event(7, -1.0, True), event(10, 0.5, True)]
+    assert novelty_trace(flushed)["entries"] == [1, 2, 1, 2], "a flush empties memory"
+    text = metered(wandering()).report(EVENTS).text()
+    assert "3 of 4 candidates admitted, highest similarity to an entry 0.50 to 0.98, 2 entries at end" in text
+
+
+@pytest.mark.slow
+def test_every_render_reports_itself_and_a_kept_one_does_so_later(tmp_path, capsys):
+    def told(*words: str):
+        assert cli.main([*words, "--json"]) == 0
+        return json.loads(capsys.readouterr().out)
+
+    runs, picture, same = str(tmp_path / "runs"), tmp_path / "run.png", ("cosine_to_first_frame", "novelty")
+    demo = ["demo", "--seconds", "6", "--scale", "1", "--out", str(tmp_path), "--runs", runs]
+    made, again = (told(*demo, "--found-profiles", str(tmp_path / "found"))["run"] for _ in range(2))
+    assert made["blocks"] == 9 == len(made["occupied_frame_slots"])
+    assert made["occupied_frame_slots"][0] <= made["occupied_frame_slots"][-1] <= 205
+    shown = told("runs", "show", runs, "--plot", str(picture))
+    assert all(made[name] == again[name] == shown[name] for name in same) and picture.read_bytes()[:4] == b"\x89PNG"
+    assert cli.main(["runs", "show", runs, shown["name"]]) == 0
+    assert "9 of 9 blocks\nlatents  similarity to the first frame" in capsys.readouterr().out
+    assert cli.main(["runs", "show", runs, "a/b"]) == 2
+    assert "holds no video 'a/b'" in capsys.readouterr().err
+
+
+def test_blocks_may_lie_on_another_device_than_the_first():
+    """What is kept of the first block is on the CPU."""
+    moved = []
+
+    class Elsewhere(torch.Tensor):
+        def cpu(self):
+            moved.append("cpu")
+            return super().cpu()
+
+    metered([*wandering(), torch.zeros(3, 16, 6, 10).as_subclass(Elsewhere)])
+    assert moved == ["cpu"]
+
+
+def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_that_file():
+    timeline = parse_timeline("0:00 a red ball\n0:05 [flush] a pink star", 10.0)
+    about = about_video(RenderOptions().plan(WanConfig(), timeline), "head_forcing", 7, "Wan21")
+    assert json.loads(json.dumps(about)) == about
+    assert about["starts_seconds"] == [0, 81 / 16] and about["switches"] == ["reset", "flush"]
+    for fps in (None, 8.0):
+        found = read_tags(file_tags(about, fps), fps or 16.0)
+        assert (found.method, found.seed, found.frames_per_block) == ("head_forcing", 7, 3)
+        assert found.prompts == ((0.0, "a red ball"), (81 / (fps or 16), "a pink star"))
+    assert attention_name(explicit, "explicit") == "explicit"
+    assert attention_name(attention_function("auto", "cpu", torch.float32, 32), "auto") == "sdpa"
+    assert attention_name(GroupedAttention(sdpa, "the host's"), "auto") == "the host's"

@@ -37,13 +37,11 @@ def planned(method: str, options: str) -> object:
     return asked.plan(CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE)
 
 
-def drafted(
-    width: int = 64, height: int = 64, seconds: float = 0.0, recent_frames: int = 3, start_frames: int = 0
-) -> object:
+def drafted(recent_frames: int = 3, start_frames: int = 0) -> object:
     """A plan by itself, without the options of a command."""
     policy = CachePolicy(memory=RolePolicy(recent_frames=recent_frames, episodic_frames=5))
     made = WanConfig(), policy, schedule("self_forcing"), parse_timeline("a")
-    return RenderPlan.make(*made, RenderSettings(width=width, height=height, seconds=seconds), None, start_frames)
+    return RenderPlan.make(*made, RenderSettings(width=64, height=64), None, start_frames)
 
 
 FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
@@ -69,7 +67,8 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
     BlockClock: [{"frames_per_block": 0}, {"frames_per_block": 2.5}, {"frames_per_block": True}, {"fps": 0}],
     partial(ProfileSetup, **SETUP): [{"prompts": ()}],
     RenderOptions: [
-        {"width": 100}, {"height": 0}, {"seconds": math.nan}, {"seconds": -1.0}, {"state_seconds": -1.0},
+        *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
+        *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)), {"state_seconds": -1.0},
         {"method": "no_such"}, {"roles": "no_such"}, {"model_family": "no_such"}, {"sigmas": "1, two"},
         {"episodic_frames": 1}, {"update_interval": 0}, {"novelty_threshold": 3.0}, {"sink_gate": 1.5},
         {"rope_jitter": -0.5}, {"compression": "no_such"},
@@ -86,11 +85,7 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         )),
     ],
     method_policy: [{"name": "nope"}],
-    drafted: [
-        *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
-        *({"seconds": seconds} for seconds in (-1, -0.0001, math.nan, math.inf, 36_001)),
-        *({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4},
-    ],
+    drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4}],
     planned: [{"method": method, "options": options} for method, options in (
         ("forcing_kv", "chunks_per_frame=0"), ("forcing_kv", "kept_share=2"), ("dummy_forcing", "window_frames=0"),
         ("pyramid_forcing", "period=0"), ("pyramid_forcing", "patch=0"), ("pyramid_forcing", "merged_blocks=0"),

@@ -58,7 +58,7 @@ def section(path: Path, seconds=4.0, part="last", frames_per_block=3, size=SIZE)
     return read_section(path, size, seconds, part, frames_per_block)[0]
 
 
-@pytest.mark.parametrize("name", ["a.mp4", "a.mkv", "a.avi"])
+@pytest.mark.parametrize("name", ["a.mp4", "a.avi"])
 def test_at_the_models_frame_rate_every_frame_is_taken_once(tmp_path, name):
     path = video(tmp_path / name, [n / 16 for n in range(40)], codec="ffv1" if name == "a.avi" else "libx264",
                  pix_fmt="yuv420p", unit=Fraction(1, 16))  # fmt: skip
@@ -75,20 +75,24 @@ def test_other_frame_rates_are_resampled_by_the_times_of_their_frames(tmp_path):
         last = numbers(section(path, part="last", frames_per_block=1))
         assert len(last) == 17 and last[-1] == rate * 5 // 4 - 1
         assert {b - a for a, b in pairwise(last)} <= {rate // 16, -(-rate // 16)}
-
-
-def test_a_variable_frame_rate_is_read_by_timestamps(tmp_path):
-    """A picture stays until the next one, however long; a burst of pictures is thinned."""
-    times = [0.0, 0.5, 0.52, 0.54, 1.0]
-    found = numbers(section(video(tmp_path / "a.mkv", times), part="first", seconds=1.0, frames_per_block=1))
+    # of a variable rate: a picture stays until the next one, however long; a burst of pictures is thinned
+    path = video(tmp_path / "a.mkv", [0.0, 0.5, 0.52, 0.54, 1.0])
+    found = numbers(section(path, part="first", seconds=1.0, frames_per_block=1))
     assert found == [0] * 8 + [1] + [3] * 4  # 13 video frames at 16 a second; the one at 0.52 falls between two
 
 
-def test_sound_is_ignored_and_odd_sizes_are_fitted(tmp_path):
+def test_sound_is_ignored_and_odd_sizes_and_pixels_that_are_not_square_are_fitted(tmp_path, monkeypatch):
     path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=51, height=77, audio=True)
     found, about = read_section(path, SIZE, 4.0, "last", 3)
     assert found.shape == (9, 32, 48, 3) and numbers(found) == list(range(9))
     assert "last 0.56 of 0.5" in about and "fitted to 48x32" in about
+    # a picture of 32x32 pixels twice as wide as high is one of 64x32: of it the middle three quarters are kept
+    path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=32, sample_aspect_ratio=2)
+    seen = []
+    monkeypatch.setattr(section_module, "fit", lambda frames, *to: seen.append(to) or fit(frames, *to))
+    assert section(path).shape == (9, 32, 48, 3) and set(seen) == {(48, 32, 2.0)}
+    plain = fit(torch.arange(32.0).view(1, 1, 32, 1).repeat(1, 32, 1, 3), 48, 32, 2.0)[0, 0, :, 0]
+    assert plain[0] > 3.5 and plain[-1] < 27.5
 
 
 def test_a_part_of_a_file_is_taken_as_a_file(tmp_path):
@@ -101,20 +105,15 @@ def test_a_part_of_a_file_is_taken_as_a_file(tmp_path):
             read_section(path, SIZE, seconds, "last", 3, part)
 
 
-def test_damaged_files_and_files_that_are_no_video_are_one_sentence(tmp_path):
-    whole = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16))
-    data = whole.read_bytes()
-    (tmp_path / "text.mp4").write_text("not a video")
-    (tmp_path / "half.mp4").write_bytes(data[: len(data) // 2])
-    for name in ("text.mp4", "half.mp4", "missing.mp4"):
-        with pytest.raises(HeadForcingError, match=f"{name} cannot be read as a video"):
-            section(tmp_path / name)
+def test_damaged_files_are_one_sentence(tmp_path):
+    data = video(tmp_path / "a.mp4", [n / 16 for n in range(40)], unit=Fraction(1, 16)).read_bytes()
     start = data.index(b"mdat") + 4
-    (tmp_path / "spoiled.mp4").write_bytes(
-        data[:start] + b"\xff" * (len(data[start:]) // 2) + data[start:][len(data[start:]) // 2 :]
-    )
-    with pytest.raises(HeadForcingError, match=r"spoiled\.mp4 (is damaged|cannot be read|holds no video frames)"):
-        section(tmp_path / "spoiled.mp4")
+    middle = start + len(data[start:]) // 2
+    spoiled = data[:start] + b"\xff" * (middle - start) + data[middle:]
+    for content, why in ((data[:middle], "cannot be read as a video"), (spoiled, "(is damaged|cannot|holds no)")):
+        (tmp_path / "bad.mp4").write_bytes(content)
+        with pytest.raises(HeadForcingError, match=f"bad.mp4 {why}"):
+            section(tmp_path / "bad.mp4")
 
 
 def saved(path: Path, image: Image.Image, **options) -> Path:
@@ -122,20 +121,15 @@ def saved(path: Path, image: Image.Image, **options) -> Path:
     return path
 
 
-def test_images_of_every_kind_are_read_as_rgb(tmp_path):
+def test_images_of_every_kind_are_read_as_rgb_and_upright(tmp_path):
     ramp = np.linspace(0, 255, 6 * 4).astype(np.uint8).reshape(4, 6)
     grey = Image.fromarray(ramp)
     expected = torch.from_numpy(ramp)[..., None].float().repeat(1, 1, 3) / 255
     cleared = Image.merge("RGBA", (grey, grey, grey, Image.new("L", grey.size, 0)))
-    deep = Image.fromarray(ramp.astype(np.uint16) * 257)
-    images = {"rgb": grey.convert("RGB"), "grey": grey, "palette": grey.convert("P"), "alpha": cleared, "16 bits": deep}
-    for name, image in images.items():
-        torch.testing.assert_close(read_image(saved(tmp_path / f"{name}.png", image)), expected)
+    for image in (grey.convert("RGB"), grey, grey.convert("P"), cleared, Image.fromarray(ramp.astype(np.uint16) * 257)):
+        torch.testing.assert_close(read_image(saved(tmp_path / "a.png", image)), expected)
     several = saved(tmp_path / "several.gif", grey, save_all=True, append_images=[Image.new("L", grey.size)])
     torch.testing.assert_close(read_image(several), expected)
-
-
-def test_an_image_is_turned_upright_as_its_exif_data_say(tmp_path):
     exif = Image.Exif()
     exif[0x0112] = 6  # the camera was held upright: to be turned a quarter clockwise
     image = Image.new("RGB", (40, 20))
@@ -146,18 +140,14 @@ def test_an_image_is_turned_upright_as_its_exif_data_say(tmp_path):
 
 def test_files_that_are_no_images_are_one_sentence(tmp_path):
     whole = saved(tmp_path / "a.png", Image.effect_noise((64, 64), 50)).read_bytes()
-    (tmp_path / "half.png").write_bytes(whole[: len(whole) // 2])
-    (tmp_path / "text.png").write_text("not an image")
-    for name in ("half.png", "text.png", "missing.png"):
-        with pytest.raises(HeadForcingError, match=rf"{name} cannot be read as an image \(.+\): give a PNG or JPEG"):
-            read_image(tmp_path / name)
     header = bytearray(saved(tmp_path / "a.png", Image.new("L", (1, 1))).read_bytes())
-    for side, sentence in ((9000, "has 9000x9000 pixels: give"), (60000, "cannot be read as an image")):
-        header[16:24] = struct.pack(">II", side, side)
-        header[29:33] = struct.pack(">I", zlib.crc32(header[12:29]))
-        (tmp_path / "large.png").write_bytes(header)
-        with pytest.raises(HeadForcingError, match=rf"large\.png {sentence}"):
-            read_image(tmp_path / "large.png")
+    header[16:24] = struct.pack(">II", 9000, 9000)
+    header[29:33] = struct.pack(">I", zlib.crc32(header[12:29]))
+    unreadable = r"cannot be read as an image \(.+\): give a PNG or JPEG"
+    for content, why in ((whole[:99], unreadable), (b"text", unreadable), (header, "has 9000x9000 pixels: give")):
+        (tmp_path / "bad.png").write_bytes(content)
+        with pytest.raises(HeadForcingError, match=rf"bad\.png {why}"):
+            read_image(tmp_path / "bad.png")
 
 
 def test_the_middle_of_a_picture_of_any_size_is_kept():
@@ -169,64 +159,35 @@ def test_the_middle_of_a_picture_of_any_size_is_kept():
     torch.testing.assert_close(fit(columns.transpose(1, 2), 20, 20), columns.transpose(1, 2)[:, 30:50])
 
 
-@pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (1, 0)), ((-1, 0, 0, -1), (1, 1))])
+@pytest.mark.parametrize(("matrix", "bright"), [((0, 1, -1, 0), (0, 1)), ((-1, 0, 0, -1), (1, 1))])
 def test_a_video_is_turned_upright(tmp_path, matrix, bright):
     """The display matrix of a phone's file: a quarter turn clockwise, and half a turn."""
-    quarter = bright == (1, 0)
+    quarter = bright == (0, 1)
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(9)], 32, 48 if quarter else 32, corner=True)
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 44
     for place, value in zip((0, 4, 12, 16), matrix, strict=True):
         data[at + place : at + place + 4] = (value << 16).to_bytes(4, "big", signed=True)
     path.write_bytes(data)
-    size = (48, 32) if quarter else (32, 32)
-    frame = section(path, size=size)[0].mean(-1)
+    frame = section(path, size=(48, 32) if quarter else (32, 32))[0].mean(-1)
     for row, half in enumerate(frame.chunk(2, dim=0)):
         for column, part in enumerate(half.chunk(2, dim=1)):
             inner = part[2:-2, 2:-2]
-            assert inner.min() > 0.9 if (column, row) == bright else inner.max() < 0.2
+            assert inner.min() > 0.9 if (row, column) == bright else inner.max() < 0.2
 
 
-def test_the_end_of_a_long_file_is_found_without_decoding_the_rest(tmp_path, monkeypatch):
+def test_the_end_of_a_long_file_is_decoded_from_a_key_frame_on(tmp_path, monkeypatch):
     path = video(tmp_path / "a.mp4", [n / 16 for n in range(70)], unit=Fraction(1, 16), gop_size=16)
-    decoded, opened = [], av.open
-
-    class Counting:
-        def __init__(self, container):
-            self._container = container
-
-        def __getattr__(self, name):
-            return getattr(self._container, name)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *_):
-            self._container.close()
-
-        def decode(self, stream):
-            yield from (decoded.append(frame.time) or frame for frame in self._container.decode(stream))
-
-    monkeypatch.setattr(av, "open", lambda *args, **options: Counting(opened(*args, **options)))
-    assert numbers(section(path, seconds=1.0)) == list(range(61, 70))
-    assert len(decoded) < 40
+    seeks, decoded = [], section_module._decoded
+    monkeypatch.setattr(section_module, "_decoded", lambda *args: seeks.append(args[3]) or decoded(*args))
+    assert numbers(section(path, seconds=1.0)) == list(range(61, 70)) and seeks == [True]
 
 
-def test_pixels_that_are_not_square_are_fitted_as_they_are_shown(tmp_path, monkeypatch):
-    """A picture of 32x32 pixels twice as wide as high is one of 64x32: of it the middle three quarters are kept."""
-    path = video(tmp_path / "a.mkv", [n / 16 for n in range(9)], width=32, corner=True, sample_aspect_ratio=2)
-    seen = []
-    monkeypatch.setattr(section_module, "fit", lambda frames, *to: seen.append(to) or fit(frames, *to))
-    assert section(path).shape == (9, 32, 48, 3) and set(seen) == {(48, 32, 2.0)}
-    plain = fit(torch.arange(32.0).view(1, 1, 32, 1).repeat(1, 32, 1, 3), 48, 32, 2.0)[0, 0, :, 0]
-    assert plain[0] > 3.5 and plain[-1] < 27.5
-
-
-@pytest.mark.parametrize("window", [(0.0, 0.0), (0.5, 1.0)])
-def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path, window):
+def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path):
     path = video(tmp_path / "a.h264", [n / 16 for n in range(40)], unit=Fraction(1, 16))
     clock = Clock.of(path)
     assert not clock.timed and len(clock.times) == 40
-    found = read_section(path, SIZE, 30.0, "first", 1, window, fps=clock.fps)[0]
-    first, last = (0, 37) if not window[1] else (round(clock.fps / 2), round(clock.fps * 1.5) - 1)
-    assert numbers(found)[0] == first and len(found) == 1 + (last - first) // 4 * 4
+    middle = round(clock.fps / 2), round(clock.fps * 1.5) - 1
+    for window, (first, last) in (((0.0, 0.0), (0, 37)), ((0.5, 1.0), middle)):
+        found = read_section(path, SIZE, 30.0, "first", 1, window, fps=clock.fps)[0]
+        assert numbers(found)[0] == first and len(found) == 1 + (last - first) // 4 * 4

@@ -1,16 +1,20 @@
-"""Options of methods: read from text, checked, listed, and part of the identity of a render."""
+"""Options of methods and of a render: read from text, checked, listed, and part of the identity of a render."""
+
+from dataclasses import fields, replace
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.options import option_text, options_of, with_options
-from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy
-from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy, preset
+from headforcing.headforcing_core.commands.cli import _parser, main
+from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.job import RenderJob
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
+from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 
 CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
@@ -31,13 +35,14 @@ def setup_of(method: str, options: str = "", **more) -> str:
 @pytest.mark.parametrize("name", method_names())
 def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
-    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options_of(policy).items())
+    options = options_of(policy)
+    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options.items())
     assert with_options(policy, text, name) == policy and with_options(policy, "", name) is policy
-    assert set(policy.key) >= {"method", *options_of(policy)} - {"scenes"}  # the rows have what a recall changes
-    for key, (value, types) in options_of(policy).items():
+    assert set(policy.key) >= {"method", *options} - {"scenes"}  # the rows have what a recall changes
+    for key, (value, types) in options.items():
         if key == "scenes":
             continue
-        if str in types:
+        if key in CHOICES:
             (other,) = {*CHOICES[key]} - {value}
         elif bool in types:
             other = not value
@@ -62,13 +67,12 @@ def test_a_render_with_other_options_makes_blocks_of_its_own():
     assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
 
 
-@pytest.mark.parametrize("name", ALIASES)
-def test_an_alias_is_a_method_with_options(name):
-    method, options = ALIASES[name]
-    assert method_policy(name) == with_options(method_policy(method), options, method) != method_policy(method)
-    assert setup_of(name) == setup_of(method, options)
-    about, told = describe_method(name, "window_frames=12")
-    assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
+def test_an_alias_is_a_method_with_options():
+    for name, (method, options) in ALIASES.items():
+        assert method_policy(name) == with_options(method_policy(method), options, method) != method_policy(method)
+        assert setup_of(name) == setup_of(method, options)
+        about, told = describe_method(name, "window_frames=12")
+        assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
 
 
 def test_the_command_line_lists_all_options_and_sets_them(capsys):
@@ -76,8 +80,29 @@ def test_the_command_line_lists_all_options_and_sets_them(capsys):
     lines = dict(line.split(": ", 1) for line in capsys.readouterr().out.splitlines())
     assert set(lines) == set(method_names())
     assert lines["longlive"].startswith("window_frames=12, sink_frames=3, infinite=false")
-    assert lines["fifo_eviction"] == "head_forcing with episodic.eviction=fifo"
     assert lines["memflow_sma"] == "memflow with routed=true" and lines["rolling_forcing"] == "no options"
     command = ["demo", "--method", "longlive", "--seconds", "1", "--out", "unused.mp4", "--set", "window_frames=9"]
     assert main([*command, "--set", "sink=1"]) == 2
     assert "has no option 'sink'; its options are window_frames" in capsys.readouterr().err
+
+
+def test_a_command_without_arguments_asks_for_the_defaults_which_are_those_of_the_policy():
+    for command in ("generate --weights w --prompts fox", "compare --weights w"):
+        asked = render_options(_parser().parse_args(command.split()))
+        assert asked == replace(DEFAULTS, model_family="auto")  # nodes keep what shared graphs were made with
+    assert DEFAULTS.cache_policy == preset("head_forcing") and DEFAULTS.schedule == schedule("self_forcing")
+    for name, policy in PRESETS.items():
+        assert RenderOptions(method=name).cache_policy == policy, name
+
+
+def test_every_argument_that_sets_something_is_passed_on():
+    words = "generate --weights w --prompts fox --episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --seed 9 "
+    words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
+    words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --sink-gate 0.8 --rope-jitter 0.5 --seconds 20 "
+    words += "--compression trigonometric --shuffle 4 --set episodic.pin_first=true --set local.sink_frames=1 "
+    options = render_options(_parser().parse_args([*words.split(), "--update-interval", "2"]))
+    same = {field.name for field in fields(options) if getattr(options, field.name) == getattr(DEFAULTS, field.name)}
+    assert same == {"profile", "policy"}
+    assert options.method_options == "episodic.pin_first=true, local.sink_frames=1"
+    assert (options.width, options.height, options.update_interval) == (96, 64, 2)
+    assert str(options.switch) == "flush, re-anchor, blend 2"
