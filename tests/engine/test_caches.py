@@ -4,6 +4,7 @@ Float32 on CPU. "Equal" means the same bytes where the arithmetic is the same, a
 differs.
 """
 
+import os
 import random
 from dataclasses import replace
 
@@ -13,7 +14,7 @@ from attention_cases import WHOLE_LAYER
 from guarded_reference import GuardedReferenceCache, trigonometric
 from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -26,10 +27,8 @@ from small_engine import (
     F,
     assert_same_contents,
     difference,
-    every_head,
     film,
     latents,
-    make,
     mixed,
     new_cache,
     poison,
@@ -38,6 +37,7 @@ from small_engine import (
 
 BLOCKS = 12
 STORIES = ("one scene", "switches", "recalls", "pictures")
+SEEDS = range(12 if os.environ.get("HEADFORCING_EVERYTHING") else 5)
 KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 WAYS = [{}, {"kind": "flush"}, {"kind": "recache"}, {"re_anchor": True}, {"continues": True}, {"recall": 1}]
@@ -59,7 +59,7 @@ def random_setting(seed: int):
     """A model, roles and policy drawn from everything the policies allow."""
     chooser = random.Random(seed)
     f = chooser.choice((1, 2, 3))
-    layers, heads = chooser.choice(((1, 3), (2, 5), (3, 4)))
+    layers, heads = chooser.choice(((1, 3), (2, 3), (2, 4)))
     model = wan(layers, heads, head_dim=chooser.choice((6, 22, 26)), seed=seed, ffn_dim=16)
     every = ("local", "anchor", "memory")
     names = chooser.choice((every, every, ("memory",), ("memory", "memory", "anchor"), ("local", "anchor")))
@@ -110,7 +110,7 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
         new_cache(model, roles, policy, BLOCKS, kind, f=f) for kind in (HeadCache, GuardedReferenceCache, HeadCache)
     ]
     caches[2].attention = WHOLE_LAYER[whole]
-    told = dict(prompts=prompts_of(switches), switches=switches, pictures=pictures, schedule=Schedule((1.0, 0.6), f))
+    told = dict(prompts=prompts_of(switches), switches=switches, pictures=pictures, schedule=Schedule((1.0,), f))
     ours, specified, in_one_call = (film(model, cache, BLOCKS, **told) for cache in caches)
     for made in (ours, in_one_call):
         assert difference(latents(made), latents(specified)) < 1e-4 * float(latents(specified).abs().max())
@@ -126,7 +126,7 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
         assert len(set(map(tuple, group.sources))) == len(group.sources), "a frame is held twice"
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("kind", STORIES)
 def test_the_cache_equals_the_specification_for_random_roles_policies_and_stories(kind, seed):
     seed += 12 * (kind == "switches")
@@ -179,10 +179,8 @@ def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
 
 
 STOPS = {
-    "merges": (BUSY, {}, {}, range(6, 10)),
-    "a flush and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 7)),
-    "a recall": (KEEPING, BACK, {}, (5, 8, 10)),
-    "pictures": (KEEPING, {4: Switch(), 8: Switch()}, {4: shown(2)}, (4, 5, 8)),
+    "merges and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 10)),
+    "a recall and pictures": (KEEPING, BACK, {4: shown(2)}, (4, 5, 8, 10)),
     "guards": (replace(BUSY, guards=Guards(0.5, 0.8)), {}, {}, (7,)),
 }
 
@@ -211,7 +209,7 @@ def test_a_state_of_another_cache_is_refused(model):
     film(model, cache, 3)
     with pytest.raises(HeadForcingError, match="no frames of earlier scenes"):
         new_cache(model, mixed(model), KEEPING, BLOCKS).restore(cache.state())
-    for other in (new_cache(model, mixed(model, 2), BUSY, BLOCKS), new_cache(wan(2), mixed(wan(2)), BUSY, BLOCKS)):
+    for other in (new_cache(model, mixed(model, 2), BUSY, BLOCKS), new_cache(wan(3), mixed(wan(3)), BUSY, BLOCKS)):
         with pytest.raises(HeadForcingError, match="does not fit this render"):
             other.restore(cache.state())
 
@@ -220,7 +218,7 @@ def test_a_state_of_another_cache_is_refused(model):
 
 
 def test_each_role_sees_as_many_frames_as_the_paper_says_and_none_of_them_twice(model):
-    cache = new_cache(model, mixed(model), BUSY, 40)
+    cache = new_cache(model, mixed(model), BUSY, 16)
     counts: dict[str, list[int]] = {"local": [], "anchor": [], "memory": []}
 
     def inspect(block, step, clean):
@@ -232,11 +230,11 @@ def test_each_role_sees_as_many_frames_as_the_paper_says_and_none_of_them_twice(
             for role, frames in counts.items():
                 frames += [g.frames for g in cache.groups if g.policy == BUSY.of(role)]
 
-    film(model, cache, 40, on_step=inspect)
-    assert counts["local"] == [3] + 39 * [4]
-    assert counts["anchor"] == [3, 6] + 38 * [7]  # in block 1 the last of the first three frames is the last frame
-    assert counts["memory"] == [3, 6, 7, 8, 9, 10] + 34 * [11] and cache.memory.has_summary
-    assert [[0], [1], [2], [119]] in [group.sources for group in cache.groups]
+    film(model, cache, 16, on_step=inspect)
+    assert counts["local"] == [3] + 15 * [4]
+    assert counts["anchor"] == [3, 6] + 14 * [7]  # in block 1 the last of the first three frames is the last frame
+    assert counts["memory"] == [3, 6, 7, 8, 9, 10] + 10 * [11] and cache.memory.has_summary
+    assert [[0], [1], [2], [47]] in [group.sources for group in cache.groups]
 
 
 def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
@@ -250,24 +248,25 @@ def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
 
 
 def test_roles_that_do_not_fit_the_model_are_refused_by_their_numbers(model):
-    for roles in (every_head(model, "local")[:2], [["local"] * 5, ["local"] * 4, ["local"] * 5]):
-        with pytest.raises(HeadForcingError, match=r"3 layers x 5 heads, got \[\("):
-            new_cache(model, roles, CachePolicy(), 2)
+    with pytest.raises(HeadForcingError, match=r"2 layers x 4 heads, got \[\("):
+        new_cache(model, [["local"] * 4, ["local"] * 3], CachePolicy(), 2)
 
 
-@pytest.mark.parametrize("name", ["busy", "head_forcing", "no_rope_reencoding", "fifo_eviction", "self_forcing_sink"])
-def test_a_context_never_reads_a_slot_that_was_not_written(model, name):
-    policy, roles = PRESETS.get(name, BUSY), mixed(model)
+@pytest.mark.parametrize("whole", [None, *WHOLE_LAYER])
+@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
+def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
     switches = {4: Switch("flush", re_anchor=True), 7: Switch("recache"), 10: Switch("flush")}
-    told = dict(prompts=prompts_of(switches), switches=switches)
-    cache = new_cache(model, roles, policy, BLOCKS)
-    for group in cache.groups:
+    told = dict(prompts=prompts_of(switches), switches=switches, schedule=Schedule((1.0,), F))
+    caches = [new_cache(model, mixed(model), replace(BUSY, rope=rope), BLOCKS) for _ in range(2)]
+    for cache in caches if whole else ():
+        cache.attention = WHOLE_LAYER[whole]
+    for group in caches[0].groups:
         poison(group, 0)
 
     def poison_behind_the_history(block, step, clean):
         if step == 0:
-            for group in cache.groups:
-                poison(group, group.current.start if block == cache.block else group.frames)
+            for group in caches[0].groups:
+                poison(group, group.current.start if block == caches[0].block else group.frames)
 
-    ours = latents(film(model, cache, BLOCKS, on_step=poison_behind_the_history, **told))
-    assert ours.isfinite().all() and torch.equal(ours, make(model, roles, policy, BLOCKS, **told))
+    ours = latents(film(model, caches[0], BLOCKS, on_step=poison_behind_the_history, **told))
+    assert ours.isfinite().all() and torch.equal(ours, latents(film(model, caches[1], BLOCKS, **told)))

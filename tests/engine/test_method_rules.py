@@ -1,4 +1,4 @@
-"""Short videos of every method, compared with recorded ones: one number per block of each.
+"""Short videos of every method, compared with recorded ones: one number per block of each; and what its cache takes.
 
 The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
 still are. `RECORD=1 pytest tests/engine/test_method_rules.py` records them anew, once `tests/golden` has passed.
@@ -13,11 +13,12 @@ import pytest
 import torch
 from headforcing.headforcing_core.demo import word_hash
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.methods.base import MethodCache
 from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, method_policy
 from headforcing.headforcing_core.model.latents import WAN22
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
@@ -25,7 +26,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from small_engine import wan
 
 RECORDED = Path(__file__).with_suffix(".json")
-SECONDS = 12.0  # 17 blocks: longer than every window
+SECONDS = 10.0  # 14 blocks: longer than every window
 STORY = "0:00 a red ball\n0:06 {}a yellow ring"  # the second prompt in block 8
 PROFILE = HeadProfile(
     "a test", 3, 3, (("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
@@ -46,7 +47,7 @@ CASES = {  # method, its settings, text
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }
-SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:08 a red ring"
+SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:06 a red ring"
 CASES_22 = {  # with a model of 48 latent channels, blocks of 8, UniPC
     f"{name} on Wan 2.2, shots": (name, settings, SHOTS)
     for name, settings in {"longlive2": {}, "head_forcing": {}, "uniform_memory": {}}.items()
@@ -58,17 +59,31 @@ CASES_22 = {  # with a model of 48 latent channels, blocks of 8, UniPC
 
 @pytest.fixture(scope="module")
 def backbone():
-    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN)
+    return wan(3, 3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN)
 
 
 @pytest.fixture(scope="module")
 def backbone_22():
     channels = {"in_dim": WAN22.channels, "out_dim": WAN22.channels}
-    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN, **channels)
+    return wan(3, 3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN, **channels)
+
+
+def bytes_held(value, seen: set[int]) -> int:
+    """Of all tensors of floating point that an object holds, views of one storage counted once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        known = storage.data_ptr() in seen or not value.is_floating_point()
+        seen.add(storage.data_ptr())
+        return 0 if known else storage.nbytes()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
+        value = [held for name, held in vars(value).items() if name not in ("rope", "prompt", "shape", "policy")]
+    return sum(bytes_held(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
 
 
 def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
-    """The dot product of every block's latents with a fixed random direction."""
+    """The dot product of every block's latents with a fixed random direction; no cache may take more than it says."""
     policy = replace(method_policy(method), **settings)
     policy = policy.with_memory(4, 3, 0.99, 1) if method == "head_forcing" else policy
     timeline = parse_timeline(text, SECONDS)
@@ -77,8 +92,14 @@ def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     settings = RenderSettings(width=64, height=height, seed=3)
     plan = RenderPlan.make(backbone.config, policy, steps, timeline, settings, PROFILE)
     job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in plan.timeline.texts})
-    made = make_blocks(job, WanVideoModel(backbone, torch.float32))
-    blocks = torch.stack([block.latents for block in made]).flatten(1)
+    made = []
+    with begin_render(job, WanVideoModel(backbone, torch.float32)) as render:
+        for block in render.blocks():
+            made.append(block.latents.flatten())
+            if isinstance(cache := render.run.cache, MethodCache):
+                assert bytes_held(cache, set()) <= cache.bytes <= plan.cache_bytes(torch.float32)
+                assert 0 < cache.occupied <= plan.shape.frame_slots
+    blocks = torch.stack(made)
     direction = torch.randn(blocks.shape[1], generator=torch.Generator().manual_seed(1))
     return (blocks @ direction / direction.norm()).tolist()
 

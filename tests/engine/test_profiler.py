@@ -5,15 +5,16 @@ must not (merging, resuming).
 """
 
 import itertools
-from collections.abc import Sequence
+import json
 from dataclasses import replace
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
-from headforcing.headforcing_core.head_profiles.profile import load_profile
+from headforcing.headforcing_core.head_profiles.profile import classify, load_profile, stability
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import with_shares
@@ -22,15 +23,11 @@ from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import RecordedNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
+from recorded_cases import each_run, open_case
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from scripts import script_of
-from small_engine import wan
-
-RECORDED = [  # a window of 21 frames slides too late for the subset
-    ("subset", "self_forcing_tiny_d32", "window9_sink3"),
-    ("full", "self_forcing_tiny_d32", "window21"),
-    ("full", "self_forcing_tiny_d128", "window21"),
-    ("full", "self_forcing_tiny_d128", "window9_sink3"),
-]
+from small_engine import embeds, wan
 
 
 def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int):
@@ -58,12 +55,10 @@ def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int):
     return seen
 
 
-@pytest.mark.parametrize(("which", "name", "run"), RECORDED, ids=["-".join(recorded) for recorded in RECORDED])
-def test_shares_equal_the_recorded_ones(which, name, run, repo_root, shared_dir):
+@each_run("self_forcing_tiny_d32", "self_forcing_tiny_d128", wanted=("window9_sink3",).__contains__)
+def test_shares_equal_the_recorded_ones(which, name, run):
     """For every recorded block, denoising step, layer and head, to 1e-5."""
-    if which == "full" and (shared_dir is None or not (shared_dir / "golden").is_dir()):
-        pytest.skip("the full set (../shared/golden) is not here; only the subset was checked")
-    case = Case.open((repo_root / "tests" / "golden" if which == "subset" else shared_dir / "golden") / name)
+    case = open_case(which, name)
     prefix = f"buckets/{run}/block"
     recorded = {int(key.removeprefix(prefix)): case.tensors[key] for key in case.tensors if key.startswith(prefix)}
     assert len(recorded) >= 2 and max(recorded) >= 5
@@ -89,15 +84,10 @@ def small() -> WanModel:
     return wan(2, 3, norms=(0.5, 3.0))
 
 
-def embeds_of(prompts: Sequence[int]) -> dict[int, torch.Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    embeds = [torch.randn(4 + i % 3, 10, generator=generator) for i in range(3)]
-    return {prompt: embeds[prompt] for prompt in prompts}
-
-
-def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=None, into=None, **options) -> HeadShares:
-    shares = into or HeadShares(setup)
-    chosen = embeds_of(range(len(setup.prompts)) if prompts is None else prompts)
+def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=range(3), same=False, into=None, **options):
+    """The shares of some prompts of a setup, which may all have the `same` embedding."""
+    shares, texts = into or HeadShares(setup), embeds(model, 3)
+    chosen = {prompt: texts[0 if same else prompt] for prompt in prompts}
     profile_heads(WanVideoModel(model, torch.float32), CONFIG, shares, chosen, dtype=torch.float32, **options)
     return shares
 
@@ -105,12 +95,6 @@ def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=None, into=Non
 @pytest.fixture(scope="module")
 def measured(small) -> HeadShares:
     return measure(small)
-
-
-def assert_same(a: HeadShares, b: HeadShares) -> None:
-    assert a.setup == b.setup
-    for name in ("sums", "counts", "query_sums"):
-        assert torch.equal(vars(a)[name], vars(b)[name]), name
 
 
 def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, tmp_path):
@@ -156,18 +140,20 @@ def test_every_denoising_step_is_measured_once_and_neither_the_clean_pass_nor_th
     assert (flat[1:] - flat[:-1]).abs().amax(dim=(1, 2)).min() > 1e-4, "two passes gave the same shares"
 
 
-def test_a_longer_first_block_is_rolled_out_as_the_family_has_it_and_rope_noise_and_prompt_matter(small, measured):
+def test_a_longer_first_block_is_rolled_out_as_the_family_has_it(small):
     setup = replace(SETUP, sigmas=(1.0,), first_block_sigmas=(1.0, 0.8, 0.4), blocks=4)
     steps = []
     shares = measure(small, setup, [0], on_step=lambda block, step, x: steps.append(block) if x is not None else None)
     assert steps == [0, 0, 0, 1, 2, 3] and (shares.counts[0] == 1).all()
-    same = HeadShares(replace(SETUP, prompts=("same", "same", "same")))  # each is a video of its own, with its noise
-    embeds = dict.fromkeys(range(2), embeds_of([0])[0])
-    profile_heads(WanVideoModel(small, torch.float32), CONFIG, same, embeds, dtype=torch.float32)
+
+
+def test_rope_seed_prompt_and_the_number_of_the_prompt_matter(small):
+    setup = replace(SETUP, sigmas=(1.0, 0.6), blocks=5, prompts=("one", "two"))
+    measured, same = measure(small, setup, range(2)), measure(small, setup, range(2), same=True)
     first = measured.mean([0])
     assert torch.equal(same.mean([0]), first)
-    others = [measure(small, replace(SETUP, rope="contiguous"), [0]), measure(small, replace(SETUP, seed=6), [0])]
-    for shares in (*(other.mean() for other in others), measured.mean([1]), same.mean([1])):
+    others = [measure(small, replace(setup, **change), [0]).mean() for change in ({"rope": "contiguous"}, {"seed": 6})]
+    for shares in (*others, measured.mean([1]), same.mean([1])):  # each prompt is a video of its own, with its noise
         assert (shares - first).abs().max() > 1e-4
 
 
@@ -180,5 +166,124 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
         merged = HeadShares(SETUP)
         for part in order:
             merged.merge(part)
-        assert_same(merged, measured)
+        for name in ("sums", "counts", "query_sums"):
+            assert torch.equal(vars(merged)[name], vars(measured)[name]), name
         assert merged.profile("x") == measured.profile("x")
+
+
+# ------------------------------------------------------------------------------------------------- averages and files
+
+
+def test_shards_part_the_prompts_evenly_and_a_shard_that_is_none_is_refused():
+    for parts, count in itertools.product((1, 3, 30), range(26)):
+        shares = [pick_part(count, f"{part}/{parts}") for part in range(1, parts + 1)]
+        assert sorted(itertools.chain(*shares)) == list(range(count))
+        assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert pick_part(8, "2/4") == [1, 5]
+    for text in ("", "2", "0/4", "5/4", "1/0", "-1/4", "1/4/2", "a/b", "1 / 4", "1/99999", "²/4"):
+        with pytest.raises(HeadForcingError, match="a shard must look like 2/4"):
+            pick_part(8, text)
+
+
+def test_measurements_of_different_setups_do_not_merge(measured):
+    changes = {"prompts": ("one", "two", "four"), "seed": 6, "first_block_sigmas": (1.0, 0.5)}
+    with pytest.raises(HeadForcingError, match="they differ in prompts, seed, first_block_sigmas"):
+        HeadShares(replace(SETUP, **changes)).merge(measured)
+
+
+DAMAGE = {  # what is wrong: the changed setup or tensors, and what is said of it
+    "a newer format": ({"format_version": 2, "x": 1}, "format version 2, this program reads 1"),
+    "an impossible setup": ({"blocks": 1}, ""),
+    "a setup of other size": ({"num_layers": 3}, "its sums do not fit its setup"),
+    "one tensor missing": ({"counts": None}, ""),
+    "a wrong shape": ({"counts": torch.ones(3, 4, 3)}, "its counts do not fit its setup"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_file_gives_one_clear_error(measured, tmp_path, name):
+    change, expected = DAMAGE[name]
+    file = tmp_path / "x.safetensors"
+    measured.save(file)
+    with safe_open(file, "pt") as opened:
+        setup = json.loads(opened.metadata()["head_shares"])
+    tensors = load_file(file)
+    for key, value in change.items():
+        (tensors if key in tensors else setup)[key] = value
+    kept = {key: tensor for key, tensor in tensors.items() if tensor is not None}
+    save_file(kept, file, metadata={"head_shares": json.dumps(setup)})
+    with pytest.raises(HeadForcingError, match=f"is not a file of measured head shares: .*{expected}") as error:
+        HeadShares.load(file)
+    assert "\n" not in str(error.value)
+
+
+def handmade(heads=1, **sizes) -> HeadShares:
+    changes = {"prompts": ("one", "two"), "blocks": 4, "sigmas": (1.0, 0.8)} | sizes
+    return HeadShares(replace(SETUP, num_layers=1, num_heads=heads, **changes))
+
+
+def test_steps_are_averaged_first_then_blocks_then_prompts():
+    """What is missing has no weight, and what is measured more often has no more than one."""
+    shares = handmade()
+    for prompt, block, step, sink in (
+        (0, 0, 0, 0.1), (0, 0, 1, 0.3),  # block 0: 0.2
+        (0, 1, 0, 0.4),  # block 1: 0.4, so prompt 0: 0.3
+        (1, 1, 1, 0.2), (1, 1, 1, 0.0),  # the same cell twice: 0.1
+        (1, 1, 0, 0.4),  # prompt 1: 0.25
+    ):  # fmt: skip
+        shares.add(prompt, block + 2, step, torch.tensor([[[sink, 0.5, 0.5 - sink]]], dtype=torch.float64))
+    assert shares.mean()[0, 0].tolist() == pytest.approx([0.275, 0.5, 0.225])
+    assert shares.mean(prompts=[0])[0, 0, 0] == pytest.approx(0.3)
+    assert shares.mean(blocks=[1])[0, 0, 0] == pytest.approx((0.4 + 0.25) / 2)
+    assert shares.mean(steps=[0])[0, 0, 0] == pytest.approx(((0.1 + 0.4) / 2 + 0.4) / 2)
+
+
+def test_a_return_story_counts_once_though_two_measurements_have_it():
+    one, other = handmade(), handmade()
+    one.returns[0], other.returns[0], other.returns[1] = 0.4, 0.6, 0.2
+    one.merge(other)
+    assert one.returns[:, 0, 0].tolist() == [0.4, 0.2]
+
+
+def test_nothing_measured_is_an_error_and_not_a_division():
+    with pytest.raises(HeadForcingError, match="nothing has been measured yet"):
+        handmade().profile("x")
+    assert handmade().stability() == {}
+
+
+def test_stability_holds_two_conditions_fixed_and_varies_the_third():
+    """Two heads, one of them the anchor (half of two), none local: which one, by prompt, block and step.
+
+    Prompts 0 and 2 are of one mind, prompt 1 of the other: of the anchor's runs no head is common to all three. Over
+    blocks and steps (of the first prompt) the same head stays.
+    """
+    shares = handmade(heads=4, prompts=tuple("abcd"), blocks=5, sigmas=SETUP.sigmas)
+    for prompt, block, step in itertools.product(range(3), range(3), range(4)):
+        anchor = 1 if prompt == 1 else 3 if step == 0 else 0
+        rows = [(0.5, 0.4, 0.1) if head == anchor else (0.1, 0.8 - head / 10, 0.1 + head / 10) for head in range(4)]
+        shares.add(prompt, block + 2, step, torch.tensor([rows], dtype=torch.float64))
+    assert shares.missing_prompts() == [3]  # left out of everything
+    found = shares.stability()
+    by_step = [["memory", "memory", "local", "anchor"]] + [["anchor", "memory", "memory", "local"]] * 3
+    by_prompt = [["anchor", "memory", "memory", "local"], ["memory", "anchor", "memory", "local"]]
+    assert found == {
+        "blocks": {"local": 1.0, "anchor": 1.0, "memory": 1.0, "mean": 1.0},
+        "steps": stability([[row] for row in by_step]),
+        "prompts": stability([[row] for row in (*by_prompt, by_prompt[0])]),
+    }
+    assert found["prompts"]["anchor"] == 0 and found["steps"]["anchor"] == 0 and found["steps"]["memory"] == 0.5
+
+
+def test_a_measured_profile_has_the_right_numbers_of_heads_and_says_how_it_was_measured(measured):
+    made = measured.profile("mine", {"source": "test"})
+    assert made.counts() == {"local": 1, "anchor": 2, "memory": 3}  # 6 heads: 1.2 and 1.5, halves round up
+    assert made.roles == classify(made.shares)
+    torch.testing.assert_close(torch.tensor(made.shares).double(), measured.mean(), rtol=0, atol=1e-7)
+    assert made.provenance == {"source": "test"}
+    assert made.measured == {
+        "fingerprint": "ab12cd34", "window_frames": 10, "sink_frames": 1, "rope": "absolute", "prompts": 3,
+        "prompts_hash": SETUP.prompts_hash, "blocks": 6, "first_block": 2, "steps": 4, "size": "48x32", "seed": 5,
+    }  # fmt: skip
+    assert measured.profile("mine", {}, 0.5, 0.5).counts() == {"local": 3, "anchor": 3, "memory": 0}
+    lines = measured.describe(made)
+    assert lines[0] == "1 local, 2 anchor, 3 memory" and len(lines) == 4
