@@ -34,7 +34,6 @@ BLOCKS = 12
 SIZE = (8, 6)  # latents: 4 x 3 tokens a frame, uneven for 2 and 3 ranks
 SWITCHES = {4: Switch("recache"), 8: Switch("flush", re_anchor=True)}
 PROMPTS = [0] * 4 + [1] * 4 + [0] * 4
-MIXED = 5  # seed of roles with all three in the model
 
 
 def shape_of(model, roles, policy=BUSY) -> CacheShape:
@@ -65,35 +64,31 @@ def same_decisions(found, expected) -> bool:
     return without[0] == without[1] and deltas[0] == pytest.approx(deltas[1], abs=1e-5)
 
 
-ALL_ON_ONE = ((((),) * 3), tuple(tuple(range(5)) for _ in range(3)))
-TURNS = (((0, 3), (1, 4), (2, 3)), ((1, 2, 4), (0, 2, 3), (0, 1, 4)))
-WITHOUT_MEMORY = {  # rank 0 has no memory head, and no head at all in the second layer
-    "roles": [["memory", "local", "anchor", "memory", "memory"], ["memory"] * 5, ["anchor", "memory", "local"] * 2],
-    "heads": (((1, 2), (), (0, 2)), ((0, 3, 4), (0, 1, 2, 3, 4), (1, 3, 4))),
+TURNS = (((0, 3), (1,)), ((1, 2), (0, 2, 3)))  # per rank and layer
+HEADS_OF = {
+    "all heads on one": (((), ()), ((0, 1, 2, 3),) * 2),
+    "one without memory heads": (((1, 2), ()), ((0, 3), (0, 1, 2, 3))),
+    "heads in turns": TURNS,
 }
+ROLES = [["memory", "local", "anchor", "memory"], ["memory"] * 4]  # rank 0 has no memory head, and no head in a layer
 
 
-@pytest.mark.parametrize("case", [
-    "2 ranks", "3 ranks", "all heads on one", "one without memory heads", "heads in turns", "unequal GPUs",
-])  # fmt: skip
+def divided(shape: CacheShape, heads) -> Division:
+    return Division(heads, strips(4, 3, 2), head_costs(shape))
+
+
+@pytest.mark.parametrize("case", ["3 ranks", "unequal GPUs", *HEADS_OF])
 def test_several_ranks_make_the_video_of_one(model, case):
-    roles = [row[:5] for row in WITHOUT_MEMORY["roles"]] if "memory" in case else mixed(model, MIXED)
-    shape, division = shape_of(model, roles), None
-    ranks = 3 if case == "3 ranks" else 2
-    if case == "all heads on one":
-        division = Division(ALL_ON_ONE, strips(4, 3, 2), head_costs(shape))
-    elif case == "one without memory heads":
-        division = Division(WITHOUT_MEMORY["heads"], strips(4, 3, 2), head_costs(shape))
-    elif case == "heads in turns":
-        division = Division(TURNS, strips(4, 3, 2), head_costs(shape))
-    elif case == "unequal GPUs":
+    shape = shape_of(model, ROLES if "memory" in case else mixed(model))
+    division = divided(shape, HEADS_OF[case]) if case in HEADS_OF else None
+    if case == "unequal GPUs":
         division = Division.of(shape, 2, speeds=[1, 3])
         assert len(list(chain(*division.heads[0]))) < len(list(chain(*division.heads[1])))
         assert [strip.tokens for strip in division.strips] == [3, 9]
     alone = HeadCache(shape, torch.float32)
     expected, events = film(model, alone)
     assert sum(event["merged"] is not None for event in events) >= 2
-    for latents, decided, cache, _ in on_ranks(model, shape, ranks, division):
+    for latents, decided, cache, _ in on_ranks(model, shape, 3 if case == "3 ranks" else 2, division):
         assert difference(latents, expected) <= 1e-5
         assert same_decisions(decided, events)
         assert cache.memory.sources == alone.memory.sources
@@ -115,16 +110,14 @@ def test_ranks_that_compute_other_similarities_take_the_decisions_of_the_first(m
 
     monkeypatch.setattr(ThreadPeers, "exchange", exchange_of_another_gpu)
     shape = shape_of(model, every_head(model, "memory"))
-    first, second = on_ranks(model, shape, 2, Division(TURNS, strips(4, 3, 2), head_costs(shape)))
+    first, second = on_ranks(model, shape, 2, divided(shape, TURNS))
     assert first[1] == second[1] and any(event["merged"] for event in first[1])
     assert first[2].memory.sources == second[2].memory.sources
 
 
-@pytest.mark.parametrize("heads", [None, WITHOUT_MEMORY["heads"]], ids=["all", "one without memory heads"])
-def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model, heads):
-    roles = mixed(model, MIXED) if heads is None else [row[:5] for row in WITHOUT_MEMORY["roles"]]
-    shape = shape_of(model, roles, replace(BUSY, kept_scenes=3, picture_frames=5))
-    division = None if heads is None else Division(heads, strips(4, 3, 2), head_costs(shape))
+def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
+    shape = shape_of(model, ROLES, replace(BUSY, kept_scenes=3, picture_frames=5))
+    division = divided(shape, HEADS_OF["one without memory heads"])
     switches = {3: Switch(), 6: Switch(recall=1), 8: Switch("flush"), 10: Switch("recache", recall=2)}
     alone = HeadCache(shape, torch.float32)
     pictures = {10: [torch.randn(F, 16, *SIZE, generator=torch.Generator().manual_seed(0))]}
@@ -136,40 +129,37 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model, heads):
         assert cache.memory.sources == alone.memory.sources
 
 
-@pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "self_forcing", "in bf16"])
+@pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "in bf16"])
 def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
-    model, dtype = wan(layers=2, heads=3), torch.float32
+    model, dtype = wan(heads=3), torch.float32
     settings = PRESETS.get(policy, BUSY).with_memory(5, 3, 2.0, 1)
     if policy == "in bf16":
         model, dtype = model.to(torch.bfloat16), torch.bfloat16
         model.patch_embedding.float()
-    shape = shape_of(model, mixed(model, MIXED), settings)
+    shape = shape_of(model, mixed(model), settings)
     expected, events = film(model, HeadCache(shape, dtype), dtype, steps=(1.0,))
     latents, decided, *_ = on_ranks(model, shape, 2, dtype=dtype, steps=(1.0,))[0]
     assert difference(latents, expected) <= 1e-5 and len(decided) == len(events)
 
 
-@pytest.mark.parametrize("heads", [None, WITHOUT_MEMORY["heads"]])
-def test_fused_kernels_run_on_several_ranks(model, heads, monkeypatch):
+def test_fused_kernels_run_on_several_ranks(model, monkeypatch):
     """Plain torch stands in for the kernels, with the arguments that they would get."""
-    roles = [row[:5] for row in WITHOUT_MEMORY["roles"]]
-    shape = shape_of(model, roles)
+    shape = shape_of(model, ROLES)
     expected, events = film(model, HeadCache(shape, torch.float32), steps=(1.0,))
     monkeypatch.setattr(Operation, "usable", lambda *_: True)
     monkeypatch.setattr(Operation, "kernel", lambda self, *args, **options: self.reference(*args, **options))
-    division = None if heads is None else Division(heads, strips(4, 3, 2), head_costs(shape))
+    division = divided(shape, HEADS_OF["one without memory heads"])
     for latents, decided, *_ in on_ranks(model, shape, 2, division, steps=(1.0,)):
         assert difference(latents, expected) <= 1e-4 and same_decisions(decided, events)
 
 
 def test_an_even_division_sends_the_formula_to_the_byte_and_parts_of_the_cache_add_up(model):
-    even = wan(layers=2, heads=4)
-    shape = shape_of(even, every_head(even, "local"), PRESETS["self_forcing_sink"])
+    shape = shape_of(model, every_head(model, "local"), PRESETS["self_forcing_sink"])
     messages = 2 * 4 * 2 + 2 * (4 * 2 - 2)  # of 2 blocks with one step and one clean pass
-    for *_, peers in on_ranks(even, shape, 2, steps=(1.0,), blocks=2):
-        assert peers.sent["tokens"] == messages * (1 / 2) * (F * 12 / 2) * even.config.dim * 4
+    for *_, peers in on_ranks(model, shape, 2, steps=(1.0,), blocks=2):
+        assert peers.sent["tokens"] == messages * (1 / 2) * (F * 12 / 2) * model.config.dim * 4
         assert peers.sent["memory"] == 0
-    shape = shape_of(model, mixed(model, MIXED))
+    shape = shape_of(model, mixed(model))
     parts = [cache.bytes for *_, cache, _ in on_ranks(model, shape, 2, blocks=1)]
     assert sum(parts) == HeadCache(shape, torch.float32).bytes and max(parts) <= 0.6 * sum(parts)
 
@@ -185,7 +175,7 @@ def test_the_page_states_the_formula_for_two_models(repo_root):
 
 
 def test_stopping_one_rank_stops_all_after_the_same_pass(model):
-    shape, seen = shape_of(model, mixed(model, MIXED)), [0, 0]
+    shape, seen = shape_of(model, mixed(model)), [0, 0]
 
     def work(peers):
         def forward(*arguments, **options):
@@ -273,11 +263,11 @@ def test_the_report_names_the_speeds_the_ideal_share_and_the_rank_that_the_other
 
 
 def test_what_cannot_be_divided_is_refused_with_what_fits(model):
-    shape = shape_of(model, mixed(model, MIXED))
+    shape = shape_of(model, mixed(model))
     check_division(shape, 4)
     rolling = method_policy("rolling_forcing").shape(model.config, mixed(model), *SIZE, F, BLOCKS * F)
     for arguments, said in (
-        ((shape, 6), r"6 GPUs leave one .* \(5 heads, 4x3 tokens a frame\); choose --gpus 1, 2"),
+        ((shape, 6), r"6 GPUs leave one .* \(4 heads, 4x3 tokens a frame\); choose --gpus 1, 2"),
         ((shape, 2, [1, 9]), r"--gpu-speeds 1,9 leave one GPU .* \(4x3 tokens\)"),
         ((rolling, 2), "has a cache of its own"),
     ):

@@ -68,9 +68,9 @@ def case(operation: Operation, seed: int, dtype: torch.dtype, s: int, head_dim: 
         heads, frames = 3, 2
         spatial = torch.rand(s, head_dim // 2 - rotations.shape[2], generator=generator) * 6
         q_raw, k_raw, v_raw = noise(frames * s, 3, heads * head_dim).unbind(1)  # rows with gaps, as of one projection
-        weights = noise(2, heads * head_dim).unbind() if seed < 2 else None
+        weights = noise(2, heads * head_dim).unbind() if seed % 4 != 2 else None
         return dict(
-            q=q_raw if seed % 2 else None, k=k_raw, v=v_raw, weights=weights, eps=1e-6, k_buffer=k, v_buffer=v,
+            q=q_raw if seed % 4 else None, k=k_raw, v=v_raw, weights=weights, eps=1e-6, k_buffer=k, v_buffer=v,
             slot_row=int_table([s * slot for slot in (5, 0, 9)]), first_rotation=int_table(pick(17, heads)),
             q_row=int_table([frames * s * place for place in pick(heads, heads)]),
             temporal=rotations, spatial=rotation_table(spatial),
