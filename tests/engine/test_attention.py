@@ -25,9 +25,7 @@ from headforcing.headforcing_core.model.attention import (
     BACKENDS,
     LayerAttention,
     LayerSizes,
-    Span,
     attention_function,
-    explicit,
     first_working,
     sdpa,
 )
@@ -39,52 +37,12 @@ from headforcing.headforcing_core.model.attention_backends import (
     self_test,
     sequence_starts,
 )
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from small_engine import BUSY, difference
+from small_engine import BUSY, F, film, mixed, new_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
-ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
-F, ROWS, COLUMNS, HEAD_DIM = 3, 2, 3, 22
-
-
-def new_cache(function, policy: CachePolicy = BUSY) -> HeadCache:
-    return HeadCache(CacheShape(ROLES, policy, ROWS, COLUMNS, HEAD_DIM, F, 12 * F), torch.float32, "cpu", function)
-
-
-def run(caches: list[HeadCache], blocks: int) -> list[list[torch.Tensor]]:
-    """Feed the same random queries, keys and values to all caches; what each gave, pass by pass."""
-    generator = torch.Generator().manual_seed(0)
-
-    def noise(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=generator)
-
-    heads = len(ROLES[0])
-    prompt = PromptKV([(noise(1, heads, 5, HEAD_DIM), noise(1, heads, 5, HEAD_DIM)) for _ in ROLES], 4)
-    found: list[list[torch.Tensor]] = [[] for _ in caches]
-    for _ in range(blocks):
-        for cache in caches:
-            cache.begin_block()
-        for layer in range(len(ROLES)):
-            q, k, v = noise(3, F * ROWS * COLUMNS, heads, HEAD_DIM)
-            for cache, outs in zip(caches, found, strict=True):
-                cache.write(layer, k, v)
-                outs.append(cache.attend(layer, q))
-        for cache in caches:
-            cache.commit(prompt)
-    return found
-
-
-def test_the_heads_with_most_frames_come_first_in_full_buffers():
-    cache, s = new_cache(sdpa), ROWS * COLUMNS
-    run([cache], 11)
-    cache.begin_block()
-    assert cache.spans(0) == (Span(1, 0, 11 * s, 11 * s), Span(1, 11 * s, 7 * s, 7 * s), Span(2, 18 * s, 4 * s, 4 * s))
-    assert cache.spans(1) == (Span(2, 0, 7 * s, 7 * s), Span(2, 14 * s, 4 * s, 4 * s))
-    assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
-
-
 # ---------------------------------------------------------------------------------------------------- the choice
 
 
@@ -154,8 +112,7 @@ def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds
         monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
         found = attention_function(name, "cpu", torch.bfloat16, 32)
         assert isinstance(found, LayerAttention) == (name != "sage")
-        outs, expected = run([new_cache(found), new_cache(explicit)], 5)
-        assert max(difference(a, b) for a, b in zip(outs, expected, strict=True)) < (0.05 if name == "sage" else 1e-5)
+        assert self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
     assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
@@ -264,8 +221,9 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
         sequence_starts(spans, q.shape[1], q.device)
         return q
 
-    config = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
-    shape = CacheShape.for_model(config, ROLES, CachePolicy(), 4, 6, F, 30)
+    config = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
+    roles = [["memory", "local", "anchor", "local"], ["memory"] * 4]
+    shape = CacheShape.for_model(config, roles, CachePolicy(), 4, 6, F, 30)
     with torch.device("meta"):
         video = WanVideoModel(WanModel(config), torch.float32, "meta")
         x = torch.empty(F, 16, 4, 6)
@@ -274,7 +232,7 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
     assert video.prompt.valid_tokens == 3 and video.prompt.layers[0][0].is_meta
     cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
-        cache.meter = ShareMeter(3, 4, 6)
+        cache.meter = ShareMeter(2, 4, 6)
         cache.meter._shares = cache.meter._shares.to("meta")
         cache.meter.active = True
     cache.begin_block()
@@ -294,10 +252,10 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
     assert closed.sent <= len(cache.groups)  # where kept frames go, for all layers at once
 
 
-def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch):
+def test_a_candidate_of_episodic_memory_waits_for_the_device_once(model, monkeypatch):
     policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
-    cache, waits = new_cache(explicit, policy), []
+    cache, waits = new_cache(model, mixed(model), policy, 12), []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
-    run([cache], 12)
+    film(model, cache, 12)
     assert cache.memory.has_summary and len(waits) == 11

@@ -4,6 +4,9 @@ Float32 on CPU. "Equal" means the same bytes where the arithmetic is the same, a
 differs.
 """
 
+import cmath
+import itertools
+import math
 import os
 import random
 from dataclasses import replace
@@ -11,19 +14,26 @@ from dataclasses import replace
 import pytest
 import torch
 from attention_cases import WHOLE_LAYER
-from guarded_reference import GuardedReferenceCache, trigonometric
-from headforcing.headforcing_core.cache.guards import Guards
+from guarded_reference import GuardedReferenceCache, statistics, trigonometric
+from headforcing.headforcing_core.cache.guards import (
+    Guards,
+    JitteredRotary,
+    QueryScore,
+    QueryStatistics,
+    jittered_bases,
+    query_means,
+)
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.cache.method import VideoFacts
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig
-from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
 from small_engine import (
     BUSY,
-    HEIGHT,
-    WIDTH,
     F,
     assert_same_contents,
     difference,
@@ -32,6 +42,7 @@ from small_engine import (
     mixed,
     new_cache,
     poison,
+    shown,
     wan,
 )
 
@@ -41,11 +52,6 @@ SEEDS = range(12 if os.environ.get("HEADFORCING_EVERYTHING") else 5)
 KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 WAYS = [{}, {"kind": "flush"}, {"kind": "recache"}, {"re_anchor": True}, {"continues": True}, {"recall": 1}]
-
-
-def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
 
 
 def prompts_of(switches) -> list[int]:
@@ -140,16 +146,9 @@ def busy(recent_blocks=1, entries=5, f=F, eviction="summary", **changes):
     return replace(KEEPING, memory=memory, episodic=replace(BUSY.episodic, eviction=eviction), **changes), f
 
 
-AFTERWARDS = {10: Switch("flush"), 11: Switch(recall=2)}
 BACK = {4: Switch(), 8: Switch(recall=1)}
 PICTURES = {0: shown(1), 5: shown(3, seed=1), 8: shown(2, seed=2)}
 SPECIAL = {  # policy and frames of a block, switches, pictures
-    "the scene that has just ended": (busy(), {4: Switch(), 6: Switch("recache"), 8: Switch(recall=3), **AFTERWARDS}),
-    "a recall with a recache": (busy(), {4: Switch(), 8: Switch("recache", re_anchor=True, recall=2), **AFTERWARDS}),
-    "a recall with a flush": (
-        busy(rope="absolute"), {4: Switch(), 8: Switch("flush", re_anchor=True, recall=1), **AFTERWARDS}
-    ),
-    "a scene that goes on": (busy(), {4: Switch(), 8: Switch(continues=True), **AFTERWARDS}),
     "a first frame that is recent": (busy(), {4: Switch(), 7: Switch(), 8: Switch(recall=3)}),
     "an entry that is recent, and recalled": (busy(4), {8: Switch(recall=1), 10: Switch(recall=2)}),
     "and written again": (busy(4), {8: Switch(recall=1), 10: Switch("recache", recall=2), 11: Switch(recall=3)}),
@@ -214,29 +213,6 @@ def test_a_state_of_another_cache_is_refused(model):
             other.restore(cache.state())
 
 
-# ------------------------------------------------------------------------------------------------ what each head sees
-
-
-def test_each_role_sees_as_many_frames_as_the_paper_says_and_none_of_them_twice(model):
-    cache = new_cache(model, mixed(model), BUSY, 16)
-    counts: dict[str, list[int]] = {"local": [], "anchor": [], "memory": []}
-
-    def inspect(block, step, clean):
-        for group in cache.groups:
-            frames = [frame for sources in group.sources for frame in sources]
-            assert len(frames) == len(set(frames)) and group.sources[-F:] == [[F * block + i] for i in range(F)]
-            assert group.indices == list(range(group.frames)), "contexts are numbered from zero"
-        if step == 0:
-            for role, frames in counts.items():
-                frames += [g.frames for g in cache.groups if g.policy == BUSY.of(role)]
-
-    film(model, cache, 16, on_step=inspect)
-    assert counts["local"] == [3] + 15 * [4]
-    assert counts["anchor"] == [3, 6] + 14 * [7]  # in block 1 the last of the first three frames is the last frame
-    assert counts["memory"] == [3, 6, 7, 8, 9, 10] + 10 * [11] and cache.memory.has_summary
-    assert [[0], [1], [2], [47]] in [group.sources for group in cache.groups]
-
-
 def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():
     flat = 90 * ["anchor"] + 72 * ["local"] + 198 * ["memory"]
     random.Random(0).shuffle(flat)
@@ -270,3 +246,82 @@ def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
 
     ours = latents(film(model, caches[0], BLOCKS, on_step=poison_behind_the_history, **told))
     assert ours.isfinite().all() and torch.equal(ours, latents(film(model, caches[1], BLOCKS, **told)))
+
+
+# ------------------------------------------------------------------------------------------ guards
+
+
+def everything(model, rope="contiguous") -> CachePolicy:
+    return trigonometric(model, replace(BUSY, rope=rope, guards=Guards(0.5, 0.8)))
+
+
+def test_a_cache_reports_what_its_guards_did(model):
+    cache = new_cache(model, mixed(model), everything(model), 11)
+    film(model, cache, 11)
+    gate, jitter, compression = cache.report
+    assert 0 < cache.gate.left_out < cache.gate.frames and cache.memory.score.merges > 2
+    assert gate.startswith(f"sink gate 0.5: left out {cache.gate.left_out:,} of ")
+    assert jitter.startswith("rope jitter 0.8: rotary bases from ") and jitter.endswith(" in place of 10,000")
+    assert compression.startswith(f"compression trigonometric: tokens of {cache.memory.score.merges} merges")
+    assert new_cache(model, mixed(model), BUSY, 11).report == []
+
+
+def test_guards_take_a_copy_of_one_group_in_one_layer_and_are_never_replayed_as_a_cuda_graph(model):
+    plain, guarded = (new_cache(model, mixed(model), policy, 9) for policy in (BUSY, everything(model)))
+    shape = guarded.shape
+    assert guarded.bytes == plain.bytes == shape.bytes(torch.float32)
+    jittered = replace(shape, policy=replace(shape.policy, guards=Guards(rope_jitter=0.8)))
+    assert jittered.peak_bytes(torch.float32, False) == plain.bytes
+    slots = max(row.count(role) * frames for row in mixed(model) for role, frames in (("anchor", 7), ("memory", 11)))
+    assert shape.peak_bytes(torch.float32, False) == plain.bytes + 2 * 4 * 6 * 22 * slots
+    plain.begin_block()
+    guarded.begin_block()
+    assert plain.layout is not None and guarded.layout is None
+
+
+def test_every_head_has_a_base_of_its_own_and_rotations_by_it_compose():
+    bases = jittered_bases(0.8, 4, 6)
+    assert bases.unique().numel() == 24 and bases.min() >= 2000 and bases.max() <= 18000
+    x = torch.randn(3, 2, 6, 22, generator=torch.Generator().manual_seed(0))
+    plain, same = RotaryEmbedding(22, 2, 3), JitteredRotary(jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
+    torch.testing.assert_close(same.rotate(x, [7, 7]), plain.rotate(x, [7, 7]), atol=1e-5, rtol=0)
+    rope = JitteredRotary(bases[0, :3], 22, 2, 3)
+    turned = rope.rerotate(rope.rotate(x, [4, 9]), [3, -2])
+    torch.testing.assert_close(turned, rope.rotate(x, [7, 7]), atol=1e-5, rtol=0)
+    assert difference(turned, plain.rotate(x, [7, 7])) > 0.1
+
+
+def test_the_score_is_the_published_sum():
+    heads, pairs, tokens, temporal = 3, 11, 7, 5  # head_dim 22: 5 temporal pairs, 6 spatial ones
+    generator = torch.Generator().manual_seed(4)
+    mean = torch.randn(1, heads, pairs, dtype=torch.complex64, generator=generator)
+    size = mean.abs() + 0.3
+    keys = torch.randn(heads, tokens, 2 * pairs, generator=generator)
+    shape = CacheShape([["memory"] * heads], replace(BUSY, queries=QueryStatistics(mean, size)), 1, tokens, 22, 3, 60)
+    score = QueryScore(shape, [torch.arange(heads)])
+    distances = score.begin_merge(frame=30, source=6)
+    assert distances == (8, 9, 10), "five entries and three recent frames lie before the queries"
+    absolute = QueryScore(replace(shape, policy=replace(shape.policy, rope="absolute")), [])
+    assert absolute.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
+    expected = torch.zeros(heads, tokens, dtype=torch.float64)
+    for h, t, f in itertools.product(range(heads), range(tokens), range(pairs)):
+        k, q = complex(*keys[h, t, 2 * f : 2 * f + 2].tolist()), complex(mean[0, h, f])
+        phase = cmath.phase(q * k.conjugate())
+        w = 10000.0 ** (-f / temporal) if f < temporal else 0.0
+        cosines = [math.cos(w * distance + phase) for distance in distances]
+        expected[h, t] += abs(q) * abs(k) * sum(cosines) / 3 + (float(size[0, h, f]) - abs(q)) * abs(k)
+    expected = (expected - expected.mean(1, keepdim=True)) / expected.std(1, keepdim=True)
+    assert torch.allclose(score(0, keys, distances).double(), expected.mean(0), atol=1e-4)
+    q = torch.tensor([[[3.0, 4.0, 1.0, 0.0], [-3.0, 4.0, 0.0, 1.0]]])  # one head, two queries, two pairs
+    assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
+
+
+def test_query_statistics_come_from_the_profile_and_must_fit_the_model(model):
+    with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
+        PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
+    chosen, measured = CachePolicy().with_guards(Guards(), "trigonometric"), statistics(model)
+    facts = VideoFacts(schedule("self_forcing"), 3, profile="profile 'x'", queries=lambda: measured)
+    assert chosen.for_video(facts).queries is measured
+    narrow = QueryStatistics(torch.zeros(2, 4, 4, dtype=torch.complex64), torch.zeros(2, 4, 4))
+    with pytest.raises(HeadForcingError, match="for heads 8 wide, this model's are 22 wide"):
+        new_cache(model, mixed(model), replace(everything(model), queries=narrow), 3)

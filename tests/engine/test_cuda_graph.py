@@ -149,20 +149,24 @@ class Gpu:
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.device, self.stream = torch.device("cuda", 0), SimpleNamespace()
+        self.device = torch.device("cuda", 0)
+        self.stream = self.new_stream(self.device)
         self.pools, self.released = [], []
         self.error: Exception | None = None  # raised where the next recording ends
         fakes = {
             "device": lambda device: self.within(device=device), "graph": self.graph, "graph_pool_handle": object,
             "stream": lambda stream: self.within(stream=stream), "current_stream": lambda: self.stream,
             "set_stream": lambda stream: vars(self).update(stream=stream), "CUDAGraph": SimpleNamespace,
-            "Stream": lambda device: SimpleNamespace(device=device, wait_stream=lambda other: None),
+            "Stream": self.new_stream,
         }  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
         monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", self.end_pool, raising=False)
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False)
         cuda_graph._side_stream.cache_clear()
+
+    def new_stream(self, device: torch.device) -> SimpleNamespace:
+        return SimpleNamespace(device=device, wait_stream=lambda other: None)
 
     @contextmanager
     def within(self, **current):

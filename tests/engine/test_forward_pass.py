@@ -1,10 +1,13 @@
-"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts and their padding, dtypes."""
+"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts, dtypes, rotary embedding."""
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.base import Cache
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model import rope as rope_module
 from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
 from small_engine import BUSY, HEIGHT, WIDTH, F, difference, embeds, film, latents, make, mixed, new_cache
 
@@ -45,24 +48,6 @@ def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_
         assert all(torch.equal(a, b) for a, b in zip(clean[layer], full[layer], strict=True))
 
 
-class OwnFrameOnly(KeptKeysAndValues):
-    """Attention that never crosses frames, so that every frame is a video of its own."""
-
-    def attend(self, layer, q):
-        k, v = self.written[layer]
-        by_frame = (x.unflatten(0, (-1, 6)).transpose(1, 2) for x in (q, k, v))
-        return torch.cat([explicit(*frame).transpose(0, 1) for frame in zip(*by_frame, strict=True)])
-
-
-def test_every_modulation_and_gate_belongs_to_its_own_frame(model):
-    """With attention kept inside frames, a block at three timesteps is three one-frame blocks, to the last layer."""
-    prompt = encode_prompt(model, embeds(model)[0], torch.float32)
-    times = torch.tensor([900.0, 400.0, 0.0], dtype=torch.float64)
-    together = forward_block(model, X, times, prompt, OwnFrameOnly())
-    alone = [forward_block(model, X[i : i + 1], times[i : i + 1], prompt, OwnFrameOnly()) for i in range(F)]
-    assert difference(together, torch.cat(alone)) < 1e-5
-
-
 @pytest.mark.parametrize(
     ("rows", "zero_rows", "valid"),
     [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
@@ -73,20 +58,13 @@ def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model
     prompt = encode_prompt(model, text, torch.float32)
     assert prompt.valid_tokens == valid
     assert all(k.shape == v.shape == (1, 4, 7, 22) for k, v in prompt.layers)
-    expected = prompt.layers[1][0][0, :, :valid].mean(dim=1)
-    assert difference(prompt.mean_key(1), expected) < 1e-6
+    assert difference(prompt.mean_key(1), prompt.layers[1][0][0, :, :valid].mean(dim=1)) < 1e-6
 
 
-def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attention(model):
-    text = embeds(model)[0]
-    padded = torch.cat([text, torch.zeros(7 - len(text), 10)])
-    short, long = encode_prompt(model, text, torch.float32), encode_prompt(model, padded, torch.float32)
-    assert short.valid_tokens == long.valid_tokens == 4
-    for a, b in zip(short.layers, long.layers, strict=True):
-        assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
-    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
-    flows = [run_block(model, [500.0] * F, prompt=prompt)[0] for prompt in (short, cut)]
-    assert difference(*flows) > 1e-3
+def test_padding_takes_part_in_cross_attention(model):
+    prompt = encode_prompt(model, embeds(model)[0], torch.float32)
+    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in prompt.layers], 4)
+    assert difference(*(run_block(model, [500.0] * F, prompt=given)[0] for given in (prompt, cut))) > 1e-3
 
 
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
@@ -109,3 +87,87 @@ def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     assert blocks[0].latents.dtype == torch.float32
     assert difference(blocks[0].latents, exact[0]) < 0.05 * float(exact[0].abs().max())
     assert latents(blocks).isfinite().all()
+
+
+# -------------------------------------------------------------------------------- rotary embedding
+
+
+def complex_rotation(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
+    """The definition, in float64: `x [..., d]` as complex pairs times e^(i angle `[..., d/2]`)."""
+    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
+    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+
+
+def frequencies(dim: int) -> torch.Tensor:
+    return torch.tensor([10000.0 ** (-2 * i / dim) for i in range(dim // 2)], dtype=torch.float64)
+
+
+@pytest.fixture
+def keys() -> torch.Tensor:
+    return torch.randn(4, 3, 6, 26, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("index", [3, 1024, 240_000, -7])
+def test_temporal_angles_are_exact_at_any_index(keys, index):
+    """A float32 angle at index 5000 would be off by 3e-4, a table would have ended at 1024."""
+    rope = RotaryEmbedding(26, 2, 3)
+    turned = rope.rotate_temporal(keys, range(index, index + 3))
+    moved = rope.rerotate(rope.rotate_temporal(keys, [9, -4, 700]), [index - 9, index + 5, index - 698])
+    assert difference(moved, turned) < 5e-6
+    positions = torch.arange(index, index + 3, dtype=torch.float64)
+    expected = complex_rotation(keys[..., :10], positions[:, None, None] * frequencies(10))
+    assert difference(turned[..., :10].double(), expected) < 2e-6
+    assert torch.equal(turned[..., 10:], keys[..., 10:])
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)])
+def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off, monkeypatch):
+    """Devices without complex numbers take the other way; each in place and into strided memory, too."""
+    x = keys.to(dtype).permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+
+    def ways() -> list[torch.Tensor]:
+        rope = RotaryEmbedding(26, 2, 3)
+        into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
+        rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
+        return [rope.rotate(x, [3, 1, 7]), into, rope.rerotate(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+
+    at_once = ways()
+    monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())
+    for one, other in zip(at_once, ways(), strict=True):
+        assert one.dtype == dtype and difference(one.float(), other.float()) <= off
+
+
+def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_error():
+    """Against one float32 rotation of the raw key: within 2% of a key's size, and no worse late than early.
+
+    Values carry the frame and token they came from, so that every slot is checked, a summary's mixed tokens too.
+    """
+    blocks, tokens, heads = 60, 6, 3
+    shape = CacheShape([["memory", "anchor", "memory"]], BUSY, 2, 3, 26, F, blocks * F)
+    cache = HeadCache(shape, torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(blocks * F, tokens, heads, 26, generator=generator).bfloat16()
+    prompt = PromptKV([(torch.randn(1, heads, 4, 26, generator=generator),) * 2], 4)
+    values = torch.zeros(blocks * F, tokens, heads, 26)
+    values[..., 0] = torch.arange(blocks * F)[:, None, None]
+    values[..., 1] = torch.arange(tokens)[None, :, None]
+    rope = RotaryEmbedding(26, 2, 3)
+    in_place = rope.rotate_spatial(raw.float().transpose(1, 2))  # [frames, heads, tokens, d]
+
+    def error(group, slot: int) -> float:
+        frame, token = group.v[0][:, slot, :, :2].long().unbind(-1)  # [heads, tokens] each
+        assert set(frame.flatten().tolist()) <= set(group.sources[slot])
+        keys = in_place[frame, group.heads[0][:, None], token][:, None]
+        exact = rope.rotate_temporal(keys, [group.indices[slot]])[:, 0]
+        return float(((group.k[0][:, slot].float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+
+    errors = []
+    for block in range(blocks):
+        cache.begin_block()
+        frames = slice(F * block, F * block + F)
+        cache.write(0, raw[frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16())
+        errors.append(max(error(group, slot) for group in cache.groups for slot in range(group.frames)))
+        cache.commit(prompt)
+    assert cache.memory.has_summary and len(cache.memory.sources[0]) > 40
+    assert 1e-4 < max(errors) < 0.02
+    assert max(errors[40:]) < 1.5 * max(errors[10:30])

@@ -1,4 +1,4 @@
-"""Short videos of every method, compared with recorded ones: one number per block of each; and the page that lists them.
+"""Short videos of every method, compared with recorded ones: one number per block of each; and the page of them.
 
 The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
 still are. `RECORD=1 pytest tests/engine/test_method_rules.py` records them anew, once `tests/golden` has passed.

@@ -10,72 +10,48 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy
+from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
 from headforcing.headforcing_core.head_profiles.profile import classify, load_profile, stability
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import with_shares
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.recorded.replay import Case, read_run
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.rows import RecordedNoise
-from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.model.wan import WanModel
+from headforcing.headforcing_core.recorded.replay import replay
+from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from recorded_cases import each_run, open_case
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from scripts import script_of
 from small_engine import embeds, wan
 
 
-def recorded_rollout(case: Case, model: WanModel, run: str, blocks: int):
-    """Roll out a recorded window run; the `(block, step, shares)` of every measured denoising step."""
-    settings = case.run(run)
-    sink = settings["sink_frames"]
-    policy = CachePolicy.uniform(RolePolicy(sink, settings["window_frames"] - sink - 3), settings["rope"])
-    heads = [["memory"] * model.config.num_heads] * model.config.num_layers
-    noise = case.tensors["noise"]
-    shape = CacheShape.for_model(model.config, heads, policy, *noise.shape[-2:], 3, 3 * blocks)
-    cache = HeadCache(shape, torch.float32)
-    cache.meter = meter = ShareMeter(model.config.num_layers, model.config.num_heads, cache.rope.frame_tokens)
-    schedule = Schedule(tuple(timestep / 1000 for timestep in case.config["schedule"]["timesteps"]))
-    seen = []
-
-    def watch(block, step, latents):
-        if latents is not None and meter.active:
-            seen.append((block, step - 1, meter.shares.clone()))
-        meter.active = block >= 2 and step < len(schedule.sigmas)
-
-    source = RecordedNoise(noise, case.tensors["renoise"])
-    script = script_of([0] * blocks, schedule, read_run(case, run).embeds)
-    for _ in rollout(WanVideoModel(model, torch.float32), cache, script, source, on_step=watch):
-        pass
-    return seen
-
-
 @each_run("self_forcing_tiny_d32", "self_forcing_tiny_d128", wanted=("window9_sink3",).__contains__)
-def test_shares_equal_the_recorded_ones(which, name, run):
+def test_shares_equal_the_recorded_ones(monkeypatch, which, name, run):
     """For every recorded block, denoising step, layer and head, to 1e-5."""
-    case = open_case(which, name)
+    case, seen, denoise = open_case(which, name), {}, WanVideoModel.denoise
+
+    def measured(self, latents, sigma, cache):
+        layers, heads = cache.shape.layers, cache.shape.heads
+        cache.meter = ShareMeter(layers, heads, cache.rope.frame_tokens)
+        cache.meter.active = True
+        clean = denoise(self, latents, sigma, cache)
+        cache.meter.active = False
+        seen.setdefault(cache.block, []).append(cache.meter.shares)
+        return clean
+
+    monkeypatch.setattr(WanVideoModel, "denoise", measured)
+    replay(case, run)
     prefix = f"buckets/{run}/block"
     recorded = {int(key.removeprefix(prefix)): case.tensors[key] for key in case.tensors if key.startswith(prefix)}
     assert len(recorded) >= 2 and max(recorded) >= 5
-    model = case.model()
-    seen = recorded_rollout(case, model, run, max(recorded) + 1)
     for block, expected in recorded.items():
-        ours = [(step, shares) for at, step, shares in seen if at == block]
-        assert [step for step, _ in ours] == [0, 1, 2, 3]
-        shares = torch.stack([shares for _, shares in ours])
-        assert (shares - expected).abs().max() < 1e-5
+        torch.testing.assert_close(torch.stack(seen[block]).to(expected), expected, atol=1e-5, rtol=0)
         assert expected.std(dim=(1, 2)).max() > 1e-3, "all heads look alike, so agreement means nothing"
 
 
-CONFIG = WanConfig(dim=66, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7, num_layers=2, num_heads=3)
-WIDTH, HEIGHT = 48, 32  # pixels; 3 x 2 tokens a frame
-SETUP = ProfileSetup(
-    "ab12cd34", 2, 3, ("one", "two", "three"), 6, (1.0, 0.8, 0.6, 0.3), 3, WIDTH, HEIGHT, window_frames=10, seed=5
+SETUP = ProfileSetup(  # of videos of 48 x 32 pixels, 3 x 2 tokens a frame
+    "ab12cd34", 2, 3, ("one", "two", "three"), 6, (1.0, 0.8, 0.6, 0.3), 3, 48, 32, window_frames=10, seed=5
 )
 
 
@@ -88,7 +64,7 @@ def measure(model: WanModel, setup: ProfileSetup = SETUP, prompts=range(3), same
     """The shares of some prompts of a setup, which may all have the `same` embedding."""
     shares, texts = into or HeadShares(setup), embeds(model, 3)
     chosen = {prompt: texts[0 if same else prompt] for prompt in prompts}
-    profile_heads(WanVideoModel(model, torch.float32), CONFIG, shares, chosen, dtype=torch.float32, **options)
+    profile_heads(WanVideoModel(model, torch.float32), model.config, shares, chosen, dtype=torch.float32, **options)
     return shares
 
 

@@ -8,7 +8,6 @@ from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.runs.folder import RunFolder
 from toy_renders import Render, toy_model
 
-SECONDS = 7.0
 TWO = "0:00 a red ball\n0:01.2 {}a yellow cross"
 THREE = "0:00 a {} ball\n0:00.7 a yellow cross\n0:01.2 a pink star"
 START = torch.randn(3, 16, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -24,18 +23,11 @@ CHANGES = {
     "the positions in the cache": ({}, {"method": "no_rope_reencoding"}),
     "the method": ({}, {"method": "self_forcing_sink"}),
 }  # fmt: skip
-BALL, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
 
 
 @pytest.fixture(scope="module")
 def backbone():
     return toy_model(layers=2)
-
-
-def story(backbone, folder, *starts: str) -> Render:
-    """The ball in a scene that begins at each of these times, and the first of these scenes recalled after block 6."""
-    scenes = [f"{start} {BALL}" for start in ("0:00", *starts)]
-    return Render(backbone, folder, "\n".join([*scenes, f"0:05.3 [recall 1] {CROSS}"]), SECONDS)
 
 
 def rounded_otherwise(q, k, v):
@@ -50,18 +42,6 @@ def test_blocks_are_reused_as_far_as_two_videos_are_the_same_and_no_further(back
     same = [torch.equal(old, new) for old, new in zip(before, expected, strict=False)]
     assert torch.equal(other.go(), torch.cat(expected))
     assert other.reused == (same.index(False) if one.setup == other.setup else 0)
-
-
-@pytest.mark.parametrize("first", [["0:03.8"], ["0:01.5", "0:03"]], ids=str)
-def test_a_recall_is_made_again_where_the_scenes_before_it_begin_elsewhere(backbone, tmp_path, first):
-    """A prompt that is repeated begins a scene and changes no block before the recall, so those are reused."""
-    one, other = story(backbone, tmp_path, *first), story(backbone, tmp_path, "0:03")
-    before, expected = one.go(), other.straight()
-    assert torch.equal(other.go(), expected)
-    recall = other.plan.timeline.segments[-1].start_block
-    assert other.reused == recall < other.plan.new_blocks
-    assert torch.equal(before[: 3 * recall], expected[: 3 * recall])
-    assert not torch.equal(before[3 * recall :], expected[3 * recall :])
 
 
 def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_otherwise(backbone, tmp_path):

@@ -136,7 +136,7 @@ class Elsewhere:
 def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     """Those of a long video would take gigabytes of a GPU."""
     there, made, alive = Elsewhere(), [torch.zeros(3, 16, 2, 2) for _ in range(5)], []
-    script, unfinished = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)]), [torch.zeros(3, 16, 2, 2)] * 3
+    script, unfinished = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)]), [torch.zeros(3, 16, 2, 2)]
     if loop == "rollout":
         blocks = rollout(there, there, script, None, made)
     else:

@@ -46,16 +46,12 @@ from small_engine import (
     latents,
     mixed,
     new_cache,
+    shown,
 )
 
 BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
 BLOCKS = 12
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
-
-
-def shown(count: int = 1) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(3, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
 
 
 def held_in(model, switches, policy=BUSY, **options):

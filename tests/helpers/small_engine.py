@@ -51,6 +51,12 @@ def mixed(model: WanModel, seed=3) -> list[list[str]]:
     return [[chooser.choice(("local", "anchor", "memory")) for _ in row] for row in every_head(model, "memory")]
 
 
+def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
+    """Pictures of random latents."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
+
+
 def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F, size=(HEIGHT, WIDTH)):
     return kind(CacheShape.for_model(model.config, roles, policy, *size, f, blocks * f), dtype)
 
