@@ -1,22 +1,22 @@
 """Every kernel against its specification, run by Triton's interpreter on the CPU.
 
-Not collected by itself: test_kernels_triton.py runs this file in a process of its own, with TRITON_INTERPRET=1, because
+Not collected by itself: test_kernels.py runs this file in a process of its own, with TRITON_INTERPRET=1, because
 Triton decides when it is imported whether it interprets.
 """
 
 import pytest
 import torch
 from headforcing.headforcing_core.model import fp8
-from headforcing.kernels import attend, move, write
+from headforcing.kernels import attend, write
 from headforcing.kernels.dispatch import TOLERANCE, Operation, using
 from headforcing.kernels.feature_frames import feature_frames
 from headforcing.kernels.language import interpreting
 from headforcing.kernels.layout import LayoutError
 from headforcing.kernels.modulate import norm_modulate
 from headforcing.kernels.move import move_frames
-from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, int_table, roll_out
+from kernel_cases import OPERATIONS, ROLE_MAPS, case, distance, roll_out
 
-assert interpreting(), "run by test_kernels_triton.py"
+assert interpreting(), "run by test_kernels.py"
 
 CPU = torch.device("cpu")
 EVERY_OPERATION = pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.name)
@@ -61,34 +61,17 @@ def test_attention_does_not_depend_on_its_tiles(monkeypatch):
     assert distance(attend.attend, lambda: case(attend.attend, 1, torch.float32, 40, 24)) <= 5e-6
 
 
-def test_nothing_but_frames_named_in_the_table_is_touched():
-    """A chain of nothing but skips, a table without chains, and no tokens past a frame's end."""
-    k, v = torch.randn(2, 4 * 24, 20)
-    before = k.clone(), v.clone()
-    rotations = torch.ones(1, 2, 4)
-    move.move_frames(k, v, k, v, int_table([[[-1, 0, 0], [-1, 24, 0]]]), rotations, 24)
-    move.move_frames(k, v, k, v, torch.zeros(0, 3, 3, dtype=torch.int32), rotations, 24)
-    assert torch.equal(k, before[0]) and torch.equal(v, before[1])
-    move.move_frames(k, v, k, v, int_table([[[0, 24, 0]]]), rotations, 24)
-    assert torch.equal(v[48:], before[1][48:]) and torch.equal(v[24:48], before[1][:24])
-
-
-@pytest.fixture
-def large_tiles(monkeypatch):
-    """The interpreter's time goes with the number of tiles, and other tests see to their edges."""
-    monkeypatch.setattr(write, "ROWS", 128)
-    monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 128)
-    monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 256)
-
-
-@pytest.mark.usefixtures("large_tiles")
 @pytest.mark.repeat("every role-5", "no anchor heads")
 @pytest.mark.parametrize(("roles", "episodic_frames", "rope"), [
     ("every role", 3, "contiguous"), ("every role", 5, "contiguous"),
     ("a layer without memory heads", 3, "absolute"), ("no anchor heads", 3, "contiguous"),
 ])  # fmt: skip
-def test_the_engine_with_its_kernels_follows_the_one_without(roles, episodic_frames, rope):
-    roll_out(ROLE_MAPS[roles], episodic_frames, rope, blocks=7)
+def test_the_engine_with_its_kernels_follows_the_one_without(roles, episodic_frames, rope, monkeypatch):
+    """With large tiles: the interpreter's time goes with their number, and other tests see to their edges."""
+    monkeypatch.setattr(write, "ROWS", 128)
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_Q", 128)
+    monkeypatch.setattr(attend, "FLOAT32_BLOCK_K", 256)
+    roll_out(ROLE_MAPS[roles], episodic_frames, rope)
 
 
 def test_a_linear_layer_in_8_bits_rounds_its_tokens_by_the_kernel():

@@ -20,30 +20,14 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
-from headforcing.headforcing_core.model.attention import (
-    AUTO,
-    BACKENDS,
-    LayerAttention,
-    LayerSizes,
-    attention_function,
-    first_working,
-    sdpa,
-)
-from headforcing.headforcing_core.model.attention_backends import (
-    PLAN_PAYS,
-    PlannedAttention,
-    by_span,
-    on_streams,
-    self_test,
-    sequence_starts,
-)
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.model import attention_backends as backends
+from headforcing.headforcing_core.model.attention import AUTO, LayerSizes, attention_function, first_working, sdpa
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from small_engine import BUSY, F, film, mixed, new_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
-# ---------------------------------------------------------------------------------------------------- the choice
 
 
 def raises(error: Exception):
@@ -63,8 +47,8 @@ BROKEN = {
     "is_absent": raises(ModuleNotFoundError("No module named 'sageattention'")),
     "forgets_a_key": lambda: lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:]),
     "gives_nan": lambda: lambda q, k, v: sdpa(q, k, v) * math.nan,
-    "swaps_heads": lambda: LayerAttention(lambda *given: TABLES(*given).flip(0)),
-    "sees_every_row": lambda: LayerAttention(lambda q, k, v, spans: TABLES(q, k, v, every_row(spans))),
+    "swaps_heads": lambda: backends.LayerAttention(lambda *given: TABLES(*given).flip(0)),
+    "sees_every_row": lambda: backends.LayerAttention(lambda q, k, v, spans: TABLES(q, k, v, every_row(spans))),
 }
 
 
@@ -75,11 +59,9 @@ def first():
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_where_it_is_asked_for(
-    first, monkeypatch, caplog, broken
-):
-    monkeypatch.setitem(BACKENDS, broken, BROKEN[broken])
-    monkeypatch.setitem(BACKENDS, "is_full", raises(torch.OutOfMemoryError("full")))
+def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first, monkeypatch, caplog, broken):
+    monkeypatch.setitem(backends.BACKENDS, broken, BROKEN[broken])
+    monkeypatch.setitem(backends.BACKENDS, "is_full", raises(torch.OutOfMemoryError("full")))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             assert first((broken, "sdpa"), CPU, torch.bfloat16, 32)[1] is sdpa
@@ -111,16 +93,16 @@ def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds
     for name, (package, functions) in PACKAGES.items():
         monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
         found = attention_function(name, "cpu", torch.bfloat16, 32)
-        assert isinstance(found, LayerAttention) == (name != "sage")
-        assert self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
-    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], LayerAttention)
-    assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
+        assert isinstance(found, backends.LayerAttention) == (name != "sage")
+        assert backends.self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
+    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], backends.LayerAttention)
+    assert "sage" not in AUTO and set(AUTO) < set(backends.BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
     with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
         attention_function("warp")
 
 
-# ---------------------------------------------------------------------------------------------------- one backend
+# ---------------------------------------------------------------------------------------------------------- one backend
 
 
 def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_empty_one(monkeypatch):
@@ -133,13 +115,13 @@ def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_
         return (sequence_attention(q, k, v, starts_q, starts_k, longest_q, longest_k),)
 
     monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
-    found = BACKENDS["cudnn_varlen"]()
-    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    found = backends.BACKENDS["cudnn_varlen"]()
+    assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
     q, k = torch.randn(3, 4, 32), torch.randn(30, 32)
     for groups in (((3, 10),), ((1, 12), (2, 9))):
         found.layer(q, k, k, LayerSizes(4, groups).spans)
     assert set(given) == {2 * 3 + 1}  # heads, each with a place for rows without keys
-    starts = sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
+    starts = backends.sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
     assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14], [0, 40, 40, 80, 80]]
 
 
@@ -151,13 +133,13 @@ def test_a_shape_that_a_growing_context_passes_through_gets_no_plan():
         plans.add(k.shape)
         return sdpa(q, k, v)
 
-    attention, q = PlannedAttention(planned), torch.randn(2, 4, 8)
+    attention, q = backends.PlannedAttention(planned), torch.randn(2, 4, 8)
     for block in range(17):
         k = torch.randn(2, 3 * (1 + block), 8)
         for _ in range(5 * 30):
             attention(q, k, k)
     assert not plans
-    for _ in range(PLAN_PAYS):
+    for _ in range(backends.PLAN_PAYS):
         attention(q, k, k)
     assert plans == {k.shape}
 
@@ -185,7 +167,8 @@ def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_r
 
     sizes = LayerSizes(4, ((2, 11), (1, 7), (3, 4)))
     q, k, v = torch.randn(6, 4, 8), *torch.randn(2, 41, 8)
-    torch.testing.assert_close(on_streams(dense).layer(q, k, v, sizes.spans), by_span(sdpa, q, k, v, sizes.spans))
+    found = backends.on_streams(dense).layer(q, k, v, sizes.spans)
+    torch.testing.assert_close(found, backends.by_span(sdpa, q, k, v, sizes.spans))
     assert notes == [
         ("a", "waits for", "here"), ("b", "waits for", "here"),
         ("a", "attends to", 11), ("b", "attends to", 7), ("here", "attends to", 4),
@@ -193,7 +176,7 @@ def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_r
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- waiting for a device
+# ------------------------------------------------------------------------------------------------- waiting for a device
 
 
 class Transfers(TorchDispatchMode):
@@ -216,21 +199,19 @@ class Transfers(TorchDispatchMode):
 
 @pytest.mark.parametrize("way", ["layer", "measured"])
 @torch.no_grad()
-def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
+def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model, way):
     def layer(q, k, v, spans):
-        sequence_starts(spans, q.shape[1], q.device)
+        backends.sequence_starts(spans, q.shape[1], q.device)
         return q
 
-    config = WanConfig(dim=88, num_layers=2, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
-    roles = [["memory", "local", "anchor", "local"], ["memory"] * 4]
-    shape = CacheShape.for_model(config, roles, CachePolicy(), 4, 6, F, 30)
+    shape = CacheShape.for_model(model.config, mixed(model), CachePolicy(), 4, 6, F, 30)
     with torch.device("meta"):
-        video = WanVideoModel(WanModel(config), torch.float32, "meta")
+        video = WanVideoModel(WanModel(model.config), torch.float32, "meta")
         x = torch.empty(F, 16, 4, 6)
     # the length of a prompt is found before it is sent to the device, where nothing could be read
     video.use_prompt(torch.cat([torch.ones(3, 10), torch.zeros(2, 10)]))
     assert video.prompt.valid_tokens == 3 and video.prompt.layers[0][0].is_meta
-    cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
+    cache = HeadCache(shape, torch.float32, "meta", backends.LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
         cache.meter = ShareMeter(2, 4, 6)
         cache.meter._shares = cache.meter._shares.to("meta")

@@ -15,36 +15,18 @@ import pytest
 import torch
 from attention_cases import WHOLE_LAYER
 from guarded_reference import GuardedReferenceCache, statistics, trigonometric
-from headforcing.headforcing_core.cache.guards import (
-    Guards,
-    JitteredRotary,
-    QueryScore,
-    QueryStatistics,
-    jittered_bases,
-    query_means,
-)
+from headforcing.headforcing_core.cache import guards
+from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.method import VideoFacts
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy, RolePolicy
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
-from small_engine import (
-    BUSY,
-    F,
-    assert_same_contents,
-    difference,
-    film,
-    latents,
-    mixed,
-    new_cache,
-    poison,
-    shown,
-    wan,
-)
+from small_engine import BUSY, F, assert_same_contents, difference, film, latents, mixed, new_cache, poison, shown, wan
 
 BLOCKS = 12
 STORIES = ("one scene", "switches", "recalls", "pictures")
@@ -58,7 +40,7 @@ def prompts_of(switches) -> list[int]:
     return [sum(block >= first for first in switches) % 2 for block in range(BLOCKS)]
 
 
-# ---------------------------------------------------------------------------------------------- as specified
+# --------------------------------------------------------------------------------------------------------- as specified
 
 
 def random_setting(seed: int):
@@ -174,7 +156,7 @@ def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
     assert_as_specified(model, mixed(model), policy, f, switches, *pictures or [{}])
 
 
-# -------------------------------------------------------------------------------------------------- stored
+# --------------------------------------------------------------------------------------------------------------- stored
 
 
 STOPS = {
@@ -248,7 +230,7 @@ def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
     assert ours.isfinite().all() and torch.equal(ours, latents(film(model, caches[1], BLOCKS, **told)))
 
 
-# ------------------------------------------------------------------------------------------ guards
+# --------------------------------------------------------------------------------------------------------------- guards
 
 
 def everything(model, rope="contiguous") -> CachePolicy:
@@ -280,12 +262,12 @@ def test_guards_take_a_copy_of_one_group_in_one_layer_and_are_never_replayed_as_
 
 
 def test_every_head_has_a_base_of_its_own_and_rotations_by_it_compose():
-    bases = jittered_bases(0.8, 4, 6)
+    bases = guards.jittered_bases(0.8, 4, 6)
     assert bases.unique().numel() == 24 and bases.min() >= 2000 and bases.max() <= 18000
     x = torch.randn(3, 2, 6, 22, generator=torch.Generator().manual_seed(0))
-    plain, same = RotaryEmbedding(22, 2, 3), JitteredRotary(jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
+    plain, same = RotaryEmbedding(22, 2, 3), guards.JitteredRotary(guards.jittered_bases(0.0, 1, 3)[0], 22, 2, 3)
     torch.testing.assert_close(same.rotate(x, [7, 7]), plain.rotate(x, [7, 7]), atol=1e-5, rtol=0)
-    rope = JitteredRotary(bases[0, :3], 22, 2, 3)
+    rope = guards.JitteredRotary(bases[0, :3], 22, 2, 3)
     turned = rope.rerotate(rope.rotate(x, [4, 9]), [3, -2])
     torch.testing.assert_close(turned, rope.rotate(x, [7, 7]), atol=1e-5, rtol=0)
     assert difference(turned, plain.rotate(x, [7, 7])) > 0.1
@@ -297,11 +279,12 @@ def test_the_score_is_the_published_sum():
     mean = torch.randn(1, heads, pairs, dtype=torch.complex64, generator=generator)
     size = mean.abs() + 0.3
     keys = torch.randn(heads, tokens, 2 * pairs, generator=generator)
-    shape = CacheShape([["memory"] * heads], replace(BUSY, queries=QueryStatistics(mean, size)), 1, tokens, 22, 3, 60)
-    score = QueryScore(shape, [torch.arange(heads)])
+    policy = replace(BUSY, queries=guards.QueryStatistics(mean, size))
+    shape = CacheShape([["memory"] * heads], policy, 1, tokens, 22, 3, 60)
+    score = guards.QueryScore(shape, [torch.arange(heads)])
     distances = score.begin_merge(frame=30, source=6)
     assert distances == (8, 9, 10), "five entries and three recent frames lie before the queries"
-    absolute = QueryScore(replace(shape, policy=replace(shape.policy, rope="absolute")), [])
+    absolute = guards.QueryScore(replace(shape, policy=replace(policy, rope="absolute")), [])
     assert absolute.begin_merge(frame=30, source=6) == (25, 26, 28, 32, 40, 56, 88, 152)
     expected = torch.zeros(heads, tokens, dtype=torch.float64)
     for h, t, f in itertools.product(range(heads), range(tokens), range(pairs)):
@@ -313,15 +296,13 @@ def test_the_score_is_the_published_sum():
     expected = (expected - expected.mean(1, keepdim=True)) / expected.std(1, keepdim=True)
     assert torch.allclose(score(0, keys, distances).double(), expected.mean(0), atol=1e-4)
     q = torch.tensor([[[3.0, 4.0, 1.0, 0.0], [-3.0, 4.0, 0.0, 1.0]]])  # one head, two queries, two pairs
-    assert torch.allclose(query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
+    assert torch.allclose(guards.query_means(q), torch.tensor([[[0.0, 0.5], [4.0, 0.5], [5.0, 1.0]]]))
 
 
 def test_query_statistics_come_from_the_profile_and_must_fit_the_model(model):
-    with pytest.raises(HeadForcingError, match="chooses tokens where episodic memory merges entries"):
-        PRESETS["fifo_eviction"].with_guards(Guards(), "trigonometric")
     chosen, measured = CachePolicy().with_guards(Guards(), "trigonometric"), statistics(model)
     facts = VideoFacts(schedule("self_forcing"), 3, profile="profile 'x'", queries=lambda: measured)
     assert chosen.for_video(facts).queries is measured
-    narrow = QueryStatistics(torch.zeros(2, 4, 4, dtype=torch.complex64), torch.zeros(2, 4, 4))
+    narrow = guards.QueryStatistics(torch.zeros(2, 4, 4, dtype=torch.complex64), torch.zeros(2, 4, 4))
     with pytest.raises(HeadForcingError, match="for heads 8 wide, this model's are 22 wide"):
         new_cache(model, mixed(model), replace(everything(model), queries=narrow), 3)

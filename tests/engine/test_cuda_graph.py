@@ -125,9 +125,7 @@ def test_measured_passes_are_never_recorded(model):
     assert cache.layout is None
 
 
-def test_a_replay_sends_timesteps_through_pinned_memory_and_its_result_is_not_overwritten_by_the_next(
-    model, monkeypatch
-):
+def test_a_replay_sends_timesteps_through_pinned_memory_and_keeps_the_result_before(model, monkeypatch):
     """A copy from other memory of the host waits for all work that the GPU was given."""
     sent, upload = [], cuda_graph.upload
     monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])

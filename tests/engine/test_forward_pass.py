@@ -9,7 +9,7 @@ from headforcing.headforcing_core.model import rope as rope_module
 from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
-from small_engine import BUSY, HEIGHT, WIDTH, F, difference, embeds, film, latents, make, mixed, new_cache
+from small_engine import BUSY, SHAPE, F, difference, embeds, film, latents, make, mixed, new_cache
 
 
 class KeptKeysAndValues(Cache):
@@ -26,7 +26,7 @@ class KeptKeysAndValues(Cache):
         return explicit(q.transpose(0, 1), k, v).transpose(0, 1)
 
 
-X = torch.randn(F, 16, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(0))
+X = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
 
 
 def run_block(model, timesteps, write_only=False, prompt=None):
@@ -41,7 +41,7 @@ def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_
     for module in (last.self_attn.q, last.ffn, model.head.head):
         monkeypatch.setattr(module, "forward", lambda x, run=module.forward: called.append(1) or run(x))
     flow, full = run_block(model, [0.0] * F)
-    assert flow.shape == (F, 16, HEIGHT, WIDTH) and len(called) == 3
+    assert flow.shape == SHAPE and len(called) == 3
     nothing, clean = run_block(model, [0.0] * F, write_only=True)
     assert nothing is None and len(called) == 3 and list(clean) == list(full) == [0, 1]
     for layer in full:
@@ -89,17 +89,7 @@ def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     assert latents(blocks).isfinite().all()
 
 
-# -------------------------------------------------------------------------------- rotary embedding
-
-
-def complex_rotation(x: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
-    """The definition, in float64: `x [..., d]` as complex pairs times e^(i angle `[..., d/2]`)."""
-    pairs = torch.view_as_complex(x.double().unflatten(-1, (-1, 2)).contiguous())
-    return torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
-
-
-def frequencies(dim: int) -> torch.Tensor:
-    return torch.tensor([10000.0 ** (-2 * i / dim) for i in range(dim // 2)], dtype=torch.float64)
+# ----------------------------------------------------------------------------------------------------- rotary embedding
 
 
 @pytest.fixture
@@ -114,8 +104,10 @@ def test_temporal_angles_are_exact_at_any_index(keys, index):
     turned = rope.rotate_temporal(keys, range(index, index + 3))
     moved = rope.rerotate(rope.rotate_temporal(keys, [9, -4, 700]), [index - 9, index + 5, index - 698])
     assert difference(moved, turned) < 5e-6
-    positions = torch.arange(index, index + 3, dtype=torch.float64)
-    expected = complex_rotation(keys[..., :10], positions[:, None, None] * frequencies(10))
+    frequencies = 10000.0 ** (-torch.arange(0, 10, 2).double() / 10)
+    angle = torch.arange(index, index + 3).double()[:, None, None] * frequencies
+    pairs = torch.view_as_complex(keys[..., :10].double().unflatten(-1, (-1, 2)).contiguous())
+    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
     assert difference(turned[..., :10].double(), expected) < 2e-6
     assert torch.equal(turned[..., 10:], keys[..., 10:])
 

@@ -1,8 +1,16 @@
-"""The kernels' specification, the plain torch beside each: its properties; and who decides which of both runs."""
+"""The kernels' specification, the plain torch beside each: its properties; and who decides which of both runs.
 
+The kernels in Triton are run by its interpreter and compiled for GPUs that are not there, each in a process of its own,
+since Triton decides at import whether it interprets. `tasks.py` installs it for the tests where there is one.
+"""
+
+import importlib.util
+import json
 import logging
+import os
 import sys
 import threading
+from pathlib import Path
 from types import FunctionType, SimpleNamespace
 
 import pytest
@@ -15,7 +23,8 @@ from headforcing.kernels.move import in_sequence
 from headforcing.kernels.quantise import quantise, quantise_gelu
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kernel_cases import OPERATIONS, ROLE_MAPS, case, roll_out
+from kernel_cases import OPERATIONS, case
+from own_process import run, run_tests
 from torch import Tensor
 
 CPU = torch.device("cpu")
@@ -30,7 +39,7 @@ def test_moves_in_sequence_bring_every_slot_to_its_place(order, kept):
     assert slots[:kept] == order[:kept]
 
 
-# ------------------------------------------------------------------------------------------------- who decides
+# ---------------------------------------------------------------------------------------------------------- who decides
 
 
 ELSEWHERE = torch.ones(2, device="meta")  # stands for a device with kernels
@@ -156,13 +165,10 @@ def test_a_thread_waits_while_another_compiles_the_kernels_of_a_file(monkeypatch
     assert seen == [("compiled first", "compiled first", "compiled second", "Triton's language")] * 2
 
 
-# -------------------------------------------------------------------------------------------------- on a GPU
+# ------------------------------------------------------------------------------------------------------------- on a GPU
 
 
-GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
-
-
-@GPU
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)
 def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
@@ -180,8 +186,38 @@ def test_every_kernel_equals_plain_torch_on_a_gpu(tested, dtype):
         assert compared.difference(device, dtype) <= dispatch.TOLERANCE[dtype]
 
 
-@GPU
-def test_the_engine_with_its_kernels_follows_the_one_without_on_a_gpu():
-    pytest.importorskip("triton")
-    with dispatch.using("triton"):
-        roll_out(ROLE_MAPS["every role"], 5, "contiguous", blocks=9, device="cuda")
+# ----------------------------------------------------------------------------- in a process of their own, without a GPU
+
+HERE = Path(__file__).resolve().parent
+SHARED_MEMORY = {80: 163, 86: 99, 89: 99, 90: 227, 100: 227, 120: 99}  # KiB that one kernel may use
+SPILLS = {"attend": 128}  # bytes of registers that may spill
+OLDER = (80, 86)  # have no conversion to 8-bit floating point: there the reference rounds
+NO_TRITON = "triton is not installed, so no kernel was run or compiled (tasks.py installs it on Linux)"
+WITH_TRITON = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason=NO_TRITON)
+
+
+@WITH_TRITON
+@pytest.mark.slow
+def test_every_kernel_equals_plain_torch_in_the_interpreter(tmp_path):
+    run_tests(HERE / "kernels_interpreted.py", TRITON_INTERPRET="1", TRITON_CACHE_DIR=str(tmp_path))
+
+
+@WITH_TRITON
+@pytest.mark.slow
+def test_every_kernel_compiles_for_every_gpu_within_its_limits(tmp_path):
+    told = run(HERE / "kernels_compiled.py", TRITON_INTERPRET="0", TRITON_CACHE_DIR=str(tmp_path))
+    builds = [json.loads(line) for line in told.splitlines()]
+    places = {(build["dtype"], build["target"]) for build in builds}
+    everything = {(dtype, target) for dtype in ("bf16", "fp16") for target in SHARED_MEMORY}
+    some = {("bf16", 86), ("bf16", 90), ("fp16", 100)}
+    assert places == (everything if os.environ.get("HEADFORCING_EVERYTHING") else some)
+    assert len({build["kernel"] for build in builds}) == 11 and len(builds) == 11 * len(places)
+    for build in builds:
+        kernel, target = build["kernel"], build["target"]
+        if kernel.startswith("quantise") and target in OLDER:
+            assert "fp8e4nv not supported in this architecture" in build["refused"], build
+            continue
+        assert build["shared"] <= 1024 * SHARED_MEMORY[target], build
+        assert build["stack"] <= SPILLS.get(kernel, 0), build
+        if kernel == "attend":  # on the matrix units, of the newest kind the GPU has
+            assert build["matrix"] == {90: "wgmma", 100: "tcgen05"}.get(target, "mma.sync"), build

@@ -100,9 +100,7 @@ def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name
 
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
-def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_the_blocks_after_it(
-    backbone, tmp_path, state_seconds
-):
+def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(backbone, tmp_path, state_seconds):
     made = plan("deep_forcing", TWO, 7.0)
     for last in (5, 8, made.new_blocks):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=state_seconds)
@@ -215,15 +213,13 @@ def test_no_seed_changes_how_roles_are_shuffled(backbone):
     assert shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
 
 
-# ------------------------------------------------------------------------------- in an order of their own
+# --------------------------------------------------------------------------------------------- in an order of their own
 
 ROLLING, CAUSVID = rolling_plan(TWO, seconds=7.0), causvid_plan(8.0, TWO)
 
 
 @pytest.mark.parametrize(("name", "stop_after"), [("rolling", 1), ("rolling", 10), ("causvid", 3), ("causvid", 7)])
-def test_a_render_in_another_order_goes_on_to_the_same_bytes_and_makes_no_step_twice(
-    backbone, tmp_path, name, stop_after
-):
+def test_a_render_in_another_order_goes_on_and_makes_no_step_twice(backbone, tmp_path, name, stop_after):
     made = ROLLING if name == "rolling" else CAUSVID
     rolled(tmp_path, made, backbone, stop_after)
     steps: list = []
@@ -248,9 +244,7 @@ def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_
 
 
 @pytest.mark.parametrize(("made", "at", "kept"), [(ROLLING, 31, 2), (CAUSVID, 21, 6)], ids=["rolling", "causvid"])
-def test_a_render_in_another_order_stops_within_one_model_call_and_loses_no_finished_block(
-    backbone, tmp_path, made, at, kept
-):
+def test_a_render_in_another_order_stops_at_once_and_loses_no_block(backbone, tmp_path, made, at, kept):
     reports, calls, (_, model) = [], [], video_of(made, backbone)
     flow = model.flow
     model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)

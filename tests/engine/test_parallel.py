@@ -260,6 +260,7 @@ def test_sharded_weights_make_the_video_of_whole_ones():
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         sharded, whole = shard(wan(), torch.device("cpu")), wan()
+        sharded.config = whole.config  # which tells the film's prompts their width
         shape = shape_of(whole, every_head(whole, "memory"))
         made = [film(one, HeadCache(shape, torch.float32), blocks=2, switches={})[0] for one in (sharded, whole)]
     finally:

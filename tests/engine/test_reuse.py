@@ -66,9 +66,7 @@ def test_a_stored_cache_is_not_used_after_a_block_that_another_machine_rounded_o
 
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9], ids=["rebuilt", "restored"])
 @pytest.mark.parametrize("tag", ["recache", "flush, re-anchor", "recall 1"])
-def test_a_render_stopped_before_or_after_a_prompt_switch_goes_on_to_the_same_bytes(
-    backbone, tmp_path, tag, state_seconds
-):
+def test_a_render_stopped_around_a_prompt_switch_goes_on_to_the_same_bytes(backbone, tmp_path, tag, state_seconds):
     render = Render(backbone, tmp_path, TWO.format(f"[{tag}] "), 3.0, state_seconds=state_seconds)
     stop_after = render.plan.timeline.segments[1].start_block + bool(state_seconds)
     render.go(stop_after=stop_after)

@@ -6,30 +6,14 @@ import pytest
 import torch
 from headforcing.headforcing_core.cache.method import RolloutInputs
 from headforcing.headforcing_core.cache.policy import CachePolicy
-from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import sdpa
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
+from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
-from small_engine import (
-    BUSY,
-    HEIGHT,
-    TWO_STEPS,
-    WIDTH,
-    F,
-    assert_same_contents,
-    difference,
-    embeds,
-    film,
-    latents,
-    make,
-    mixed,
-    new_cache,
-    wan,
-)
+from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, make, mixed, new_cache, wan
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
@@ -56,19 +40,6 @@ def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_bloc
     extended = film(model, cache, 11, prompts=prompts, switches=switches, start=start)
     assert [block.index for block in extended] == list(range(11)) and torch.equal(latents(extended), whole)
 
-    stopped, resumed = (new_cache(model, roles, BUSY, 11) for _ in range(2))
-    told = dict(prompts=prompts[:start_blocks], switches={b: s for b, s in switches.items() if b < start_blocks})
-    film(model, stopped, start_blocks, **told)
-    nothing_more = film(model, resumed, start_blocks, start=start, **told)
-    assert torch.equal(latents(nothing_more), whole[:start_blocks])
-    assert_same_contents(stopped, resumed)
-
-
-def test_start_frames_that_do_not_fill_blocks_are_refused():
-    for frames, drop in ((4, 1), (0, 0)):
-        with pytest.raises(HeadForcingError, match=rf"whole blocks of 3 latent frames, got {frames}; drop {drop} from"):
-            split_start_latents(torch.zeros(frames, 16, HEIGHT, WIDTH), F)
-
 
 class CountingModel(WanVideoModel):
     calls = 0
@@ -81,7 +52,7 @@ class CountingModel(WanVideoModel):
 def counting_rollout(model, switches=None, **options):
     video, script = CountingModel(model, torch.float32), script_of([0] * 6, TWO_STEPS, embeds(model), switches=switches)
     cache = new_cache(model, mixed(model), CachePolicy(), 6)
-    return video, rollout(video, cache, script, SeededNoise((F, 16, HEIGHT, WIDTH)), **options)
+    return video, rollout(video, cache, script, SeededNoise(SHAPE), **options)
 
 
 @pytest.mark.parametrize(("block", "step", "at", "start_blocks", "calls"), [
@@ -98,7 +69,7 @@ def test_raising_from_on_step_stops_before_the_next_model_call(model, block, ste
         if seen.count((block, step)) > at:
             raise KeyboardInterrupt
 
-    given = [torch.zeros(F, 16, HEIGHT, WIDTH)] * start_blocks
+    given = [torch.zeros(SHAPE)] * start_blocks
     video, blocks = counting_rollout(model, {4: Switch("recache")}, on_step=stop, given=given)
     with pytest.raises(KeyboardInterrupt):
         list(blocks)

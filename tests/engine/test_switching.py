@@ -9,15 +9,8 @@ from itertools import chain
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache import scenes
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
-from headforcing.headforcing_core.cache.scenes import (
-    MAX_SCENES,
-    Recall,
-    Scenes,
-    number_recalls,
-    recalled_scenes,
-    scene_features,
-)
 from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
@@ -33,23 +26,9 @@ from headforcing.headforcing_core.rollout.rows import BlockRow, Script, SeededNo
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from small_engine import (
-    BUSY,
-    HEIGHT,
-    TWO_STEPS,
-    WIDTH,
-    F,
-    difference,
-    embeds,
-    every_head,
-    film,
-    latents,
-    mixed,
-    new_cache,
-    shown,
-)
+from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, mixed, new_cache, shown
 
-BUSY = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
+BUSY = replace(BUSY, kept_scenes=scenes.MAX_SCENES + 2, picture_frames=5)
 BLOCKS = 12
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
 
@@ -93,7 +72,7 @@ def test_a_flush_leaves_the_first_frames_and_the_last_one_and_a_cut_takes_the_ne
     (PRESETS["self_forcing"], 5), (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
 ], ids=["every frame is kept", "four frames, in two blocks, and the block before"])  # fmt: skip
 def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
-    cache, fresh = (new_cache(model, every_head(model, "local"), policy, 9) for _ in range(2))
+    cache, fresh = (new_cache(model, [["local"] * 4] * 2, policy, 9) for _ in range(2))
     made = film(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
     video = WanVideoModel(model, torch.float32)
     fresh.block = 5 - blocks
@@ -104,7 +83,7 @@ def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, po
         video.write_clean(block.latents, fresh)
         fresh.close()
     row = BlockRow("the new prompt", TWO_STEPS.sigmas, seed=3)
-    again, _ = make_block(video, fresh, row, SeededNoise((F, 16, HEIGHT, WIDTH)), block=5)
+    again, _ = make_block(video, fresh, row, SeededNoise(SHAPE), block=5)
     assert torch.equal(again, made[5].latents)
 
 
@@ -115,12 +94,12 @@ def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
             cache.apply_switch(switch, lambda latents: None, [])
 
 
-# ------------------------------------------------------------------------------------------------ scenes and pictures
+# -------------------------------------------------------------------------------------------------- scenes and pictures
 
 
 def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
     cache, history, entries = held_in(model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()})
-    assert cache.recalls == [Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
+    assert cache.recalls == [scenes.Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
     assert cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
     assert [history[block][0] for block in range(3, BLOCKS)] == [0] * 5 + [9] * 2 + [0] * 2
     assert history[8][:3] == [9, 10, 11] and entries[7] != entries[8][:3] == [[9], [12], [15]]
@@ -136,29 +115,29 @@ class Numbered:
 
 
 def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
-    kept = {}
+    spread = {}
     for blocks in (1, 4, 6, 11, 300):
-        scenes = Scenes(Numbered(), 5, (), ())
+        story = scenes.Scenes(Numbered(), 5, (), ())
         for block in range(blocks):
-            scenes.keep(3 * block, 3)
-            assert len(scenes.kept[1].spread) < 10
-        scenes.begin(Switch(), 3 * blocks)
-        kept[blocks] = scenes.kept[1].spread
-    gaps = [b - a for a, b in zip(kept[300], kept[300][1:], strict=False)]
-    assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and kept.pop(300)[-1] > 0.7 * 3 * 300
-    assert kept == {1: [0], 4: [0, 3, 6, 9], 6: [0, 3, 6, 12, 15], 11: [0, 6, 12, 24, 30]}
-    scenes = Scenes(Numbered(), 5, (), ())  # of a later visit nothing is kept
+            story.keep(3 * block, 3)
+            assert len(story.kept[1].spread) < 10
+        story.begin(Switch(), 3 * blocks)
+        spread[blocks] = story.kept[1].spread
+    gaps = [b - a for a, b in zip(spread[300], spread[300][1:], strict=False)]
+    assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and spread.pop(300)[-1] > 0.7 * 3 * 300
+    assert spread == {1: [0], 4: [0, 3, 6, 9], 6: [0, 3, 6, 12, 15], 11: [0, 6, 12, 24, 30]}
+    story = scenes.Scenes(Numbered(), 5, (), ())  # of a later visit nothing is kept
     for block, switch in enumerate([None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]):
         if switch is not None:
-            scenes.begin(switch, 3 * block)
-        scenes.keep(3 * block, 3)
-    assert scenes.kept[1].spread == [0, 3, 6] and scenes.kept[2].spread == [9]
+            story.begin(switch, 3 * block)
+        story.keep(3 * block, 3)
+    assert story.kept[1].spread == [0, 3, 6] and story.kept[2].spread == [9]
 
 
 def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads_and_anchors(model):
     cache, _, _ = held_in(model, {block: Switch() for block in range(1, BLOCKS)})
     kept = cache.scenes.kept  # the first one, since its frames are the sinks, the last ones, and the current one
-    assert list(kept) == [1, *range(BLOCKS - MAX_SCENES, BLOCKS + 1)]
+    assert list(kept) == [1, *range(BLOCKS - scenes.MAX_SCENES, BLOCKS + 1)]
     frames = [frame for scene in kept.values() for frame in (*scene.spread, *chain(*scene.first))]
     assert all(x.device.type == "cpu" for frame in frames for x in frame.k)
     memory, anchors = (sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor"))
@@ -194,7 +173,7 @@ def test_a_picture_is_written_alone(model):
     assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
 
 
-# --------------------------------------------------------------------------------------------------- plans and keys
+# ------------------------------------------------------------------------------------------------------- plans and keys
 
 
 def plan(text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG) -> RenderPlan:
@@ -278,8 +257,8 @@ def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
     switches = {2: Switch(), 3: Switch(blend_blocks=1, recall=0)}
     rows = lay_out_rows(["a", "a", "b", Blend("b", "c", 0.1), "c"], TWO_STEPS, switches=switches)
     script = Script(rows, {text: torch.tensor(rows) for text, rows in embeds.items()})
-    assert scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
-    numbered = number_recalls(script, recalled := recalled_scenes(script))
+    assert scenes.scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
+    numbered = scenes.number_recalls(script, recalled := scenes.recalled_scenes(script))
     assert recalled == {3: (1,)}
     assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
     assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the visits up to it begin"
@@ -292,7 +271,7 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
     embeds = {text: torch.tensor([[likeness.get(text, 0.0), 1 - likeness.get(text, 0.0)]]) for text in prompts}
     switches = {block: Switch(recall=0 if block == 10 else None) for block in range(1, 11)}
     script = Script(lay_out_rows(prompts, TWO_STEPS, switches=switches), embeds)
-    assert recalled_scenes(script) == {10: (4,)}
+    assert scenes.recalled_scenes(script) == {10: (4,)}
 
 
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():

@@ -126,23 +126,21 @@ def distance(operation: Operation, arguments: Callable[[], dict[str, Any]]) -> f
 # ----------------------------------------------------------------------------- the engine, with kernels and without
 
 
-def roll_out(roles: list[list[str]], episodic_frames: int, rope: str, blocks: int, device: str = "cpu") -> None:
+def roll_out(roles: list[list[str]], episodic_frames: int, rope: str) -> None:
     """A video's worth of blocks through a cache with kernels and one without, compared after every step."""
-    memory = RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
+    blocks, memory = 7, RolePolicy(recent_frames=3, episodic_frames=episodic_frames)
     policy = CachePolicy(memory=memory, rope=rope, episodic=EpisodicPolicy(admission="uniform", update_interval=1))
     rows, columns, head_dim, frames = 4, 6, 20, 3
     shape = CacheShape(roles, policy, rows, columns, head_dim, frames, total_frames=frames * blocks)
     layers, heads = shape.layers, shape.heads
-    plain = HeadCache(shape, torch.float32, device, explicit)
-    fused = HeadCache(
-        shape, torch.float32, device, attention_function("triton", torch.device(device), torch.float32, 20)
-    )
+    plain = HeadCache(shape, torch.float32, "cpu", explicit)
+    fused = HeadCache(shape, torch.float32, "cpu", attention_function("triton", "cpu", torch.float32, 20))
     for buffer in fused.flat:
         buffer.fill_(torch.nan)  # reading a row that was never written shows
     generator = torch.Generator().manual_seed(1)
 
     def noise(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator).to(device)
+        return torch.randn(*size, generator=generator)
 
     prompt = PromptKV([(noise(1, heads, 7, head_dim), noise(1, heads, 7, head_dim)) for _ in roles], 5)
     weights = noise(layers, 2, heads * head_dim)

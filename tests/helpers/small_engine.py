@@ -14,6 +14,7 @@ from scripts import script_of
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
+SHAPE = (F, 16, HEIGHT, WIDTH)  # of a block
 TWO_STEPS = Schedule((1.0, 0.7), F)
 SELF_FORCING = PRESETS["self_forcing"]
 # admits every candidate after every block, so that memory is full and merging soon
