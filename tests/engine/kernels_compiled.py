@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import torch
@@ -34,25 +35,17 @@ TOKENS, DIM = FRAMES * FRAME_TOKENS, HEADS * HEAD_DIM
 
 def launches(dtype: torch.dtype) -> Iterator[tuple[str, Callable[[], Any]]]:
     """Every launcher at 832 x 480: one layer, 12 heads."""
-
-    def data(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=dtype, device="meta")
-
-    def table(*shape: int) -> torch.Tensor:
-        return torch.empty(shape, dtype=torch.int32, device="meta")
-
-    def angles(rows: int, pairs: int) -> torch.Tensor:
-        return torch.empty(rows, 2, pairs, device="meta")
-
+    data, table = (partial(torch.empty, dtype=kind, device="meta") for kind in (dtype, torch.int32))
+    angles = partial(torch.empty, dtype=torch.float32, device="meta")
     k, v, rows = data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(SLOTS * FRAME_TOKENS, HEAD_DIM), data(FRAMES, 6, DIM)
-    x, rotations, heads = data(TOKENS, DIM), angles(32, 22), (table(HEADS), table(HEADS), table(HEADS))
+    x, rotations, heads = data(TOKENS, DIM), angles(32, 2, 22), (table(HEADS), table(HEADS), table(HEADS))
     q = data(HEADS, TOKENS, HEAD_DIM)
     yield "move", lambda: move.move_frames(k, v, k, v, table(HEADS, 3, 3), rotations, FRAME_TOKENS)
     yield "pool", lambda: pool.pooled_keys(k, table(HEADS, 2), rotations, FRAME_TOKENS)
     yield "merge", lambda: merge.merge_frames(k, v, table(HEADS, 6), table(1, FRAME_TOKENS), rotations)
     yield "norm", lambda: modulate.norm_modulate(x, None, None, rows[:, 1], rows[:, 0], 1e-6)
     yield "residual_norm", lambda: modulate.norm_modulate(x, x, rows[:, 2], rows[:, 4], rows[:, 3], 1e-6)
-    tables, norms = (*heads, rotations, angles(FRAME_TOKENS, 42)), (data(DIM), data(DIM))
+    tables, norms = (*heads, rotations, angles(FRAME_TOKENS, 2, 42)), (data(DIM), data(DIM))
     yield "write", lambda: write.write_block(x, x, x, norms, 1e-6, k, v, *tables)
     yield "write_normed", lambda: write.write_block(x, x, x, None, 1e-6, k, v, *tables)
     gamma, past, shown = data(96), data(2, 480, 832, 96), data(4, 480, 832, 96)

@@ -76,14 +76,11 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first
         first(("is_full", "sdpa"), CPU, torch.float32, 32)
 
 
-def with_lse(*given):
-    return sequence_attention(*given), 0
-
-
+WITH_LSE = {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)}
 PACKAGES = {
-    "flash_attn_3": ("flash_attn_interface", {"flash_attn_varlen_func": with_lse}),
+    "flash_attn_3": ("flash_attn_interface", WITH_LSE),
     "torch_varlen": ("torch.nn.attention.varlen", {"varlen_attn": sequence_attention}),
-    "flash_attn_4": ("flash_attn.cute", {"flash_attn_varlen_func": with_lse}),
+    "flash_attn_4": ("flash_attn.cute", WITH_LSE),
     "flash_attn_2": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
     "sage": ("sageattention", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
 }

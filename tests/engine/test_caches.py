@@ -233,8 +233,8 @@ def test_a_context_never_reads_a_slot_that_was_not_written(model, whole, rope):
 # --------------------------------------------------------------------------------------------------------------- guards
 
 
-def everything(model, rope="contiguous") -> CachePolicy:
-    return trigonometric(model, replace(BUSY, rope=rope, guards=Guards(0.5, 0.8)))
+def everything(model) -> CachePolicy:
+    return trigonometric(model, replace(BUSY, guards=Guards(0.5, 0.8)))
 
 
 def test_a_cache_reports_what_its_guards_did(model):

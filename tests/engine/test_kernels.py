@@ -165,9 +165,6 @@ def test_a_thread_waits_while_another_compiles_the_kernels_of_a_file(monkeypatch
     assert seen == [("compiled first", "compiled first", "compiled second", "Triton's language")] * 2
 
 
-# ------------------------------------------------------------------------------------------------------------- on a GPU
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: compiled kernels are not run")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("tested", OPERATIONS, ids=lambda operation: operation.name)

@@ -1,6 +1,7 @@
 """A rollout gives the same bytes again, extends, stops where it is told and takes no more memory when it is longer."""
 
 import gc
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -83,30 +84,13 @@ def test_no_block_is_made_that_is_not_taken(model):
     assert video.calls == 6
 
 
-class Elsewhere:
-    """A cache and a model on a device that holds no data, which count what is written."""
-
-    device, block, prompt, backbone = torch.device("meta"), 0, None, None
-
-    def __init__(self):
-        self.written = []
-
-    def begin(self, *args, **options):
-        pass
-
-    use_prompt = begin_block = rewind = commit = begin
-
-    def switch_blocks(self, switch):
-        return 0
-
-    def write_clean(self, latents, cache):
-        self.written.append(latents.device.type)
-
-
 @pytest.mark.parametrize("loop", ["rollout", "rolling_forcing", "causvid"])
 def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
     """Those of a long video would take gigabytes of a GPU."""
-    there, made, alive = Elsewhere(), [torch.zeros(3, 16, 2, 2) for _ in range(5)], []
+    there = MagicMock(device=torch.device("meta"), block=0)  # a model and a cache
+    there.switch_blocks.return_value = 0
+    there.write_clean = lambda latents, cache: written.append(latents.device.type)
+    written, alive, made = [], [], [torch.zeros(3, 16, 2, 2) for _ in range(5)]
     script, unfinished = script_of([0] * 8, TWO_STEPS, [torch.zeros(1, 1)]), [torch.zeros(3, 16, 2, 2)]
     if loop == "rollout":
         blocks = rollout(there, there, script, None, made)
@@ -119,7 +103,7 @@ def test_finished_blocks_are_put_on_the_device_one_at_a_time(loop):
         alive.append(StorageWeakRef(latents.untyped_storage()))
         del latents
         assert sum(not block.expired() for block in alive) <= (5 if loop == "causvid" else 1)
-    assert there.written == ["meta"] * 5 and {block.device.type for block in made} == {"cpu"}
+    assert written == ["meta"] * 5 and {block.device.type for block in made} == {"cpu"}
 
 
 def tensor_bytes() -> int:
