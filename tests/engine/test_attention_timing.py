@@ -99,7 +99,7 @@ def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_
     assert list(fake.timed(a=1e-3, b=2e-3)) == ["a", "b"]
 
 
-@pytest.mark.parametrize("seconds", [1e-3, 0.4, 10.0])
+@pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0, 10.0])
 @pytest.mark.parametrize("loading", [0.0, 0.3])
 def test_calls_never_take_longer_than_two_seconds(fake, seconds, loading):
     """Nothing is begun that is known not to end in time; the order is that of the estimates then."""
