@@ -9,6 +9,7 @@ import logging
 import math
 import sys
 import types
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -19,119 +20,35 @@ from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
-from headforcing.headforcing_core.model.attention import (
-    AUTO,
-    BACKENDS,
-    LayerAttention,
-    LayerSizes,
-    Span,
-    attention_function,
-    explicit,
-    first_working,
-    sdpa,
-)
-from headforcing.headforcing_core.model.attention_backends import (
-    PLAN_PAYS,
-    PlannedAttention,
-    by_span,
-    on_streams,
-    self_test,
-    sequence_starts,
-)
-from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel
+from headforcing.headforcing_core.model import attention_backends as backends
+from headforcing.headforcing_core.model.attention import AUTO, LayerSizes, attention_function, first_working, sdpa
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from small_engine import BUSY, difference
+from small_engine import BUSY, F, film, mixed, new_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
-ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
-F, ROWS, COLUMNS, HEAD_DIM = 3, 2, 3, 22
 
 
-def new_cache(function, blocks: int, policy: CachePolicy = BUSY) -> HeadCache:
-    return HeadCache(CacheShape(ROLES, policy, ROWS, COLUMNS, HEAD_DIM, F, blocks * F), torch.float32, "cpu", function)
+def raises(error: Exception):
+    def load():
+        raise error
+
+    return load
 
 
-def run(caches: list[HeadCache], blocks: int, before_block=lambda cache: None) -> list[list[torch.Tensor]]:
-    """Feed the same random queries, keys and values to all caches; what each gave, pass by pass."""
-    generator = torch.Generator().manual_seed(0)
-
-    def noise(*size: int) -> torch.Tensor:
-        return torch.randn(*size, generator=generator)
-
-    heads = len(ROLES[0])
-    prompt = PromptKV([(noise(1, heads, 5, HEAD_DIM), noise(1, heads, 5, HEAD_DIM)) for _ in ROLES], 4)
-    found: list[list[torch.Tensor]] = [[] for _ in caches]
-    for _ in range(blocks):
-        for cache in caches:
-            cache.begin_block()
-            before_block(cache)
-        for layer in range(len(ROLES)):
-            q, k, v = noise(3, F * ROWS * COLUMNS, heads, HEAD_DIM)
-            for cache, outs in zip(caches, found, strict=True):
-                cache.write(layer, k, v)
-                outs.append(cache.attend(layer, q))
-        for cache in caches:
-            cache.commit(prompt)
-    return found
+def every_row(spans):
+    return tuple(replace(span, rows=span.room) for span in spans)
 
 
-@pytest.mark.parametrize("way", WHOLE_LAYER)
-@pytest.mark.parametrize("rope", ["contiguous", "absolute"])
-def test_one_call_for_a_layer_equals_one_call_for_every_group_and_reads_no_slot_that_was_not_written(way, rope):
-    def poison(cache: HeadCache) -> None:
-        for group in cache.groups:
-            for buffer in (*group.k, *group.v):
-                buffer[:, group.current.start :] = math.nan
-
-    policy = CachePolicy(rope=rope, episodic=BUSY.episodic)
-    caches = [new_cache(explicit, 12, policy), new_cache(WHOLE_LAYER[way], 12, policy)]
-    groups, layers = run(caches, 12, poison)
-    assert caches[0].memory.sources == caches[1].memory.sources and caches[0].memory.has_summary
-    for ours, theirs in zip(layers, groups, strict=True):
-        assert ours.shape == theirs.shape and difference(ours, theirs) < 1e-5
-
-
-def test_the_heads_with_most_frames_come_first_in_full_buffers():
-    cache, s = new_cache(sdpa, 12), ROWS * COLUMNS
-    run([cache], 11)
-    cache.begin_block()
-    assert cache.spans(0) == (Span(1, 0, 11 * s, 11 * s), Span(1, 11 * s, 7 * s, 7 * s), Span(2, 18 * s, 4 * s, 4 * s))
-    assert cache.spans(1) == (Span(2, 0, 7 * s, 7 * s), Span(2, 14 * s, 4 * s, 4 * s))
-    assert cache.spans(2) == (Span(4, 0, 11 * s, 11 * s),)
-    for layer, (k, v) in enumerate(zip(cache.k, cache.v, strict=True)):
-        assert len(k) == len(v) == sum(span.heads * span.room // s for span in cache.spans(layer))
-
-
-# ---------------------------------------------------------------------------------------------------- the choice
-
-
-def refuses():
-    raise RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")
-
-
-def is_absent():
-    import a_package_that_is_not_there  # noqa: F401
-
-
-def sees_every_row():
-    def layer(q, k, v, spans):
-        return WHOLE_LAYER["tables"].layer(q, k, v, tuple(Span(s.heads, s.first, s.room, s.room) for s in spans))
-
-    return LayerAttention(layer)
-
-
-def is_full():
-    raise torch.OutOfMemoryError("full")
-
-
+TABLES = WHOLE_LAYER["tables"].layer
 BROKEN = {
-    "refuses": refuses,
-    "is_absent": is_absent,
+    "refuses": raises(RuntimeError("no kernel image is available. Compile with other flags.\nmore lines")),
+    "is_absent": raises(ModuleNotFoundError("No module named 'sageattention'")),
     "forgets_a_key": lambda: lambda q, k, v: sdpa(q, k[:, 1:], v[:, 1:]),
     "gives_nan": lambda: lambda q, k, v: sdpa(q, k, v) * math.nan,
-    "swaps_heads": lambda: LayerAttention(lambda *given: WHOLE_LAYER["tables"].layer(*given).flip(0)),
-    "sees_every_row": sees_every_row,
+    "swaps_heads": lambda: backends.LayerAttention(lambda *given: TABLES(*given).flip(0)),
+    "sees_every_row": lambda: backends.LayerAttention(lambda q, k, v, spans: TABLES(q, k, v, every_row(spans))),
 }
 
 
@@ -142,11 +59,9 @@ def first():
 
 
 @pytest.mark.parametrize("broken", BROKEN)
-def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_where_it_is_asked_for(
-    first, monkeypatch, caplog, broken
-):
-    monkeypatch.setitem(BACKENDS, broken, BROKEN[broken])
-    monkeypatch.setitem(BACKENDS, "is_full", is_full)
+def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first, monkeypatch, caplog, broken):
+    monkeypatch.setitem(backends.BACKENDS, broken, BROKEN[broken])
+    monkeypatch.setitem(backends.BACKENDS, "is_full", raises(torch.OutOfMemoryError("full")))
     with caplog.at_level(logging.INFO):
         for _ in range(3):
             assert first((broken, "sdpa"), CPU, torch.bfloat16, 32)[1] is sdpa
@@ -161,14 +76,11 @@ def test_a_broken_backend_is_passed_over_with_one_line_in_the_log_and_an_error_w
         first(("is_full", "sdpa"), CPU, torch.float32, 32)
 
 
-def with_lse(*given):
-    return sequence_attention(*given), 0
-
-
+WITH_LSE = {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)}
 PACKAGES = {
-    "flash_attn_3": ("flash_attn_interface", {"flash_attn_varlen_func": with_lse}),
+    "flash_attn_3": ("flash_attn_interface", WITH_LSE),
     "torch_varlen": ("torch.nn.attention.varlen", {"varlen_attn": sequence_attention}),
-    "flash_attn_4": ("flash_attn.cute", {"flash_attn_varlen_func": with_lse}),
+    "flash_attn_4": ("flash_attn.cute", WITH_LSE),
     "flash_attn_2": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
     "sage": ("sageattention", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
 }
@@ -178,28 +90,16 @@ def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds
     for name, (package, functions) in PACKAGES.items():
         monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
         found = attention_function(name, "cpu", torch.bfloat16, 32)
-        assert isinstance(found, LayerAttention) == (name != "sage")
-        outs, expected = run([new_cache(found, 5), new_cache(explicit, 5)], 5)
-        assert max(difference(a, b) for a, b in zip(outs, expected, strict=True)) < (0.05 if name == "sage" else 1e-5)
-    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], LayerAttention)
-    assert "sage" not in AUTO and set(AUTO) < set(BACKENDS)
+        assert isinstance(found, backends.LayerAttention) == (name != "sage")
+        assert backends.self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
+    assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], backends.LayerAttention)
+    assert "sage" not in AUTO and set(AUTO) < set(backends.BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
     with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
         attention_function("warp")
 
 
-@pytest.mark.parametrize("name", ["auto", "sdpa", "explicit"])
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 2e-2)])
-def test_every_backend_gives_softmax_attention(name, dtype, tolerance):
-    generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(5, n, 22, generator=generator, dtype=torch.float64) for n in (7, 31, 31))
-    scores = torch.einsum("hqd,hkd->hqk", q, k) / math.sqrt(22)
-    expected = torch.einsum("hqk,hkd->hqd", scores.softmax(-1), v)
-    out = attention_function(name)(q.to(dtype), k.to(dtype), v.to(dtype))
-    assert out.dtype == dtype and difference(out.double(), expected) < tolerance
-
-
-# ---------------------------------------------------------------------------------------------------- one backend
+# ---------------------------------------------------------------------------------------------------------- one backend
 
 
 def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_empty_one(monkeypatch):
@@ -212,13 +112,13 @@ def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_
         return (sequence_attention(q, k, v, starts_q, starts_k, longest_q, longest_k),)
 
     monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
-    found = BACKENDS["cudnn_varlen"]()
-    assert self_test(found, CPU, torch.float32, 32) < 1e-4
+    found = backends.BACKENDS["cudnn_varlen"]()
+    assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
     q, k = torch.randn(3, 4, 32), torch.randn(30, 32)
     for groups in (((3, 10),), ((1, 12), (2, 9))):
         found.layer(q, k, k, LayerSizes(4, groups).spans)
     assert set(given) == {2 * 3 + 1}  # heads, each with a place for rows without keys
-    starts = sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
+    starts = backends.sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
     assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14], [0, 40, 40, 80, 80]]
 
 
@@ -230,55 +130,50 @@ def test_a_shape_that_a_growing_context_passes_through_gets_no_plan():
         plans.add(k.shape)
         return sdpa(q, k, v)
 
-    attention, q = PlannedAttention(planned), torch.randn(2, 4, 8)
+    attention, q = backends.PlannedAttention(planned), torch.randn(2, 4, 8)
     for block in range(17):
         k = torch.randn(2, 3 * (1 + block), 8)
         for _ in range(5 * 30):
             attention(q, k, k)
     assert not plans
-    for _ in range(PLAN_PAYS):
+    for _ in range(backends.PLAN_PAYS):
         attention(q, k, k)
     assert plans == {k.shape}
 
 
-class FakeStream:
-    """A stream that notes what waits for what, and what runs where."""
-
-    def __init__(self, name: str, running: list):
-        self.name, self.running, self.notes = name, running, running[0].notes if running else []
-
-    def wait_stream(self, other):
-        self.notes.append((self.name, "waits for", other.name))
-
-    def __enter__(self):
-        self.running.append(self)
-
-    def __exit__(self, *_):
-        self.running.pop()
-
-
 def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_result(monkeypatch):
-    names, running = iter("ab"), []
-    running.append(here := FakeStream("here", running))
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: here)
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: FakeStream(next(names), running))
-    monkeypatch.setattr(torch.cuda, "stream", lambda stream: stream)
+    names, running, notes = iter("ab"), ["here"], []
+
+    def stream(name: str) -> types.SimpleNamespace:
+        wait = lambda other: notes.append((name, "waits for", other.name))  # noqa: E731
+        return types.SimpleNamespace(name=name, wait_stream=wait)
+
+    @contextmanager
+    def entered(stream: types.SimpleNamespace):
+        running.append(stream.name)
+        yield
+        running.pop()
 
     def dense(q, k, v):
-        here.notes.append((running[-1].name, "attends to", k.shape[1]))
+        notes.append((running[-1], "attends to", k.shape[1]))
         return sdpa(q, k, v)
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream("here"))
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream(next(names)))
+    monkeypatch.setattr(torch.cuda, "stream", entered)
 
     sizes = LayerSizes(4, ((2, 11), (1, 7), (3, 4)))
     q, k, v = torch.randn(6, 4, 8), *torch.randn(2, 41, 8)
-    torch.testing.assert_close(on_streams(dense).layer(q, k, v, sizes.spans), by_span(sdpa, q, k, v, sizes.spans))
-    assert here.notes == [
+    found = backends.on_streams(dense).layer(q, k, v, sizes.spans)
+    torch.testing.assert_close(found, backends.by_span(sdpa, q, k, v, sizes.spans))
+    assert notes == [
         ("a", "waits for", "here"), ("b", "waits for", "here"),
         ("a", "attends to", 11), ("b", "attends to", 7), ("here", "attends to", 4),
         ("here", "waits for", "a"), ("here", "waits for", "b"),
     ]  # fmt: skip
 
 
-# ---------------------------------------------------------------------------------------------- waiting for a device
+# ------------------------------------------------------------------------------------------------- waiting for a device
 
 
 class Transfers(TorchDispatchMode):
@@ -299,24 +194,23 @@ class Transfers(TorchDispatchMode):
         return made
 
 
-@pytest.mark.parametrize("way", ["groups", "layer", "measured"])
+@pytest.mark.parametrize("way", ["layer", "measured"])
 @torch.no_grad()
-def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
+def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model, way):
     def layer(q, k, v, spans):
-        sequence_starts(spans, q.shape[1], q.device)
+        backends.sequence_starts(spans, q.shape[1], q.device)
         return q
 
-    config = WanConfig(dim=88, num_layers=3, num_heads=4, ffn_dim=48, freq_dim=32, text_dim=10, text_len=7)
-    shape = CacheShape.for_model(config, ROLES, CachePolicy(), 4, 6, F, 30)
+    shape = CacheShape.for_model(model.config, mixed(model), CachePolicy(), 4, 6, F, 30)
     with torch.device("meta"):
-        video = WanVideoModel(WanModel(config), torch.float32, "meta")
+        video = WanVideoModel(WanModel(model.config), torch.float32, "meta")
         x = torch.empty(F, 16, 4, 6)
     # the length of a prompt is found before it is sent to the device, where nothing could be read
     video.use_prompt(torch.cat([torch.ones(3, 10), torch.zeros(2, 10)]))
     assert video.prompt.valid_tokens == 3 and video.prompt.layers[0][0].is_meta
-    cache = HeadCache(shape, torch.float32, "meta", LayerAttention(layer) if way == "layer" else sdpa)
+    cache = HeadCache(shape, torch.float32, "meta", backends.LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
-        cache.meter = ShareMeter(3, 4, 6)
+        cache.meter = ShareMeter(2, 4, 6)
         cache.meter._shares = cache.meter._shares.to("meta")
         cache.meter.active = True
     cache.begin_block()
@@ -327,21 +221,19 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(way):
         cache.begin_block()
         first = video.denoise(x, 0.5, cache)
     assert first.shape == x.shape and opened.sent > 1  # the tables of the block
-    for _ in range(3):
-        with Transfers() as passed:
-            video.denoise(x, 0.5, cache)
-            video.write_clean(x, cache)
-        assert passed.sent == 2
+    with Transfers() as passed:
+        video.denoise(x, 0.5, cache)
+        video.write_clean(x, cache)
+    assert passed.sent == 2
     with Transfers() as closed:
         cache.close()
     assert closed.sent <= len(cache.groups)  # where kept frames go, for all layers at once
 
 
-@pytest.mark.parametrize("center", [False, True])
-def test_a_candidate_of_episodic_memory_waits_for_the_device_once(monkeypatch, center):
-    policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=center))
-    cache, waits = new_cache(explicit, 12, policy), []
+def test_a_candidate_of_episodic_memory_waits_for_the_device_once(model, monkeypatch):
+    policy = replace(BUSY, episodic=replace(BUSY.episodic, center_keys=True))
+    cache, waits = new_cache(model, mixed(model), policy, 12), []
     to_host = torch.Tensor.cpu
     monkeypatch.setattr(torch.Tensor, "cpu", lambda x: [to_host(x), waits.append(x.numel())][0])
-    run([cache], 12)
+    film(model, cache, 12)
     assert cache.memory.has_summary and len(waits) == 11

@@ -94,8 +94,9 @@ def test_a_damaged_file_is_measured_anew_and_a_folder_that_cannot_be_written_is_
         fake.file.write_text(damage.replace("KEY", json.dumps(key)[1:-1]))
         assert fake.timed() == pytest.approx(times) and fake.stored()[key] == pytest.approx(times)
     fake.file.unlink()
+    assert fake.timed(a=torch.OutOfMemoryError("full")) == {} and not fake.file.exists(), "the order decides"
     fake.file.mkdir()
-    assert list(fake.timed()) == ["a", "b"]
+    assert list(fake.timed(a=1e-3, b=2e-3)) == ["a", "b"]
 
 
 @pytest.mark.parametrize("seconds", [1e-3, 0.1, 0.4, 1.0, 10.0])
@@ -144,60 +145,43 @@ def test_a_backend_that_leaves_the_device_unusable_is_not_tried_again_but_after_
     assert fake.tried == ["a", "b", *(["b"] if interrupted else []), "c"]
 
 
-def test_full_memory_leaves_the_choice_to_the_order(fake):
-    assert fake.timed(a=torch.OutOfMemoryError("full")) == {} and not fake.file.exists()
+# ----------------------------------------------------------------------------------------------------------- the choice
 
 
-# ---------------------------------------------------------------------------------------------------- the choice
-
-
-@pytest.fixture
-def gpu(monkeypatch):
-    """A device for which nothing is known but the times that a test sets; backends run on the CPU."""
-    times: dict[str, float] = {}
-    asked = []
+def test_auto_takes_what_was_fastest_and_gives_way_where_it_no_longer_works(monkeypatch):
+    """Backends run on the CPU; `times` are those of a device for which nothing else is known."""
+    times, asked = {"torch_varlen": 0.8, "cudnn_varlen": 0.5, "sdpa": 0.6}, []
+    works = {"cudnn_varlen": varlen(sequence_attention), "torch_varlen": varlen(sequence_attention), "sdpa": sdpa}
 
     def timed(*given):
         asked.append(given[:2])
         return dict(sorted(times.items(), key=lambda item: item[1]))
 
-    works = {"cudnn_varlen": varlen(sequence_attention), "torch_varlen": varlen(sequence_attention), "sdpa": sdpa}
+    def forget():
+        for name in ("fastest_backend", "first_working"):
+            monkeypatch.setattr(attention, name, functools.cache(getattr(attention, name).__wrapped__))
+
+    def choose(name="auto", sizes=SIZES, device="cuda"):
+        return attention.attention_function(name, device, BF16, 128, sizes)
+
     monkeypatch.setattr(attention_timing, "fastest", timed)
     monkeypatch.setattr(attention, "load_attention", lambda name, *_: works[name])
-    for name in ("fastest_backend", "first_working"):  # with nothing remembered
-        monkeypatch.setattr(attention, name, functools.cache(getattr(attention, name).__wrapped__))
-    return times, asked, works
-
-
-def choose(name: str = "auto", sizes: LayerSizes | None = SIZES, device: str = "cuda"):
-    return attention.attention_function(name, device, BF16, 128, sizes)
-
-
-def test_auto_takes_what_was_fastest_and_says_by_how_much(gpu):
-    times, asked, _ = gpu
-    times |= {"torch_varlen": 0.8, "cudnn_varlen": 0.5, "sdpa": 0.6}
+    forget()
+    assert choose("torch_varlen") == choose(sizes=None) == works["torch_varlen"]
+    assert choose(device="cpu") is sdpa and not asked, "a forced choice, a CPU and unknown sizes time nothing"
     found = choose()
-    assert isinstance(found, LayerAttention)
+    assert choose() == found and isinstance(found, LayerAttention) and len(asked) == 1  # once
     said = "cudnn_varlen (timed: 0.5 ms a layer; sdpa 1.20 times as long, torch_varlen 1.60 times as long)"
     assert attention_name(found, "auto") == said
-    assert choose() == found and len(asked) == 1  # once
     assert "sage" not in asked[0][0] and asked[0][1] == SIZES
-
-
-def test_a_remembered_winner_that_no_longer_works_gives_way_and_a_dense_one_is_called_group_by_group(gpu):
-    times, _, works = gpu
-    times |= {"cudnn_varlen": 0.3, "sdpa": 0.4, "torch_varlen": 0.5}
+    forget()
     del works["cudnn_varlen"]
     found = choose()
-    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed")
+    assert isinstance(found, GroupedAttention) and found.name.startswith("sdpa (timed"), "a dense one, group by group"
     assert self_test(found, CPU, torch.float32, 32) < 1e-4
-
-
-def test_a_forced_choice_a_cpu_and_unknown_sizes_time_nothing_and_without_times_the_order_decides(gpu):
-    _, asked, works = gpu
-    assert choose("torch_varlen") == choose(sizes=None) == works["torch_varlen"]
-    assert choose(device="cpu") is sdpa and not asked
-    assert choose() == works["torch_varlen"] and asked
+    forget()
+    times.clear()
+    assert choose() == works["torch_varlen"], "without times the order decides"
 
 
 def test_the_sizes_are_those_of_the_render_s_roles():

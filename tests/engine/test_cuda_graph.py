@@ -39,99 +39,85 @@ BUSY = CachePolicy().with_memory(3, 3, 2.0, 1)
 
 
 class Recorder:
-    """Stands in for `record_cuda`; `at` holds the block of every recording."""
+    """Stands in for `record_cuda`; `at` holds the block of every recording, which may end with an `error`."""
 
-    def __init__(self):
+    def __init__(self, error: Exception | None = None):
         self.at: list[int] = []
         self.cache: HeadCache | None = None
+        self.error = error
 
     def __call__(self, run: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
         assert device == torch.device("cpu"), "the one that the pass computes on"
         out = run()
         self.at.append(self.cache.block)
-
-        def replay() -> Tensor:
-            return out.copy_(run())
-
-        return replay
+        if self.error is not None:
+            raise self.error
+        return lambda: out.copy_(run())
 
 
-@pytest.fixture(scope="module")
-def backbone() -> WanModel:
-    return wan(layers=2, heads=4)
-
-
-def make(backbone: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options):
+def make(model: WanModel, blocks: int, policy: CachePolicy, recorder: Recorder | None = None, **options):
     """The latents of a video, and what ran its passes."""
-    cache, forward = new_cache(backbone, ROLES, policy, blocks), cuda_graph.forward_block
+    cache, forward = new_cache(model, ROLES, policy, blocks), cuda_graph.forward_block
     if recorder is not None:
         recorder.cache, forward = cache, GraphedForward(recorder)
-    return latents(film(backbone, cache, blocks, schedule=SCHEDULE, forward=forward, **options)), forward
+    return latents(film(model, cache, blocks, schedule=SCHEDULE, forward=forward, **options)), forward
 
 
 CHANGED = {  # policy, blocks, what changes; the blocks at which a pass is recorded, and how many blocks are replayed
-    "nothing": (STEADY, 10, {}, [AT], 4),
     "memory grows, and then merges in the same places": (BUSY, 16, {}, [7], 9),
     "the prompt": (STEADY, 16, {"prompts": [0] * 8 + [1] * 8}, [AT, 11], 2 + 5),
     "a flush": (STEADY, 14, {"switches": {7: Switch("flush")}}, [AT, 12], 1 + 2),
     "a recache": (STEADY, 14, {"switches": {7: Switch("recache")}}, [AT, 9], 1 + 5),
-    "a re-anchor": (STEADY, 14, {"switches": {7: Switch("reset", re_anchor=True)}}, [AT, 12], 1 + 2),
     "frames numbered from the start of the video": (replace(STEADY, rope="absolute"), 8, {}, [], 0),
 }
 
 
 @pytest.mark.parametrize("change", CHANGED)
-def test_passes_are_replayed_while_nothing_changes_and_make_the_same_video(backbone, caplog, change):
+def test_passes_are_replayed_while_nothing_changes_and_make_the_same_video(model, caplog, change):
     policy, blocks, options, recorded, replayed = CHANGED[change]
     with caplog.at_level(logging.INFO):
-        found, forward = make(backbone, blocks, policy, recorder := Recorder(), **options)
-    assert torch.equal(found, make(backbone, blocks, policy, **options)[0])
+        found, forward = make(model, blocks, policy, recorder := Recorder(), **options)
+    assert torch.equal(found, make(model, blocks, policy, **options)[0])
     assert recorder.at == recorded and forward.replays == replayed * STEPS
     dropped = "dropped after a change of prompt, cache or shapes"
     assert sum(dropped in line for line in caplog.messages) == max(0, len(recorded) - 1)
 
 
-def graphed(backbone: WanModel) -> tuple[WanVideoModel, Recorder]:
+def graphed(model: WanModel) -> tuple[WanVideoModel, Recorder]:
     """A model whose passes are recorded at once."""
-    model = WanVideoModel(backbone, torch.float32, forward=GraphedForward(recorder := Recorder(), steady_blocks=0))
-    model.use_prompt(torch.ones(4, 10))
-    return model, recorder
+    video = WanVideoModel(model, torch.float32, forward=GraphedForward(recorder := Recorder(), steady_blocks=0))
+    video.use_prompt(torch.ones(4, 10))
+    return video, recorder
 
 
-def test_another_cache_and_other_shapes_are_not_given_to_a_recording(backbone):
-    model, recorder = graphed(backbone)
-    caches = [new_cache(backbone, ROLES, STEADY, 10) for _ in range(2)]
+def test_another_cache_and_other_shapes_are_not_given_to_a_recording(model):
+    video, recorder = graphed(model)
+    caches = [new_cache(model, ROLES, STEADY, 10) for _ in range(2)]
     for cache in caches:
         cache.begin_block()
     pairs = (caches[0], (4, 6)), (caches[1], (4, 6)), (caches[1], (6, 4))  # frames of 6 tokens
     for earlier, (recorder.cache, size) in enumerate(pairs):
         x = torch.randn(3, 16, *size)
-        found = model.flow(x, 0.5, recorder.cache)
+        found = video.flow(x, 0.5, recorder.cache)
         assert len(recorder.at) == earlier + 1
-        plain = WanVideoModel(backbone, torch.float32)
-        plain.prompt = model.prompt
+        plain = WanVideoModel(model, torch.float32)
+        plain.prompt = video.prompt
         assert torch.equal(found, plain.flow(x, 0.5, recorder.cache))
 
 
-def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(backbone, caplog):
-    tried = []
-
-    class Failing(Recorder):
-        def __call__(self, run, device):
-            tried.append(self.cache.block)
-            raise RuntimeError("operation not permitted when stream is capturing\nand a long list")
-
+def test_a_recording_that_fails_is_one_line_in_the_log_and_the_video_is_made(model, caplog):
+    recorder = Recorder(RuntimeError("operation not permitted when stream is capturing\nand a long list"))
     with caplog.at_level(logging.INFO):
-        found, forward = make(backbone, 9, STEADY, Failing())
-    assert torch.equal(found, make(backbone, 9, STEADY)[0])
-    assert tried == [AT] and not forward.replays
+        found, forward = make(model, 8, STEADY, recorder)
+    assert torch.equal(found, make(model, 8, STEADY)[0])
+    assert recorder.at == [AT] and not forward.replays
     assert [line for line in caplog.messages if "graph" in line] == [
         "Head Forcing: continues without a CUDA graph: operation not permitted when stream is capturing"
     ]
 
 
-def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
-    cache = new_cache(backbone, ROLES, STEADY, 10)
+def test_measured_passes_are_never_recorded(model):
+    cache = new_cache(model, ROLES, STEADY, 10)
     cache.begin_block()
     assert cache.layout == ((3, 0, 1, 2),) * len(cache.groups)
     cache.meter = ShareMeter(2, 4, 6)
@@ -139,37 +125,37 @@ def test_measured_passes_and_caches_of_other_kinds_are_never_recorded(backbone):
     assert cache.layout is None
 
 
-def test_a_replay_sends_timesteps_through_pinned_memory_and_its_result_is_not_overwritten_by_the_next(
-    backbone, monkeypatch
-):
+def test_a_replay_sends_timesteps_through_pinned_memory_and_keeps_the_result_before(model, monkeypatch):
     """A copy from other memory of the host waits for all work that the GPU was given."""
     sent, upload = [], cuda_graph.upload
     monkeypatch.setattr(cuda_graph, "upload", lambda x, device: [sent.append(x.shape), upload(x, device)][1])
-    model, recorder = graphed(backbone)
-    recorder.cache = cache = new_cache(backbone, ROLES, STEADY, 10)
+    video, recorder = graphed(model)
+    recorder.cache = cache = new_cache(model, ROLES, STEADY, 10)
     cache.begin_block()
     x = torch.randn(3, 16, 4, 6)
-    first = model.flow(x, 1.0, cache)
+    first = video.flow(x, 1.0, cache)
     kept = first.clone()
-    second = model.flow(x + 1, 0.5, cache)
-    assert model.forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
-    assert sent == [(3, backbone.config.freq_dim)] * 3
+    second = video.flow(x + 1, 0.5, cache)
+    assert video.forward.replays == 2 and torch.equal(first, kept) and not torch.equal(first, second)
+    assert sent == [(3, model.config.freq_dim)] * 3
 
 
 class Gpu:
-    """Stands in for `torch.cuda` while a graph is recorded: which device and stream are current, and what was called.
+    """Stands in for `torch.cuda` while a graph is recorded: what is current, and the pools that are recorded to.
 
     Like PyTorch's, a recording whose end fails leaves its stream current and the allocator with its pool.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
-        self.device, self.streams, self.pools, self.released = torch.device("cuda", 0), {}, [], []
-        self.recordings: list[dict] = []
+        self.device = torch.device("cuda", 0)
+        self.stream = self.new_stream(self.device)
+        self.pools, self.released = [], []
         self.error: Exception | None = None  # raised where the next recording ends
         fakes = {
-            "device": self.set_device, "Stream": self.new_stream, "current_stream": self.current_stream,
-            "stream": self.on_stream, "set_stream": self.set_stream, "graph": self.graph,
-            "CUDAGraph": lambda: SimpleNamespace(replay=lambda: None), "graph_pool_handle": object,
+            "device": lambda device: self.within(device=device), "graph": self.graph, "graph_pool_handle": object,
+            "stream": lambda stream: self.within(stream=stream), "current_stream": lambda: self.stream,
+            "set_stream": lambda stream: vars(self).update(stream=stream), "CUDAGraph": SimpleNamespace,
+            "Stream": self.new_stream,
         }  # fmt: skip
         for name, fake in fakes.items():
             monkeypatch.setattr(torch.cuda, name, fake)
@@ -177,97 +163,66 @@ class Gpu:
         monkeypatch.setattr(torch._C, "_cuda_releasePool", lambda *place: self.released.append(place), raising=False)
         cuda_graph._side_stream.cache_clear()
 
-    @contextmanager
-    def set_device(self, device: torch.device):
-        before, self.device = self.device, device
-        try:
-            yield
-        finally:
-            self.device = before
-
     def new_stream(self, device: torch.device) -> SimpleNamespace:
         return SimpleNamespace(device=device, wait_stream=lambda other: None)
 
-    def current_stream(self) -> SimpleNamespace:
-        return self.streams.setdefault(self.device, self.new_stream(self.device))
-
-    def set_stream(self, stream: SimpleNamespace) -> None:
-        self.streams[stream.device] = stream
-
     @contextmanager
-    def on_stream(self, stream: SimpleNamespace):
-        before = self.current_stream()
-        self.set_stream(stream)
+    def within(self, **current):
+        before = {name: vars(self)[name] for name in current}
+        vars(self).update(current)
         try:
             yield
         finally:
-            self.set_stream(before)
+            vars(self).update(before)
 
     @contextmanager
-    def graph(self, graph: SimpleNamespace, *, pool: object, stream: SimpleNamespace, **options: str):
-        self.recordings.append(dict(device=self.device, stream=stream, **options))
-        before = self.current_stream()
-        self.set_stream(stream)
-        self.pools.append((self.device.index, pool))
+    def graph(self, graph, *, pool: object, stream: SimpleNamespace, capture_error_mode: str):
+        assert capture_error_mode == "thread_local", "other threads may allocate meanwhile"
+        place, before, self.stream = (self.device.index, pool), self.stream, stream
+        self.pools.append(place)
         try:
             yield
         finally:
             if self.error is not None:
                 raise self.error
-            self.end_pool(self.device.index, pool)
-            self.set_stream(before)
+            self.end_pool(*place)
+            self.stream = before
 
-    def end_pool(self, device: int, pool: object) -> None:
-        if (device, pool) not in self.pools:
+    def end_pool(self, *place) -> None:
+        if place not in self.pools:
             raise RuntimeError("not recording to this pool")
-        self.pools.remove((device, pool))
+        self.pools.remove(place)
 
 
-CUDA = [torch.device("cuda", index) for index in range(2)]
-
-
-def test_a_graph_is_recorded_on_the_device_of_the_latents_and_on_one_stream_of_it(monkeypatch):
-    gpu, seen = Gpu(monkeypatch), []
-    before = gpu.current_stream()
+def test_a_graph_is_recorded_on_one_stream_of_the_device_of_the_latents_which_a_failure_does_not_leave(monkeypatch):
+    gpu, seen, failing = Gpu(monkeypatch), [], []
+    before, devices = (gpu.device, gpu.stream), [torch.device("cuda", index) for index in (1, 0, 1)]
 
     def run():
-        seen.append((gpu.device, gpu.current_stream()))
+        seen.append((gpu.device, gpu.stream))
+        if failing and len(seen) % 2 == 0:
+            raise failing.pop()
         return torch.ones(1)
 
-    for device in (CUDA[1], CUDA[0], CUDA[1]):
+    for device in devices:
         cuda_graph.record_cuda(run, device)
-    assert gpu.recordings[0]["capture_error_mode"] == "thread_local", "other threads may allocate meanwhile"
-    first, other, again = (recording["stream"] for recording in gpu.recordings)
-    assert first is again and [first.device, other.device] == [CUDA[1], CUDA[0]]
     # each pass runs twice, first to warm up the libraries on the stream that is recorded
-    assert seen == [(stream.device, stream) for stream in (first, other, first) for _ in range(2)]
-    assert (gpu.device, gpu.current_stream(), gpu.pools, gpu.released) == (CUDA[0], before, [], [])
-
-
-def test_a_recording_that_fails_leaves_stream_and_memory_as_they_were_and_raises_its_own_error(monkeypatch):
-    gpu, results = Gpu(monkeypatch), iter([torch.ones(1), torch.OutOfMemoryError("full"), *torch.ones(2)])
-    before = gpu.current_stream()
-
-    def run():
-        if isinstance(result := next(results), Exception):
-            raise result
-        return result
-
+    assert [device for device, _ in seen[::2]] == devices == [stream.device for _, stream in seen[::2]]
+    assert seen[::2] == seen[1::2] and seen[0] == seen[4] and seen[0] != seen[2]
+    failing.append(torch.OutOfMemoryError("full"))
     with pytest.raises(torch.OutOfMemoryError, match="full"):
-        cuda_graph.record_cuda(run, CUDA[0])
-    assert gpu.current_stream() is before and not gpu.pools and not gpu.released  # the graph releases what it ended
+        cuda_graph.record_cuda(run, devices[0])
+    assert (gpu.device, gpu.stream, gpu.pools, gpu.released) == (*before, [], []), "the graph releases what it ended"
     gpu.error = RuntimeError("operation failed due to a previous error during capture")
-    with gpu.set_device(CUDA[1]):
-        before = gpu.current_stream()
     with pytest.raises(RuntimeError) as raised:
-        cuda_graph.record_cuda(run, CUDA[1])
-    assert raised.value is gpu.error and gpu.device == CUDA[0] and gpu.streams[CUDA[1]] is before
-    assert not gpu.pools and [device for device, _ in gpu.released] == [1]
+        cuda_graph.record_cuda(run, devices[0])
+    assert raised.value is gpu.error and (gpu.device, gpu.stream, gpu.pools) == (*before, [])
+    assert [device for device, _ in gpu.released] == [1]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: CUDA graphs are not recorded")
 def test_a_cuda_graph_makes_the_same_video():
-    model, videos = wan(layers=2, heads=4).to("cuda"), []
+    model, videos = wan().to("cuda"), []
     shape = CacheShape.for_model(model.config, ROLES, BUSY, 4, 6, 3, 48)
     for forward in (cuda_graph.forward_block, GraphedForward()):
         video = WanVideoModel(model, torch.float32, "cuda", forward)
@@ -278,7 +233,7 @@ def test_a_cuda_graph_makes_the_same_video():
     torch.testing.assert_close(*videos, atol=1e-5, rtol=0)
 
 
-def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypatch):
+def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(model, monkeypatch):
     """Else they would be freed when tables of 512 other contexts have been made."""
     made = []
 
@@ -291,12 +246,12 @@ def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypa
         return q + 0 * table(0)
 
     recorder = Recorder()
-    cache = recorder.cache = new_cache(backbone, ROLES, STEADY, 20)
+    cache = recorder.cache = new_cache(model, ROLES, STEADY, 20)
     cache.attention = LayerAttention(layer)
-    model = WanVideoModel(backbone, torch.float32)
-    model.forward = graph = GraphedForward(recorder)
-    script = script_of([0] * 10, SCHEDULE, embeds(backbone))
-    for block in rollout(model, cache, script, SeededNoise((3, 16, 4, 6))):
+    video = WanVideoModel(model, torch.float32)
+    video.forward = graph = GraphedForward(recorder)
+    script = script_of([0] * 10, SCHEDULE, embeds(model))
+    for block in rollout(video, cache, script, SeededNoise((3, 16, 4, 6))):
         if block.index == AT:
             assert graph.replays and made[0]() is not None
             for number in range(1, 600):
@@ -304,5 +259,5 @@ def test_a_graph_keeps_the_tables_that_it_reads_and_no_longer(backbone, monkeypa
             assert made[0]() is not None
     cache.flush()  # another layout
     cache.begin_block()
-    graph(backbone, block.latents, torch.zeros(3), model.prompt, cache, write_only=True)
+    graph(model, block.latents, torch.zeros(3), video.prompt, cache, write_only=True)
     assert made[0]() is None

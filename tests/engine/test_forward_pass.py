@@ -1,15 +1,15 @@
-"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts and their padding, dtypes."""
+"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts, dtypes, rotary embedding."""
 
 import pytest
 import torch
 from headforcing.headforcing_core.cache.base import Cache
+from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.model import rope as rope_module
 from headforcing.headforcing_core.model.attention import explicit
+from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import PromptKV, WanConfig, WanModel, encode_prompt, forward_block
-from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
-from headforcing.headforcing_core.rollout.rows import SeededNoise
-from scripts import script_of
-from small_engine import BUSY, HEIGHT, TWO_STEPS, WIDTH, F, difference, embeds, latents, make, mixed, new_cache
+from small_engine import BUSY, SHAPE, F, difference, embeds, film, latents, make, mixed, new_cache
 
 
 class KeptKeysAndValues(Cache):
@@ -26,16 +26,14 @@ class KeptKeysAndValues(Cache):
         return explicit(q.transpose(0, 1), k, v).transpose(0, 1)
 
 
-def block_input(seed=0) -> torch.Tensor:
-    return torch.randn(F, 16, HEIGHT, WIDTH, generator=torch.Generator().manual_seed(seed))
+X = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
 
 
-def run_block(model, timesteps, write_only=False, prompt=None, x=None):
+def run_block(model, timesteps, write_only=False, prompt=None):
     cache = KeptKeysAndValues()
     prompt = prompt or encode_prompt(model, embeds(model)[0], torch.float32)
     times = torch.tensor(timesteps, dtype=torch.float64)
-    flow = forward_block(model, block_input() if x is None else x, times, prompt, cache, write_only=write_only)
-    return flow, cache.written
+    return forward_block(model, X, times, prompt, cache, write_only=write_only), cache.written
 
 
 def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_keys_and_values(model, monkeypatch):
@@ -43,65 +41,30 @@ def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_
     for module in (last.self_attn.q, last.ffn, model.head.head):
         monkeypatch.setattr(module, "forward", lambda x, run=module.forward: called.append(1) or run(x))
     flow, full = run_block(model, [0.0] * F)
-    assert flow.shape == (F, 16, HEIGHT, WIDTH) and len(called) == 3
+    assert flow.shape == SHAPE and len(called) == 3
     nothing, clean = run_block(model, [0.0] * F, write_only=True)
-    assert nothing is None and len(called) == 3 and list(clean) == list(full) == [0, 1, 2]
+    assert nothing is None and len(called) == 3 and list(clean) == list(full) == [0, 1]
     for layer in full:
         assert all(torch.equal(a, b) for a, b in zip(clean[layer], full[layer], strict=True))
 
 
-class OwnFrameOnly(KeptKeysAndValues):
-    """Attention that never crosses frames, so that every frame is a video of its own."""
-
-    def attend(self, layer, q):
-        k, v = self.written[layer]
-        by_frame = (x.unflatten(0, (-1, 6)).transpose(1, 2) for x in (q, k, v))
-        return torch.cat([explicit(*frame).transpose(0, 1) for frame in zip(*by_frame, strict=True)])
-
-
-def test_every_modulation_and_gate_belongs_to_its_own_frame(model):
-    """With attention kept inside frames, a block at three timesteps is three one-frame blocks, to the last layer."""
-    prompt = encode_prompt(model, embeds(model)[0], torch.float32)
-    times = torch.tensor([900.0, 400.0, 0.0], dtype=torch.float64)
-    x = block_input()
-    together = forward_block(model, x, times, prompt, OwnFrameOnly())
-    alone = [forward_block(model, x[i : i + 1], times[i : i + 1], prompt, OwnFrameOnly()) for i in range(F)]
-    assert difference(together, torch.cat(alone)) < 1e-5
-
-
-def test_a_noise_level_is_a_thousandth_of_the_timestep_and_scales_the_flow_taken_off(model):
-    video = WanVideoModel(model, torch.float32)
-    video.use_prompt(embeds(model)[0])
-    flow = video.flow(block_input(), 0.8333, KeptKeysAndValues())
-    assert difference(flow, run_block(model, [833.3] * F)[0]) < 1e-6
-    clean = video.denoise(block_input(), 0.8333, KeptKeysAndValues())
-    assert difference(clean, block_input() - 0.8333 * flow) < 1e-6
-
-
 @pytest.mark.parametrize(
     ("rows", "zero_rows", "valid"),
-    [(4, [], 4), (4, [3], 3), (5, [1, 4], 4), (7, [], 7), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
+    [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
 )
 def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model, rows, zero_rows, valid):
     text = torch.randn(rows, 10, generator=torch.Generator().manual_seed(0))
     text[zero_rows] = 0
     prompt = encode_prompt(model, text, torch.float32)
     assert prompt.valid_tokens == valid
-    assert all(k.shape == v.shape == (1, 5, 7, 22) for k, v in prompt.layers)
-    expected = prompt.layers[1][0][0, :, :valid].mean(dim=1)
-    assert difference(prompt.mean_key(1), expected) < 1e-6
+    assert all(k.shape == v.shape == (1, 4, 7, 22) for k, v in prompt.layers)
+    assert difference(prompt.mean_key(1), prompt.layers[1][0][0, :, :valid].mean(dim=1)) < 1e-6
 
 
-def test_explicit_padding_rows_equal_missing_ones_and_take_part_in_cross_attention(model):
-    text = embeds(model)[0]
-    padded = torch.cat([text, torch.zeros(7 - len(text), 10)])
-    short, long = encode_prompt(model, text, torch.float32), encode_prompt(model, padded, torch.float32)
-    assert short.valid_tokens == long.valid_tokens == 4
-    for a, b in zip(short.layers, long.layers, strict=True):
-        assert torch.equal(a[0], b[0]) and torch.equal(a[1], b[1])
-    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in short.layers], 4)
-    flows = [run_block(model, [500.0] * F, prompt=prompt)[0] for prompt in (short, cut)]
-    assert difference(*flows) > 1e-3
+def test_padding_takes_part_in_cross_attention(model):
+    prompt = encode_prompt(model, embeds(model)[0], torch.float32)
+    cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in prompt.layers], 4)
+    assert difference(*(run_block(model, [500.0] * F, prompt=given)[0] for given in (prompt, cut))) > 1e-3
 
 
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):
@@ -111,21 +74,92 @@ def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width
         WanModel.from_state_dict(model.config, state, torch.float32)
     with pytest.raises(HeadForcingError, match="1 unknown tensors, first 'extra'"):
         WanModel.from_state_dict(model.config, {**state, "blocks.1.ffn.2.bias": bias, "extra": bias}, torch.float32)
-    for heads in (0, 7):
-        with pytest.raises(HeadForcingError, match=f"num_heads must divide the model width 110, got {heads}"):
-            WanConfig(dim=110, num_heads=heads)
+    with pytest.raises(HeadForcingError, match="num_heads must divide the model width 110, got 7"):
+        WanConfig(dim=110, num_heads=7)
 
 
 def test_a_bf16_rollout_follows_the_float32_one_for_a_while(model):
     """bf16 end to end: the first block within 5% of the latents' size, and the dtypes never leak into the latents."""
-    roles = mixed(model)
-    exact = make(model, roles, BUSY, 6)
+    exact = make(model, mixed(model), BUSY, 6)
     copy = WanModel.from_state_dict(model.config, dict(model.state_dict()), torch.bfloat16)
     assert copy.patch_embedding.weight.dtype == torch.float32 and copy.blocks[0].ffn[0].weight.dtype == torch.bfloat16
-    video = WanVideoModel(copy, torch.bfloat16)
-    cache = new_cache(model, roles, BUSY, 6, dtype=torch.bfloat16)
-    script = script_of([0] * 6, TWO_STEPS, embeds(model), seed=3)
-    blocks = list(rollout(video, cache, script, SeededNoise((F, 16, HEIGHT, WIDTH))))
+    blocks = film(copy, new_cache(model, mixed(model), BUSY, 6, dtype=torch.bfloat16), 6, dtype=torch.bfloat16)
     assert blocks[0].latents.dtype == torch.float32
     assert difference(blocks[0].latents, exact[0]) < 0.05 * float(exact[0].abs().max())
     assert latents(blocks).isfinite().all()
+
+
+# ----------------------------------------------------------------------------------------------------- rotary embedding
+
+
+@pytest.fixture
+def keys() -> torch.Tensor:
+    return torch.randn(4, 3, 6, 26, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("index", [3, 1024, 240_000, -7])
+def test_temporal_angles_are_exact_at_any_index(keys, index):
+    """A float32 angle at index 5000 would be off by 3e-4, a table would have ended at 1024."""
+    rope = RotaryEmbedding(26, 2, 3)
+    turned = rope.rotate_temporal(keys, range(index, index + 3))
+    moved = rope.rerotate(rope.rotate_temporal(keys, [9, -4, 700]), [index - 9, index + 5, index - 698])
+    assert difference(moved, turned) < 5e-6
+    frequencies = 10000.0 ** (-torch.arange(0, 10, 2).double() / 10)
+    angle = torch.arange(index, index + 3).double()[:, None, None] * frequencies
+    pairs = torch.view_as_complex(keys[..., :10].double().unflatten(-1, (-1, 2)).contiguous())
+    expected = torch.view_as_real(pairs * torch.polar(torch.ones_like(angle), angle)).flatten(-2)
+    assert difference(turned[..., :10].double(), expected) < 2e-6
+    assert torch.equal(turned[..., 10:], keys[..., 10:])
+
+
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 5e-7), (torch.bfloat16, 0.02), (torch.float16, 2e-3)])
+def test_one_complex_multiplication_rotates_as_pair_after_pair(keys, dtype, off, monkeypatch):
+    """Devices without complex numbers take the other way; each in place and into strided memory, too."""
+    x = keys.to(dtype).permute(1, 0, 2, 3).contiguous().permute(1, 0, 2, 3)
+
+    def ways() -> list[torch.Tensor]:
+        rope = RotaryEmbedding(26, 2, 3)
+        into, turned = torch.zeros(4, 5, 6, 26, dtype=dtype), x.clone()
+        rope.rotate(x, [3, 1, 7], out=into[:, 1:4])
+        return [rope.rotate(x, [3, 1, 7]), into, rope.rerotate(turned, [3, 1, 7]), rope.rotate_spatial(x)]
+
+    at_once = ways()
+    monkeypatch.setattr(rope_module, "COMPLEX_DEVICES", ())
+    for one, other in zip(at_once, ways(), strict=True):
+        assert one.dtype == dtype and difference(one.float(), other.float()) <= off
+
+
+def test_keys_kept_in_bf16_are_turned_in_place_for_60_blocks_with_a_bounded_error():
+    """Against one float32 rotation of the raw key: within 2% of a key's size, and no worse late than early.
+
+    Values carry the frame and token they came from, so that every slot is checked, a summary's mixed tokens too.
+    """
+    blocks, tokens, heads = 60, 6, 3
+    shape = CacheShape([["memory", "anchor", "memory"]], BUSY, 2, 3, 26, F, blocks * F)
+    cache = HeadCache(shape, torch.bfloat16)
+    generator = torch.Generator().manual_seed(0)
+    raw = torch.randn(blocks * F, tokens, heads, 26, generator=generator).bfloat16()
+    prompt = PromptKV([(torch.randn(1, heads, 4, 26, generator=generator),) * 2], 4)
+    values = torch.zeros(blocks * F, tokens, heads, 26)
+    values[..., 0] = torch.arange(blocks * F)[:, None, None]
+    values[..., 1] = torch.arange(tokens)[None, :, None]
+    rope = RotaryEmbedding(26, 2, 3)
+    in_place = rope.rotate_spatial(raw.float().transpose(1, 2))  # [frames, heads, tokens, d]
+
+    def error(group, slot: int) -> float:
+        frame, token = group.v[0][:, slot, :, :2].long().unbind(-1)  # [heads, tokens] each
+        assert set(frame.flatten().tolist()) <= set(group.sources[slot])
+        keys = in_place[frame, group.heads[0][:, None], token][:, None]
+        exact = rope.rotate_temporal(keys, [group.indices[slot]])[:, 0]
+        return float(((group.k[0][:, slot].float() - exact).norm(dim=-1) / exact.norm(dim=-1)).max())
+
+    errors = []
+    for block in range(blocks):
+        cache.begin_block()
+        frames = slice(F * block, F * block + F)
+        cache.write(0, raw[frames].flatten(0, 1), values[frames].flatten(0, 1).bfloat16())
+        errors.append(max(error(group, slot) for group in cache.groups for slot in range(group.frames)))
+        cache.commit(prompt)
+    assert cache.memory.has_summary and len(cache.memory.sources[0]) > 40
+    assert 1e-4 < max(errors) < 0.02
+    assert max(errors[40:]) < 1.5 * max(errors[10:30])

@@ -5,30 +5,32 @@ engine with the kernels themselves.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
 import torch._dynamo
 from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel
-from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from headforcing.kernels.dispatch import Operation
-from small_engine import film, latents, new_cache, wan
+from small_engine import BUSY, film, latents, new_cache, wan
 
-ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"], ["memory"] * 4]
-BLOCKS, FRAMES = 8, 3
-BUSY = EpisodicPolicy(novelty_threshold=2.0, update_interval=1)
+ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"]]
+BLOCKS = 8
+PASSES = BLOCKS * 3
+# one before each of three parts of a layer and one before the head; the clean pass ends behind the last keys and values
+NORMS = PASSES * (3 * len(ROLES) + 1) - BLOCKS * 3
 
 
 @pytest.fixture
 def model() -> WanModel:
-    model = wan(heads=4)
+    model = wan()
     torch.manual_seed(0)
     for block in model.blocks:
         block.norm3.weight.normal_()
@@ -49,19 +51,18 @@ def fused(monkeypatch) -> Iterator[list[str]]:
     yield called
 
 
-def video(model: WanModel, policy: CachePolicy, measured: bool = False, **options) -> tuple[torch.Tensor, HeadCache]:
+def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, **options):
+    """The latents of a video, and its cache."""
     cache = new_cache(model, ROLES, policy, BLOCKS)
     if measured:
-        cache.meter = ShareMeter(3, 4, 6)
+        cache.meter = ShareMeter(2, 4, 6)
         cache.meter.active = True
-    return latents(film(model, cache, BLOCKS, schedule=SCHEDULES["self_forcing"], **options)), cache
+    return latents(film(model, cache, BLOCKS, **options)), cache
 
 
-@pytest.mark.parametrize(("rope", "measured", "joined"), [
-    ("contiguous", False, False), ("absolute", True, False), ("contiguous", True, True), ("absolute", False, True),
-])  # fmt: skip
+@pytest.mark.parametrize(("rope", "measured", "joined"), [("contiguous", True, False), ("absolute", False, True)])
 def test_fused_kernels_make_the_same_video_and_leave_the_same_cache(model, rope, measured, joined, request):
-    policy = CachePolicy(rope=rope, episodic=BUSY)
+    policy = replace(BUSY, rope=rope)
     expected, plain = video(model, policy, measured)
     if joined:  # one product for queries, keys and values
         model.join_projections()
@@ -83,7 +84,7 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
 
     Also where no slot is free: frames that only move up need none.
     """
-    cache = HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
+    cache = HeadCache(CacheShape(ROLES, BUSY, 2, 3, 22, 3, 60), torch.float32)
     key = torch.randn(1, 4, 5, 22)
     for block in range(16):
         if block == 12:
@@ -101,7 +102,7 @@ def test_the_caches_of_all_layers_are_changed_in_one_launch_each(fused, monkeypa
 
 
 def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch):
-    built, cache = [], HeadCache(CacheShape(ROLES, CachePolicy(episodic=BUSY), 2, 3, 22, FRAMES, 60), torch.float32)
+    built, cache = [], HeadCache(CacheShape(ROLES, BUSY, 2, 3, 22, 3, 60), torch.float32)
     upload = head_group.upload
     monkeypatch.setattr(head_group, "upload", lambda table, device: [built.append(1), upload(table, device)][1])
     for _ in range(12):
@@ -111,28 +112,23 @@ def test_tables_of_moves_that_come_again_are_not_built_again(fused, monkeypatch)
     assert "move_frames" in fused and not built
 
 
-PASSES = BLOCKS * 5
-# one before each of three parts of a layer and one before the head; the clean pass ends behind the last keys and values
-NORMS = PASSES * (3 * len(ROLES) + 1) - BLOCKS * 3
-HANDS_ON = {
-    "in virtual memory": dict(comfy_cast_weights=True, _v=object()),
-    "patched": dict(weight_function=[lambda weight: weight]),
-    "patched bias": dict(bias_function=[lambda bias: bias]),
-}
-
-
-@pytest.mark.parametrize("marks", HANDS_ON.values(), ids=HANDS_ON)
-def test_norms_that_a_host_has_its_hands_on_are_called(model, fused, marks):
-    expected, _ = video(model, CachePolicy())
-    attention, called = model.blocks[1].self_attn, []
-    for norm in (model.blocks[1].norm3, attention.norm_k):
-        vars(norm).update(marks)
+def test_norms_that_a_host_has_its_hands_on_are_called(model, fused):
+    expected, _ = video(model)
+    first, second = model.blocks
+    marks = {  # in virtual memory, patched, and with a patched bias
+        first.norm3: dict(comfy_cast_weights=True, _v=object()),
+        first.self_attn.norm_k: dict(weight_function=[lambda weight: weight]),
+        second.norm3: dict(bias_function=[lambda bias: bias]),
+        first.norm1: dict(weight_function=[lambda weight: weight]),  # without weights there is nothing to patch
+    }
+    called = []
+    for norm, marked in marks.items():
+        vars(norm).update(marked)
         norm.register_forward_hook(lambda module, *_: called.append(module))
-    vars(model.blocks[0].norm1).update(marks)  # without weights there is nothing to have hands on
     fused.clear()
-    found, _ = video(model, CachePolicy())
-    assert fused.count("norm_modulate") == NORMS - PASSES
-    assert [called.count(norm) for norm in (model.blocks[1].norm3, attention.norm_k)] == [PASSES, PASSES]
+    found, _ = video(model)
+    assert [called.count(norm) for norm in marks] == [PASSES, PASSES, PASSES - BLOCKS, 0]
+    assert fused.count("norm_modulate") == NORMS - 2 * PASSES + BLOCKS
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
 
 
@@ -143,10 +139,10 @@ def test_norms_whose_weights_a_host_has_loaded_for_good_are_fused_though_it_cast
     for norm in norms:
         norm.comfy_cast_weights, norm.weight_function, norm.bias_function = True, [], []
         norm.register_forward_hook(lambda module, *_: called.append(module))
-    expected, _ = video(model, CachePolicy())
+    expected, _ = video(model)
     for norm in norms:
         norm.double()  # the file's dtype; what is stored is the same
-    found, _ = video(model, CachePolicy())
+    found, _ = video(model)
     assert not called and fused.count("norm_modulate") == 2 * NORMS
     assert torch.equal(found, expected)
 
@@ -165,10 +161,10 @@ def test_weights_of_a_norm_are_rounded_to_the_dtype_of_its_input():
 
 def test_compiled_layers_make_the_same_video_and_are_compiled_once_for_all(model):
     """Traced as for any compiler, and then run as it is: making machine code takes twenty seconds."""
-    expected, _ = video(model, CachePolicy())
+    expected, _ = video(model)
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
-    found, _ = video(model, CachePolicy(), forward=compiled_forward("eager"))
+    found, _ = video(model, forward=compiled_forward("eager"))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
     assert not torch._dynamo.utils.counters["graph_break"]
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=0)
@@ -180,5 +176,5 @@ def test_what_cannot_be_compiled_is_said_in_a_sentence(model):
 
     torch._dynamo.reset()
     with pytest.raises(HeadForcingError, match=r"^torch.compile failed: .*; render without compiling$") as told:
-        video(model, CachePolicy(), forward=compiled_forward(no_compiler))
+        video(model, forward=compiled_forward(no_compiler))
     assert "pages" not in str(told.value)

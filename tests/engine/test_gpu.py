@@ -9,21 +9,18 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
 from scripts import script_of
+from small_engine import BUSY, wan
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: nothing was run on CUDA")
 
-CONFIG = WanConfig(dim=256, num_layers=3, num_heads=2, ffn_dim=512, freq_dim=32, text_dim=10, text_len=7)
 ROLES = [["memory", "local"], ["anchor", "local"], ["memory", "memory"]]
-POLICY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 EXACT = [name for name in BACKENDS if name != "sage"]  # which rounds to 8 bits, on purpose
 GOLDEN = Path(__file__).parents[1] / "golden" / "head_forcing_tiny_d32"
 
@@ -49,10 +46,10 @@ def test_attention_is_off_by_its_rounding_alone(name, dtype):
 @pytest.mark.parametrize("name", EXACT)
 def test_a_block_is_made_without_waiting_for_the_device(name):
     """From its noise to the end of its clean pass: only a candidate's novelty is read, once, after that."""
-    model = WanModel(CONFIG).requires_grad_(False).to("cuda", torch.bfloat16)
+    model = wan(3, 2, head_dim=128, ffn_dim=512).to("cuda", torch.bfloat16)
     model.patch_embedding.float()
     video = WanVideoModel(model, torch.bfloat16, "cuda")
-    shape = CacheShape.for_model(CONFIG, ROLES, POLICY, 8, 12, 3, 60)
+    shape = CacheShape.for_model(model.config, ROLES, BUSY, 8, 12, 3, 60)
     cache = HeadCache(shape, torch.bfloat16, "cuda", backend(name, torch.bfloat16, 128))
     script = script_of([0] * 20, SCHEDULES["self_forcing"], [torch.ones(4, 10)])
     blocks = rollout(video, cache, script, SeededNoise((3, 16, 8, 12)))

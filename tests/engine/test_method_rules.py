@@ -1,4 +1,4 @@
-"""Short videos of every method, compared with recorded ones: one number per block of each.
+"""Short videos of every method, compared with recorded ones: one number per block of each; and the page of them.
 
 The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
 still are. `RECORD=1 pytest tests/engine/test_method_rules.py` records them anew, once `tests/golden` has passed.
@@ -11,28 +11,26 @@ from pathlib import Path
 
 import pytest
 import torch
+from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.demo import word_hash
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
-from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, method_policy
+from headforcing.headforcing_core.methods.base import MethodCache
+from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.latents import WAN22
-from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from method_renders import PROFILE, job_of
 from small_engine import wan
 
 RECORDED = Path(__file__).with_suffix(".json")
-SECONDS = 12.0  # 17 blocks: longer than every window
+SECONDS = 10.0  # 14 blocks: longer than every window
 STORY = "0:00 a red ball\n0:06 {}a yellow ring"  # the second prompt in block 8
-PROFILE = HeadProfile(
-    "a test", 3, 3, (("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
-)
 RECALL = "0:00 a red ball\n0:03 a yellow ring\n0:06 [recall 1] the ball again"
-# one takes a VAE between rollouts; the others have the cache of head_forcing
-ELSEWHERE = ("causvid", "head_forcing", "self_forcing", "self_forcing_sink", "causal_forcing")
+ELSEWHERE = ("head_forcing", "self_forcing", "self_forcing_sink", "causal_forcing")  # have a cache of roles
 CASES = {  # method, its settings, text
     **{name: (name, {}, STORY.format("")) for name in (*METHODS, *ALIASES) if name not in ELSEWHERE},
     "head_forcing, recache": ("head_forcing", {}, STORY.format("[recache] ")),
@@ -46,29 +44,36 @@ CASES = {  # method, its settings, text
     "memflow, switch in an interval": ("memflow", {}, "0:00 a red ball\n0:05 a yellow ring"),
     "memflow, small bank": ("memflow", {"bank_frames": 2, "interval": 2}, STORY.format("")),
 }
-SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:08 a red ring"
+SHOTS = "0:00 a red ball\n0:03 [re-anchor] a yellow ring\n0:06 a red ring"
 CASES_22 = {  # with a model of 48 latent channels, blocks of 8, UniPC
-    f"{name} on Wan 2.2, shots": (name, settings, SHOTS)
-    for name, settings in {"longlive2": {}, "head_forcing": {}, "uniform_memory": {}}.items()
-} | {
+    **{f"{name} on Wan 2.2, shots": (name, {}, SHOTS) for name in ("longlive2", "head_forcing", "uniform_memory")},
     "longlive2 on Wan 2.2, infinite": ("longlive2", {"infinite": True}, SHOTS),
     "longlive2 on Wan 2.2, drops_old_shots": ("longlive2", {"drops_old_shots": True}, SHOTS),
 }
 
 
 @pytest.fixture(scope="module")
-def backbone():
-    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN)
+def backbones():
+    words = {"text_dim": word_hash.TEXT_DIM, "text_len": word_hash.TEXT_LEN}
+    return wan(3, 3, **words), wan(3, 3, in_dim=WAN22.channels, out_dim=WAN22.channels, **words)
 
 
-@pytest.fixture(scope="module")
-def backbone_22():
-    channels = {"in_dim": WAN22.channels, "out_dim": WAN22.channels}
-    return wan(heads=3, text_dim=word_hash.TEXT_DIM, text_len=word_hash.TEXT_LEN, **channels)
+def bytes_held(value, seen: set[int]) -> int:
+    """Of all tensors of floating point that an object holds, views of one storage counted once."""
+    if isinstance(value, torch.Tensor):
+        storage = value.untyped_storage()
+        known = storage.data_ptr() in seen or not value.is_floating_point()
+        seen.add(storage.data_ptr())
+        return 0 if known else storage.nbytes()
+    if isinstance(value, dict):
+        value = list(value.values())
+    if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
+        value = [held for name, held in vars(value).items() if name not in ("rope", "prompt", "shape", "policy")]
+    return sum(bytes_held(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
 
 
 def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
-    """The dot product of every block's latents with a fixed random direction."""
+    """The dot product of every block's latents with a fixed random direction; no cache may take more than it says."""
     policy = replace(method_policy(method), **settings)
     policy = policy.with_memory(4, 3, 0.99, 1) if method == "head_forcing" else policy
     timeline = parse_timeline(text, SECONDS)
@@ -76,19 +81,42 @@ def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     steps, height = (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)
     settings = RenderSettings(width=64, height=height, seed=3)
     plan = RenderPlan.make(backbone.config, policy, steps, timeline, settings, PROFILE)
-    job = RenderJob(plan, {prompt: word_hash.encode(prompt) for prompt in plan.timeline.texts})
-    made = make_blocks(job, WanVideoModel(backbone, torch.float32))
-    blocks = torch.stack([block.latents for block in made]).flatten(1)
-    direction = torch.randn(blocks.shape[1], generator=torch.Generator().manual_seed(1))
-    return (blocks @ direction / direction.norm()).tolist()
+    made = []
+    with begin_render(job_of(plan), WanVideoModel(backbone, torch.float32)) as render:
+        for block in render.blocks():
+            made.append(block.latents.flatten())
+            if isinstance(cache := render.run.cache, MethodCache):
+                assert bytes_held(cache, set()) <= cache.bytes <= plan.cache_bytes(torch.float32)
+                assert 0 < cache.occupied <= plan.shape.frame_slots
+    direction = torch.randn(len(made[0]), generator=torch.Generator().manual_seed(1))
+    return (torch.stack(made) @ direction / direction.norm()).tolist()
 
 
 @pytest.mark.parametrize("case", [*CASES, *CASES_22])
-def test_a_method_makes_the_recorded_video(backbone, backbone_22, case):
-    found = numbers(backbone_22 if case in CASES_22 else backbone, *(CASES | CASES_22)[case])
+def test_a_method_makes_the_recorded_video(backbones, case):
+    found = numbers(backbones[case in CASES_22], *(CASES | CASES_22)[case])
     recorded = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
     if os.environ.get("RECORD"):
         recorded[case] = [round(number, 5) for number in found]
         lines = (f" {json.dumps(name)}: {json.dumps(recorded[name])}" for name in sorted(recorded))
         RECORDED.write_text("{\n" + ",\n".join(lines) + "\n}\n")
     assert found == pytest.approx(recorded[case], abs=2e-4)
+
+
+def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(repo_root):
+    names = method_names()
+    assert (
+        len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS) and {*METHODS, *ALIASES} <= set(names)
+    )
+    page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
+    rows = []
+    for name, row in METHODS.items():
+        minute = parse_timeline("a minute", 60.0)
+        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings())
+        differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
+        paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
+        rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
+        (text,) = describe_method(name)
+        assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
+        assert ("were trained for this method" in text) == row.trained
+    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)

@@ -1,28 +1,38 @@
-"""Every method of the table renders, resumes, says what it takes and what it is meant for, and refuses clearly."""
+"""Every method of the table renders, resumes, takes over prompts in its own way, and refuses clearly.
+
+Rolling Forcing and CausVid make blocks in an order of their own: in a window, and in overlapping rollouts.
+"""
 
 import copy
-import functools
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, product
+from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS
+from headforcing.headforcing_core.cache.method import Overlap, RolloutInputs, VideoFacts
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.methods.base import MethodCache, MethodPolicy
-from headforcing.headforcing_core.methods.registry import ALIASES, METHODS, describe_method, method_names, method_policy
-from headforcing.headforcing_core.model.wan import WanConfig, WanModel
+from headforcing.headforcing_core.methods.base import MethodPolicy
+from headforcing.headforcing_core.methods.registry import (
+    METHODS,
+    method_policy,
+    method_schedule,
+)
+from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
+from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import begin_render, make_blocks
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.timeline.switch import Blend
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from method_renders import (
+    CONFIG,
     ONE,
     STATIC,
     TWO,
@@ -33,14 +43,13 @@ from method_renders import (
     plan,
     profile_of,
     random_backbone,
+    rolled,
     rolling_plan,
     video_of,
     watched,
 )
-from torch import Tensor
 from toy_renders import rendered
 
-NAMES = [*METHODS, *ALIASES]
 OWN_CACHE = [name for name in METHODS if isinstance(method_policy(name), MethodPolicy)]  # aliases are these, too
 
 
@@ -49,73 +58,19 @@ def backbone() -> WanModel:
     return random_backbone()
 
 
-def tensors_in(value, seen: set[int]) -> int:
-    """Bytes of all tensors that an object holds, views of one storage counted once."""
-    if isinstance(value, Tensor):
-        storage = value.untyped_storage()
-        if storage.data_ptr() in seen or not value.is_floating_point():
-            return 0
-        seen.add(storage.data_ptr())
-        return storage.nbytes()
-    if isinstance(value, dict):
-        value = list(value.values())
-    if hasattr(value, "__dict__") and type(value).__module__.startswith("headforcing.headforcing_core.methods"):
-        value = [held for name, held in vars(value).items() if name not in ("rope", "prompt", "shape", "policy")]
-    return sum(tensors_in(part, seen) for part in value) if isinstance(value, (list, tuple)) else 0
-
-
-def test_every_name_is_offered_once_and_the_samplers_page_has_every_method_with_its_weights_and_its_size(repo_root):
-    names = method_names()
-    assert len(set(names)) == len(names) and names[: len(PRESETS)] == list(PRESETS) and set(NAMES) <= set(names)
-    page = (repo_root / "nodes" / "web" / "docs" / "HeadForcingSampler.md").read_text("utf-8")
-    rows = []
-    for name, row in METHODS.items():
-        minute = parse_timeline("a minute", 60.0)
-        made = RenderPlan.make(WanConfig(), row.policy, schedule("self_forcing"), minute, RenderSettings())
-        differs = row.differs or ("made from the paper alone" if name == "head_forcing" else "nothing")
-        paper = f"[{row.arxiv}](https://arxiv.org/abs/{row.arxiv})"
-        rows.append(f"| {name} | {paper} | {row.weights} | {made.shape.frame_slots:,} | {differs} |")
-        (text,) = describe_method(name)
-        assert row.paper in text and f"arXiv {row.arxiv}" in text and row.weights in text
-        assert ("were trained for this method" in text) == row.trained
-    assert [line for line in page.splitlines() if "https://arxiv.org/abs" in line] == rows, "\n".join(rows)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_method_renders_in_no_more_memory_than_it_said(backbone, name):
-    made = plan(name, TWO if name in METHODS else ONE, seconds=9.0 if name in METHODS else 4.0)
-    video, model = video_of(made, backbone)
-    with begin_render(video, model) as render:
-        for block in render.blocks():
-            assert block.latents.isfinite().all()
-            cache = render.run.cache
-            if isinstance(cache, MethodCache):
-                assert tensors_in(cache, set()) <= cache.bytes
-                assert 0 < cache.occupied <= made.shape.frame_slots
-    assert made.cache_bytes(torch.float32) >= cache.bytes
-
-
-def test_a_report_counts_the_frames_that_are_there_not_those_there_is_room_for(backbone):
-    for name, frames_per_head in {"longlive": [3, 6, 9, 12, 12], "infinity_rope": [3, 6, 6, 6, 6]}.items():
-        video, model = video_of(plan(name, seconds=3.5), backbone)
-        assert rendered(video, model).run.meter.occupied == [9 * frames for frames in frames_per_head]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_method_renders_in_bfloat16_one_frame_at_a_time_and_after_start_frames(backbone, name):
-    made = plan(name, TWO)
+    made = plan(name, TWO, 6.0)
     model = WanVideoModel(copy.deepcopy(backbone).to(torch.bfloat16), torch.bfloat16)
     model.backbone.patch_embedding.float()
-    latents, run = rendered(job_of(made, dtype=torch.bfloat16), model)
-    assert all(block.isfinite().all() for block in latents)
-    assert tensors_in(run.cache, set()) <= made.cache_bytes(torch.bfloat16)
+    assert all(block.isfinite().all() for block in rendered(job_of(made, dtype=torch.bfloat16), model).blocks)
     if name not in ("forcing_kv", "echo_forcing"):
         framewise = plan(name, TWO, 5.5, family="causal_forcing_framewise_2_steps")
         assert latents_of(framewise, backbone).isfinite().all()
     if name not in ("rolling_forcing", "causvid"):
         start = torch.randn(9, 16, 8, 12, generator=torch.Generator().manual_seed(2))
-        assert latents_of(plan(name, TWO, start_frames=9), backbone, start_latents=start).isfinite().all()
+        assert latents_of(plan(name, TWO, 6.0, start_frames=9), backbone, start_latents=start).isfinite().all()
 
 
 def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_start_frames(backbone):
@@ -130,32 +85,23 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     assert [len(made.rows[block].sigmas) for block in (2, 3)] == [4, 1]
 
 
-@pytest.fixture(scope="module")
-def straight(backbone):
-    """The video of a method, made in one go and once."""
-    return functools.cache(lambda name: latents_of(plan(name, TWO), backbone))
-
-
-@pytest.mark.parametrize("name", OWN_CACHE)
-def test_an_interrupted_render_ends_with_the_same_bytes(backbone, straight, tmp_path, name):
-    made, reused = plan(name, TWO), []
+@pytest.mark.parametrize("name", [*OWN_CACHE, "pyramid_forcing_python"])
+def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
+    made, reused = plan(name, TWO, 7.0), []
     for stop_after in (8, None, None):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=1e-9)
         latents, run = rendered(video, model, stop_after=stop_after)
         reused.append(len(run.stored))
-    assert torch.equal(torch.cat(latents), straight(name))
+    assert torch.equal(torch.cat(latents), latents_of(made, backbone))
     assert reused == [0, 8, made.new_blocks]
     told = "goes on where the cache was last stored, or starts from the beginning"
     assert (told in describe(made, torch.float32)) == ("blocks" not in made.shape.policy.resumes_from)
     assert len(list(tmp_path.rglob("state-*"))) == int("state" in made.shape.policy.resumes_from)  # only the latest
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if "blocks" not in method_policy(name).resumes_from])
 @pytest.mark.parametrize("state_seconds", [0.0, 1e-9])
-def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_the_blocks_after_it(
-    backbone, straight, tmp_path, name, state_seconds
-):
-    made = plan(name, TWO)
+def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state(backbone, tmp_path, state_seconds):
+    made = plan("deep_forcing", TWO, 7.0)
     for last in (5, 8, made.new_blocks):
         video, model = video_of(made, backbone, runs=tmp_path, state_seconds=state_seconds)
         with begin_render(video, model) as render:
@@ -165,25 +111,19 @@ def test_a_cache_that_cannot_be_rebuilt_goes_on_from_its_last_state_and_drops_th
                 if len(latents) == 5:
                     render.run.state_seconds = 1e9  # blocks after this one are stored without the cache
             assert len(render.run.stored) == (0 if last == 5 or not state_seconds else 5)
-    assert torch.equal(torch.cat(latents), straight(name))
+    assert torch.equal(torch.cat(latents), latents_of(made, backbone))
 
 
-@pytest.mark.parametrize("name", ["rolling_forcing", "causvid", "dummy_forcing", "memflow"])
+@pytest.mark.parametrize("name", ["rolling_forcing", "causvid"])
 def test_a_seed_before_a_prompt_is_that_of_all_noise_from_its_first_block_on(backbone, name):
-    straight, take = plan(name, TWO, seed=3), plan(name, TWO.replace("0:04.5 ", "0:04.5 [seed 7] "), seed=3)
-    first = straight.timeline.segments[1].start_block
-    kept = 3 * (
-        first - (straight.passes.blocks_per_pass - 1)
-    )  # a window has the noise of its newest block in all of them
-    before, after = latents_of(straight, backbone), latents_of(take, backbone)
-    assert torch.equal(before[:kept], after[:kept]) and not torch.equal(before[kept : kept + 3], after[kept : kept + 3])
-    keys = [keys_of(made) for made in (straight, take)]
-    assert [old == new for old, new in zip(*keys, strict=True)] == [
-        3 * block < kept for block in range(straight.blocks)
-    ]
-    whole = plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3)
-    other = replace(straight, rows=tuple(replace(row, seed=7) for row in straight.rows))
-    assert torch.equal(latents_of(whole, backbone), latents_of(other, backbone))
+    """A window has the noise of its newest block in all of them."""
+    straight, take = (plan(name, TWO.replace("0:04.5 ", f"0:04.5 {tag}"), 7.0, seed=3) for tag in ("", "[seed 7] "))
+    kept = straight.timeline.segments[1].start_block - (straight.passes.blocks_per_pass - 1)
+    before, after = (latents_of(made, backbone).split(3) for made in (straight, take))
+    same = [torch.equal(old, new) for old, new in zip(before, after, strict=True)]
+    assert same == [block < kept for block in range(straight.blocks)]
+    assert same == [old == new for old, new in zip(keys_of(straight), keys_of(take), strict=True)]
+    assert {row.seed for row in plan(name, TWO.replace("0:00 ", "0:00 [seed 7] "), seed=3).rows} == {7}
 
 
 def test_what_a_method_cannot_do_is_refused_in_one_sentence():
@@ -205,8 +145,6 @@ def test_what_a_method_cannot_do_is_refused_in_one_sentence():
 @pytest.mark.parametrize("name", OWN_CACHE)
 def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused(name):
     policy = method_policy(name)
-    own = {"longlive": "recache", "memflow": "recache", "infinity_rope": "flush", "deep_forcing": "reset"}
-    assert policy.switch == own.get(name, policy.switch)
     plain = {block: switch.kind for block, switch in plan(name, TWO).switches.items()}
     assert plain == ({} if policy.switch == "reset" else {6: policy.switch})
     for tag in ("recache", "flush", "re-anchor"):
@@ -220,17 +158,16 @@ def test_a_new_prompt_takes_over_in_the_methods_own_way_and_any_other_is_refused
 
 
 def test_a_plan_counts_the_frames_of_one_pass_and_a_recache_reads_its_window_in_one(backbone):
-    one, two, rolling = plan("longlive"), plan("longlive", TWO), rolling_plan()
-    passes = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in (one, two, rolling)]
-    assert passes == [(1, 3), (1, 12), (5, 15)]
-    needs = [needs_of(made, torch.float32, 0, kept=True) for made in (one, two, rolling)]
+    plans = plan("longlive"), plan("longlive", TWO, 6.0), rolling_plan()
+    counted = [(made.passes.blocks_per_pass, made.frames_per_pass) for made in plans]
+    assert counted == [(1, 3), (1, 12), (5, 15)]
+    needs = [needs_of(made, torch.float32, 0, kept=True) for made in plans]
     assert [taken.activations / needs[0].activations for taken in needs] == [1, 4, 5]
     assert needs[2].run_folder == 5 * needs[0].run_folder
-    video, model = video_of(two, backbone)
+    video, model = video_of(plans[1], backbone)
     passes, flow = [], model.flow
     model.flow = lambda latents, *args, **options: passes.append(len(latents)) or flow(latents, *args, **options)
-    for _ in make_blocks(video, model):
-        pass
+    list(make_blocks(video, model))
     assert passes.count(12) == 1 and set(passes) == {3, 12}
 
 
@@ -264,11 +201,9 @@ def test_dummy_forcing_draws_by_the_videos_seed_and_never_from_the_global_genera
 
 
 def test_the_budget_leaves_out_a_method_that_cannot_make_so_short_a_video(capsys):
-    assert main(["budget", "--seconds", "2"]) == 0
-    short = capsys.readouterr().out
-    assert "| longlive |" in short and "rolling_forcing" not in short
-    assert main(["budget", "--seconds", "4"]) == 0
-    assert "| 4 | rolling_forcing | 8,640 |" in capsys.readouterr().out
+    for seconds, offered in (("2", False), ("4", True)):
+        assert main(["budget", "--seconds", seconds]) == 0
+        assert (f"| {seconds} | rolling_forcing | 8,640 |" in capsys.readouterr().out) == offered
 
 
 def test_no_seed_changes_how_roles_are_shuffled(backbone):
@@ -276,3 +211,126 @@ def test_no_seed_changes_how_roles_are_shuffled(backbone):
     shuffled, take = (plan("head_forcing", f"0:00 {tag} a", seed=3, roles="shuffled") for tag in ("", "[seed 7]"))
     assert shuffled.shape == take.shape == plan("head_forcing", "0:00 a", seed=7, roles="shuffled").shape
     assert shuffled.shape != plan("head_forcing", "0:00 a", seed=3, roles="shuffled", shuffle=1).shape
+
+
+# --------------------------------------------------------------------------------------------- in an order of their own
+
+ROLLING, CAUSVID = rolling_plan(TWO, seconds=7.0), causvid_plan(8.0, TWO)
+
+
+@pytest.mark.parametrize(("name", "stop_after"), [("rolling", 1), ("rolling", 10), ("causvid", 3), ("causvid", 7)])
+def test_a_render_in_another_order_goes_on_and_makes_no_step_twice(backbone, tmp_path, name, stop_after):
+    made = ROLLING if name == "rolling" else CAUSVID
+    rolled(tmp_path, made, backbone, stop_after)
+    steps: list = []
+    run, blocks = rolled(tmp_path, made, backbone, on_step=watched(steps))
+    assert len(run.stored) == stop_after and torch.equal(torch.cat(blocks), latents_of(made, backbone))
+    assert run.stored_steps + len(steps) == made.steps and len(set(steps)) == len(steps)
+
+
+def test_the_key_of_a_rolled_block_depends_on_the_prompts_and_the_number_of_the_blocks_made_with_it(backbone, tmp_path):
+    def same(other: RenderPlan) -> int:
+        equal = [a == b for a, b in zip(keys_of(ROLLING), keys_of(other), strict=False)]
+        assert equal == sorted(equal, reverse=True)
+        return sum(equal)
+
+    assert ROLLING.blocks == same(rolling_plan(TWO, seconds=7.0)) == 10
+    assert same(rolling_plan(TWO.replace("yellow", "green"), seconds=7.0)) == 2  # block 6 comes in with block 2
+    longer = rolling_plan(TWO, seconds=8.0)
+    assert longer.blocks == 11 and same(longer) == 10 - 4 and len(set(keys_of(longer))) == 11
+    rolled(tmp_path, ROLLING, backbone)
+    run, latents = rolled(tmp_path, longer, backbone)
+    assert len(run.stored) == 6 and torch.equal(torch.cat(latents), latents_of(longer, backbone))
+
+
+@pytest.mark.parametrize(("made", "at", "kept"), [(ROLLING, 31, 2), (CAUSVID, 21, 6)], ids=["rolling", "causvid"])
+def test_a_render_in_another_order_stops_at_once_and_loses_no_block(backbone, tmp_path, made, at, kept):
+    reports, calls, (_, model) = [], [], video_of(made, backbone)
+    flow = model.flow
+    model.flow = lambda *args, **options: calls.append(len(reports)) or flow(*args, **options)
+
+    def on_step(block, step, latents):
+        reports.append(block)
+        if len(reports) == at:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        rolled(tmp_path, made, backbone, on_step=on_step, model=model)
+    assert len(reports) == at and max(calls) < at, "no call after the stop"
+    assert len(set(calls)) == len(calls), "a report between two calls"
+    assert len(rolled(tmp_path, made, backbone, stop_after=1)[0].stored) == kept
+
+
+def test_rolling_forcing_goes_on_with_its_unfinished_blocks_alone_and_refuses_what_fits_no_window():
+    inputs = RolloutInputs(job_of(rolling_plan(TWO)).script, None, given=list(torch.zeros(3, 3, 16, 8, 12)))
+    with pytest.raises(HeadForcingError, match="after 3 of 13 blocks needs the 4 unfinished ones"):
+        next(RollingForcing().rollout(SimpleNamespace(), None, inputs))
+    for noise, blocks, words in (
+        (SCHEDULE, 4, "5 steps needs a video of at least 5 blocks .* got 4"),
+        (Schedule.warped([1000, 850, 700, 550, 400, 250, 100]), 10, "at most 6 steps fit, got 7"),
+        (Schedule.warped([1000, 500], first=[1000]), 10, "same noise levels"),
+    ):
+        with pytest.raises(HeadForcingError, match=words):
+            RollingForcing().for_video(VideoFacts(noise, blocks))
+
+
+def test_a_method_has_steps_of_its_own_unless_sigmas_are_given_and_causvid_tells_the_model_whole_timesteps(backbone):
+    rolling, causvid = map(method_policy, ("rolling_forcing", "causvid"))
+    own = method_schedule(rolling, "self_forcing")
+    assert own == SCHEDULE and len(own.sigmas) == 5
+    assert method_schedule(rolling, "causal_forcing_framewise_1_step") == replace(own, frames_per_block=1)
+    assert method_schedule(rolling, "self_forcing", "1, 0.5").sigmas == (1.0, 0.5)
+    settings = RenderSettings(width=96, height=64, seconds=1.0)
+    steps = method_schedule(causvid, "self_forcing")
+    whole = RenderPlan.make(CONFIG, causvid, steps, parse_timeline(ONE), settings)
+    for made, timesteps in ((whole, [1000, 757, 522, 0]), (causvid_plan(1.0), [1000, 600, 0])):
+        video, model = video_of(made, backbone)
+        told, flow = [], model.flow
+        model.flow = lambda x, sigma, *more, told=told, flow=flow, **options: (
+            told.append(1000 * sigma) or flow(x, sigma, *more, **options)
+        )
+        list(make_blocks(video, model))
+        assert told == pytest.approx(timesteps * 2, abs=1e-9)
+
+
+def test_a_plan_says_where_rollouts_restart_and_that_a_video_of_one_needs_no_vae(backbone):
+    assert causvid_plan(5.0).restart_frames == () and plan("longlive").restart_frames == ()
+    assert causvid_plan(60.0).restart_frames == tuple(range(18, 243 - 3, 18))
+    assert "3 rollouts of 21 latent frames" in describe(causvid_plan(12.0), torch.float32)
+    assert latents_of(causvid_plan(5.0), backbone, codec=None).isfinite().all()
+    with pytest.raises(HeadForcingError, match=r"vae: this method encodes .* got no VAE .*, or make at most 5\.06 s"):
+        latents_of(causvid_plan(5.25), backbone, codec=None)
+
+
+def test_each_rollout_begins_with_the_end_of_the_one_before_encoded_anew(backbone):
+    asked = []
+    codec = SimpleNamespace(reencode=lambda x: asked.append(x) or x[-1:] + 1, fingerprint=lambda: "")
+    made = causvid_plan(12.0)
+    video, other = latents_of(made, backbone, codec=codec), latents_of(made, backbone)
+    assert len(video) == made.frames == 51 and len(asked) == 2
+    assert torch.equal(asked[0], video[:19])
+    assert torch.equal(asked[1], torch.cat([video[18:19] + 1, video[19:37]]))
+    assert torch.equal(video[:21], other[:21]) and (video[21:] - other[21:]).abs().max() > 1e-3
+
+
+def test_the_keys_of_later_rollouts_depend_on_the_vae_and_never_on_the_length():
+    def keys(seconds: float, autoencoder: str) -> list[str]:
+        return job_of(causvid_plan(seconds, TWO), codec=SimpleNamespace(fingerprint=lambda: autoencoder)).keys
+
+    one, other = keys(12.0, "one"), keys(12.0, "other")
+    assert [a == b for a, b in zip(one, other, strict=True)] == [True] * 7 + [False] * 10
+    assert keys(20.0, "one")[:17] == one and keys(5.25, "")[:7] == one[:7]
+
+
+def test_overlapping_rollouts_are_counted_and_an_overlap_of_no_whole_blocks_is_refused():
+    for layout, rollouts in product((Overlap(), Overlap(overlap=6), Overlap(8, 2, 1)), (1, 2, 5)):
+        blocks = layout.blocks + (rollouts - 1) * layout.stride
+        assert (layout.rollouts(blocks), layout.rollouts(blocks + 1)) == (rollouts, rollouts + 1)
+    with pytest.raises(HeadForcingError, match="overlap must be whole blocks of 3 latent frames"):
+        Overlap(21, 4)
+
+
+@pytest.mark.parametrize("make", [rolling_plan, causvid_plan])
+def test_a_blend_goes_over_where_the_switch_is_a_reset(make):
+    rows = make(text=TWO.replace("0:04.5 ", "0:04.5 [blend 2] ")).rows
+    assert [isinstance(row.prompt, Blend) for row in rows[5:9]] == [False, True, True, False]

@@ -1,86 +1,81 @@
-"""Prompt switches: what each leaves in the caches, what a blend is, and what a plan makes of them."""
+"""Prompt switches, scenes that come back and pictures that a scene keeps: what they leave in the caches and in a plan.
+
+`test_caches.py` compares caches in stories of them with their reference.
+"""
+
+import json
+from dataclasses import replace
+from itertools import chain
+from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache import scenes
+from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, RolePolicy
+from headforcing.headforcing_core.demo import assets, word_hash
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile, AutoProfileCache
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import describe
+from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.plan import RenderPlan
-from headforcing.headforcing_core.render.settings import RenderSettings
+from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
-from headforcing.headforcing_core.rollout.rows import BlockRow, SeededNoise
-from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.headforcing_core.rollout.rows import BlockRow, Script, SeededNoise, lay_out_rows
+from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
 from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from small_engine import (
-    BUSY,
-    HEIGHT,
-    TWO_STEPS,
-    WIDTH,
-    F,
-    difference,
-    embeds,
-    every_head,
-    film,
-    latents,
-    make,
-    mixed,
-    new_cache,
-)
+from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, mixed, new_cache, shown
 
-EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
+BUSY = replace(BUSY, kept_scenes=scenes.MAX_SCENES + 2, picture_frames=5)
+BLOCKS = 12
+STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
 
 
-def two_scenes(model, switch, blocks=9, at=5, cache=None, policy=BUSY, **options):
-    """A film whose second prompt takes over before block `at`."""
-    cache = cache or new_cache(model, mixed(model), policy, blocks)
-    prompts = [int(block >= at) for block in range(blocks)]
-    return film(model, cache, blocks, prompts=prompts, switches={at: switch}, **options)
+def held_in(model, switches, policy=BUSY, **options):
+    """A film's cache, and per block the history of anchor heads and the entries of memory."""
+    cache, history, entries = new_cache(model, mixed(model), policy, BLOCKS), {}, {}
+    (anchors,) = cache.sink_groups
+
+    def watch(block, step, clean):
+        history[block] = [frame for (frame,) in anchors.sources[: anchors.current.start]]
+        entries[block] = list(cache.memory.sources)
+
+    prompts = [sum(block >= first for first in switches) % 2 for block in range(BLOCKS)]
+    film(model, cache, BLOCKS, prompts=prompts, switches=switches, on_step=watch, **options)
+    return cache, history, entries
 
 
 def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_ones_after_it(model):
-    plain, changed = (make(model, mixed(model), BUSY, 9, prompts=told) for told in ([0] * 9, [0] * 5 + [1] * 4))
-    made = [plain, *(latents(two_scenes(model, switch)) for switch in EVERY_SWITCH)]
-    assert torch.equal(made[1], changed), "a plain reset is nothing but the other prompt"
-    for i, one in enumerate(made):
-        for other in made[:i]:
+    switches = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
+    told = [([0] * 7, {}), ([0] * 5 + [1] * 2, {}), *(([0] * 5 + [1] * 2, {5: switch}) for switch in switches)]
+    made = [
+        latents(film(model, new_cache(model, mixed(model), BUSY, 7), 7, prompts=prompts, switches=changes))
+        for prompts, changes in told
+    ]
+    assert torch.equal(made[1], made[2]), "a plain reset is nothing but the other prompt"
+    for i, one in enumerate(made[1:]):
+        for other in (made[0], *made[2 : i + 1]):
             assert torch.equal(one[:5], other[:5]) and difference(one[5:], other[5:]) > 1e-3
 
 
-def histories(model, switch) -> dict[int, dict[str, list[list[int]]]]:
-    """Per block the frames that heads of each role hold while it is made, without its own."""
-    cache, held = new_cache(model, mixed(model), BUSY, 9), {}
-    role_of = {BUSY.of(role): role for role in ("local", "anchor", "memory")}
-
-    def look(block, step, clean):
-        if clean is not None:
-            held[block] = {role_of[group.policy]: group.sources[:-F] for group in cache.groups}
-
-    two_scenes(model, switch, cache=cache, on_step=look)
-    return held
-
-
-def test_a_flush_leaves_the_first_frames_and_the_last_two_and_no_memory(model):
-    held = histories(model, Switch("flush"))
-    assert held[5] == {"local": [[14]], "anchor": [[0], [1], [2], [14]], "memory": [[13], [14]]}
-
-
-def test_after_a_cut_the_anchors_are_the_new_scenes_first_frames(model):
-    held, plain = histories(model, Switch(re_anchor=True)), histories(model, Switch())
-    anchors = [[frame for (frame,) in held[block]["anchor"]] for block in range(4, 9)]
-    assert anchors == [[0, 1, 2, 11], [14], [15, 16, 17], [15, 16, 17, 20], [15, 16, 17, 23]]
-    assert all(held[5][role] == plain[5][role] for role in ("local", "memory"))
+def test_a_flush_leaves_the_first_frames_and_the_last_one_and_a_cut_takes_the_new_scenes_anchors(model):
+    _, flushed, entries = held_in(model, {5: Switch("flush")})
+    assert flushed[5] == [0, 1, 2, 14] and entries[4] and not entries[5]
+    _, cut, entries = held_in(model, {5: Switch(re_anchor=True)})
+    expected = [[0, 1, 2, 11], [14], [15, 16, 17], [15, 16, 17, 20], [15, 16, 17, 23]]
+    assert [cut[block] for block in range(4, 9)] == expected and entries[4] == entries[5][: len(entries[4])]
 
 
 @pytest.mark.parametrize(("policy", "blocks"), [
     (PRESETS["self_forcing"], 5), (CachePolicy.uniform(RolePolicy(recent_frames=4), "contiguous"), 3),
 ], ids=["every frame is kept", "four frames, in two blocks, and the block before"])  # fmt: skip
 def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, policy, blocks):
-    roles = every_head(model, "local")
-    made = two_scenes(model, Switch("recache"), 6, cache=new_cache(model, roles, policy, 9))
-    fresh, video = new_cache(model, roles, policy, 9), WanVideoModel(model, torch.float32)
+    cache, fresh = (new_cache(model, [["local"] * 4] * 2, policy, 9) for _ in range(2))
+    made = film(model, cache, 6, prompts=[0] * 5 + [1], switches={5: Switch("recache")})
+    video = WanVideoModel(model, torch.float32)
     fresh.block = 5 - blocks
     fresh.oldest = fresh.block * F
     video.use_prompt(embeds(model)[1])
@@ -89,7 +84,7 @@ def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, po
         video.write_clean(block.latents, fresh)
         fresh.close()
     row = BlockRow("the new prompt", TWO_STEPS.sigmas, seed=3)
-    again, _ = make_block(video, fresh, row, SeededNoise((F, 16, HEIGHT, WIDTH)), block=5)
+    again, _ = make_block(video, fresh, row, SeededNoise(SHAPE), block=5)
     assert torch.equal(again, made[5].latents)
 
 
@@ -100,15 +95,84 @@ def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
             cache.apply_switch(switch, lambda latents: None, [])
 
 
-# ------------------------------------------------------------------------------------------------------ in a plan
-
-TINY = WanConfig(dim=36, num_layers=2, num_heads=6)
+# -------------------------------------------------------------------------------------------------- scenes and pictures
 
 
-def plan(text, seconds=0.0, method="self_forcing", **options):
-    family = schedule(options.pop("family", "self_forcing"))
-    settings = RenderSettings(width=64, height=64, seconds=seconds)
-    return RenderPlan.make(TINY, preset(method), family, parse_timeline(text), settings, **options)
+def test_a_scene_comes_back_with_frames_of_its_whole_visit_and_with_its_first_ones(model):
+    cache, history, entries = held_in(model, {3: Switch(), 6: Switch(), 8: Switch(recall=2), 10: Switch()})
+    assert cache.recalls == [scenes.Recall(block=8, scene=2, frames=(9, 10, 11, 12, 15))]
+    assert cache.recalls[0].describe() == "before block 8: recalled scene 2: frames 9, 10, 11, 12, 15"
+    assert [history[block][0] for block in range(3, BLOCKS)] == [0] * 5 + [9] * 2 + [0] * 2
+    assert history[8][:3] == [9, 10, 11] and entries[7] != entries[8][:3] == [[9], [12], [15]]
+    _, history, _ = held_in(model, {3: Switch(re_anchor=True), 6: Switch(recall=1), 8: Switch()})
+    assert [history[block][0] for block in (2, 5, 7, 9)] == [0, 9, 0, 9], "left for the anchors of a cut"
+
+
+def test_frames_of_the_first_visit_are_spread_over_it_whatever_its_length():
+    spread, numbers = {}, SimpleNamespace(keep_frame=lambda frame: frame)
+    for blocks in (1, 4, 6, 11, 300):
+        story = scenes.Scenes(numbers, 5, (), ())
+        for block in range(blocks):
+            story.keep(3 * block, 3)
+            assert len(story.kept[1].spread) < 10
+        story.begin(Switch(), 3 * blocks)
+        spread[blocks] = story.kept[1].spread
+    gaps = [b - a for a, b in zip(spread[300], spread[300][1:], strict=False)]
+    assert len(gaps) == 4 and max(gaps) <= 2 * min(gaps) and spread.pop(300)[-1] > 0.7 * 3 * 300
+    assert spread == {1: [0], 4: [0, 3, 6, 9], 6: [0, 3, 6, 12, 15], 11: [0, 6, 12, 24, 30]}
+    story = scenes.Scenes(numbers, 5, (), ())  # of a later visit nothing is kept
+    for block, switch in enumerate([None, None, None, Switch(), Switch(recall=1), Switch(continues=True), None]):
+        if switch is not None:
+            story.begin(switch, 3 * block)
+        story.keep(3 * block, 3)
+    assert story.kept[1].spread == [0, 3, 6] and story.kept[2].spread == [9]
+
+
+def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads_and_anchors(model):
+    cache, _, _ = held_in(model, {block: Switch() for block in range(1, BLOCKS)})
+    kept = cache.scenes.kept  # the first one, since its frames are the sinks, the last ones, and the current one
+    assert list(kept) == [1, *range(BLOCKS - scenes.MAX_SCENES, BLOCKS + 1)]
+    frames = [frame for scene in kept.values() for frame in (*scene.spread, *chain(*scene.first))]
+    assert all(x.device.type == "cpu" for frame in frames for x in frame.k)
+    memory, anchors = (sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor"))
+    assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)  # of one block each
+    assert cache.shape.scene_slots == 10 * (5 * memory + 3 * anchors) + 5 * memory
+    without = new_cache(model, mixed(model), replace(BUSY, kept_scenes=0), BLOCKS)
+    assert without.scenes is None and without.shape.scene_slots == 0
+
+
+def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_frames(model):
+    _, history, entries = held_in(model, {4: Switch(), 8: Switch()}, pictures={0: shown(1), 4: shown(2)})
+    assert history[1][:-1] == history[3][:-1] == [-3, -2, -1], "one picture: the whole block"
+    assert history[4][:-1] == history[7][:-1] == [-3, -2], "two pictures: the first frame of each"
+    assert history[8][:-1] == history[11][:-1] == [0, 1, 2], "the video's own first frames, made behind a picture"
+    assert entries[0] == [[-1]] and entries[4] == entries[7][:2] == [[-2], [-1]] and len(entries[7]) > 2
+    assert all(frame >= 0 for block in range(8, BLOCKS) for sources in entries[block] for frame in sources)
+
+
+def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
+    policy = replace(BUSY, memory=replace(BUSY.memory, episodic_frames=4))
+    _, _, entries = held_in(model, {9: Switch("flush", continues=True)}, policy, pictures={0: shown(3)})
+    assert all(held[:2] == [[-3], [-2]] for held in entries.values()), "two entries are left to the video's own frames"
+    assert max(map(len, entries.values())) == 4 and len(max(entries[8][2:], key=len)) > 2, "which are merged"
+
+
+def test_a_picture_is_written_alone(model):
+    caches = [new_cache(model, mixed(model), BUSY, 2) for _ in range(2)]
+    film(model, caches[0], 1, prompts=[0], pictures={0: shown()})
+    film(model, caches[1], 2, prompts=[0, 0], switches={1: Switch()}, pictures={1: shown()})
+    (one,), (other,) = (cache.sink_groups for cache in caches)
+    assert all(torch.equal(a[:, :3], b[:, :3]) for a, b in zip(one.v, other.v, strict=True))
+    short = film(model, new_cache(model, mixed(model), BUSY, 1), 1, prompts=[0], pictures={0: shown(3)})
+    assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
+
+
+# ------------------------------------------------------------------------------------------------------- plans and keys
+
+
+def plan(text: str, seconds=0.0, method="self_forcing", start_frames=0, config=assets.TOY_CONFIG) -> RenderPlan:
+    options = RenderOptions(method=method, width=64, height=64)
+    return options.plan(config, parse_timeline(text, seconds), start_frames)
 
 
 def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():
@@ -118,18 +182,13 @@ def test_a_blend_is_the_weighted_sum_and_the_shorter_text_counts_as_padded():
     assert Blend("a", "b", 0.5).interpolate({"a": old.bfloat16(), "b": new.bfloat16()}).dtype == torch.bfloat16
 
 
-def test_a_blend_goes_over_evenly_and_ends_with_the_new_prompt_alone():
-    made = plan("0:00 a\n0:03 [blend 3] b\n0:06 [blend 1] c", 9)
-    script = made.script({text: torch.full((1, 2), float(10**i)) for i, text in enumerate("abc")})
-    first = [float(script.embedding(block)[0, 0]) for block in range(13)]
-    assert first == [1] * 4 + [3.25, 5.5, 7.75, 10] + [55] + [100] * 4
-    assert [made.segment_index(block) for block in (0, 3, 4, 7, 8, 12)] == [0, 0, 1, 1, 2, 2]
-
-
-@pytest.mark.parametrize(("seconds", "blended"), [(4.4, 2), (4.0, 1), (3.2, 0)])
-def test_a_blend_leaves_the_new_prompt_a_block_of_its_own_however_short_it_is(seconds, blended):
-    made = [row.prompt for row in plan("0:00 a\n0:03 [blend 16] b", seconds).rows[4:]]
-    assert made == [*(Blend("a", "b", (i + 1) / (blended + 1)) for i in range(blended)), "b"]
+@pytest.mark.parametrize(("blend", "seconds", "blended"), [(3, 6, 3), (16, 4.4, 2), (16, 4.0, 1), (16, 3.2, 0)])
+def test_a_blend_goes_over_evenly_and_leaves_the_new_prompt_a_block_of_its_own(blend, seconds, blended):
+    made = plan(f"0:00 a\n0:03 [blend {blend}] b", seconds)
+    blends = [Blend("a", "b", (i + 1) / (blended + 1)) for i in range(blended)]
+    prompts = [row.prompt for row in made.rows]
+    assert prompts == ["a"] * 4 + blends + ["b"] * (made.blocks - 4 - blended) and prompts[-1] == "b"
+    assert [made.segment_index(block) for block in (0, 3, 4, made.blocks - 1)] == [0, 0, 1, 1]
 
 
 def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_them():
@@ -144,22 +203,97 @@ def test_switches_are_numbered_behind_the_start_frames_and_video_frames_count_th
     assert lines[-3] == "Prompt 4 is blended in over 2 blocks and used alone from frame 189 on."
 
 
-def test_switches_survive_a_model_with_other_blocks():
-    made = plan("0:00 a\n0:01 [flush, blend 2] b\n0:02 [reset] [recache] c", 3, family="causal_forcing_framewise")
-    assert made.switches == {5: Switch("flush", 2)}
-    assert [segment.text for segment in made.timeline.segments] == ["a", "b", "[recache] c"]
-    third = [Blend("a", "b", 1 / 3), Blend("a", "b", 2 / 3)]
-    assert [row.prompt for row in made.rows] == ["a"] * 5 + third + ["b"] * 2 + ["[recache] c"] * 4
+@pytest.mark.parametrize(("at", "start_frames", "earliest"), [("0:04", 0, "0:05.062"), ("0:03", 3, "0:04.500")])
+def test_the_past_is_not_changed_while_head_roles_are_found_from_it(at, start_frames, earliest):
+    def checked(text: str, method="head_forcing") -> RenderPlan:
+        unknown = WanConfig(dim=36, num_layers=2, num_heads=6)  # there is no bundled profile of it
+        made = plan(f"0:00 a\n{text} b", 9, method, start_frames, unknown)
+        made.check_warm_up()
+        return made
 
-
-@pytest.mark.parametrize("tag", ["[recache]", "[flush]", "[re-anchor]", "[blend 2, flush]"])
-def test_the_past_is_not_changed_while_head_roles_are_found_from_it(tag):
-    for at, start_frames, earliest in (("0:03", 0, "0:05.062"), ("0:04", 0, "0:05.062"), ("0:03", 3, "0:04.500")):
+    for tag in ("[recache]", "[re-anchor]", "[blend 2, flush]"):
         with pytest.raises(HeadForcingError, match=f"first 7 blocks.*profile, or move this prompt to {earliest} or"):
-            plan(f"0:00 a\n{at} {tag} b", 9, "head_forcing", start_frames=start_frames).check_warm_up()
-    for at, start_frames in (("0:05.062", 0), ("0:04.5", 3)):
-        later = plan(f"0:00 a\n{at} {tag} b", 9, "head_forcing", start_frames=start_frames)
-        later.check_warm_up()
-        assert later.switches.keys() == {7}
-    plan("0:00 a\n0:03 [blend 2] b", 9, "head_forcing").check_warm_up()
-    plan(f"0:00 a\n0:03 {tag} b", 9).check_warm_up()  # a method without roles finds none
+            checked(f"{at} {tag}")
+        assert checked(f"{earliest} {tag}").switches.keys() == {7}
+        checked(f"{at} {tag}", "self_forcing")  # a method without roles finds none
+    checked(f"{at} [blend 2]")
+
+
+def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_take():
+    made, without = (plan(STORY.format(tag), 9, "head_forcing") for tag in ("[recall 1]", ""))
+    assert made.shape.policy.kept_scenes == 3 and without.shape.policy.kept_scenes == 0
+    assert made.shape.frame_slots == without.shape.frame_slots
+    memory, anchors = (sum(layer.count(role) for layer in made.shape.roles) for role in ("memory", "anchor"))
+    slots = 3 * (5 * memory + 3 * anchors) + 5 * memory
+    told = describe(made, torch.float32)
+    assert "latent frames of 3 scenes in anchor and memory heads" in told and f"up to {slots} frame-slots" in told
+    assert "may come back" not in describe(without, torch.float32)
+    needs = [needs_of(each, torch.float32, 0, kept=True, state=True) for each in (made, without)]
+    assert needs[0].state - needs[1].state == made.shape.bytes_of(slots, torch.float32)
+    assert needs[0].cache == needs[1].cache
+    assert [str(switch) for switch in made.switches.values()] == ["reset", "recall 1"] and not without.switches
+
+
+def keys_of(text: str, method="head_forcing") -> list[str]:
+    made = plan(text, 9, method)
+    return RenderJob(made, {text: word_hash.encode(text) for text in made.timeline.texts}, "toy").keys
+
+
+def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_those_of_the_scene_it_means():
+    tags = ("", "[recall 1]", "[recall 2]", "[recall]")
+    without, numbered, other, alike = (keys_of(STORY.format(tag)) for tag in tags)
+    assert [a == b for a, b in zip(without, numbered, strict=True)] == [True] * 8 + [False] * 5
+    assert numbered == alike != other
+
+
+def test_scenes_are_compared_by_their_own_embedding_and_not_by_a_blend():
+    embeds = {"a": [[1.0, 0.0]], "b": [[0.0, 1.0]], "c": [[0.9, 0.1], [0.0, 0.0]]}
+    switches = {2: Switch(), 3: Switch(blend_blocks=1, recall=0)}
+    rows = lay_out_rows(["a", "a", "b", Blend("b", "c", 0.1), "c"], TWO_STEPS, switches=switches)
+    script = Script(rows, {text: torch.tensor(rows) for text, rows in embeds.items()})
+    assert scenes.scene_features(script)[2].tolist() == pytest.approx([0.99388, 0.11043], abs=1e-5)
+    numbered = scenes.number_recalls(script, recalled := scenes.recalled_scenes(script))
+    assert recalled == {3: (1,)}
+    assert [row.switch and row.switch.recall for row in numbered.rows] == [None, None, None, 1, None]
+    assert numbered.rows[3].recall == (1, 0, 2, 3), "its number, and where the visits up to it begin"
+
+
+def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
+    """The first of ten scenes is the most alike, and its frames are dropped."""
+    prompts = [f"scene {number}" for number in range(1, 12)]
+    likeness = {"scene 1": 1.0, "scene 4": 0.9, "scene 11": 1.0}
+    embeds = {text: torch.tensor([[likeness.get(text, 0.0), 1 - likeness.get(text, 0.0)]]) for text in prompts}
+    switches = {block: Switch(recall=0 if block == 10 else None) for block in range(1, 11)}
+    script = Script(lay_out_rows(prompts, TWO_STEPS, switches=switches), embeds)
+    assert scenes.recalled_scenes(script) == {10: (4,)}
+
+
+def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
+    text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
+    made = plan(text.format("[recall]"), 9, "echo_forcing")
+    signs = dict(zip(made.alike.values(), (1, -1, 1), strict=True))
+    script = Script(made.rows, {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()}, made.alike)
+    by_words = replace(made.policy, compares_words=True)
+    outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
+    assert outcomes == [{8: (1, 0)}, {8: (2, outcomes[1][8][1])}]
+    one, other = (keys_of(text.format(tag), "echo_forcing") for tag in ("[recall 1]", "[recall 2]"))
+    assert one != other
+
+
+def test_words_that_tell_scenes_apart_are_as_recorded(repo_root):
+    folder = repo_root / "tests" / "golden" / "peers" / "echo_forcing"
+    for case in json.loads((folder / "config.json").read_text())["text_cases"]:
+        assert telling_texts(case["prompts"]) == case["filtered_for_similar"]
+        features = torch.stack(word_features(case["prompts"]))
+        if case["idf_similarities"] is not None:
+            assert features.shape[1] == case["idf_vocabulary_size"]
+            assert (features @ features.T - torch.tensor(case["idf_similarities"])).abs().max() < 1e-6
+
+
+def test_what_cannot_come_back_is_refused_before_anything_is_made():
+    for name in [name for name in METHODS if name not in ("head_forcing", "self_forcing_sink", "echo_forcing")]:
+        with pytest.raises(HeadForcingError, match=r"keeps nothing of earlier scenes.*choose head_forcing or echo_f"):
+            method_policy(name).own_switch(Switch(recall=1))
+    text = "\n".join(f"0:{3 * i:02} scene {i}" for i in range(10)) + "\n0:30 [recall 2] back"
+    with pytest.raises(HeadForcingError, match="prompt 11 recalls the scene of prompt 2, .* recall one from 3 on"):
+        plan(text, 33.0, "head_forcing")

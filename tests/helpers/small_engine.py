@@ -14,13 +14,14 @@ from scripts import script_of
 
 F = 3
 HEIGHT, WIDTH = 4, 6  # latents; 2 x 3 tokens a frame
+SHAPE = (F, 16, HEIGHT, WIDTH)  # of a block
 TWO_STEPS = Schedule((1.0, 0.7), F)
 SELF_FORCING = PRESETS["self_forcing"]
 # admits every candidate after every block, so that memory is full and merging soon
 BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
 
 
-def wan(layers=3, heads=5, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> WanModel:
+def wan(layers=2, heads=4, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> WanModel:
     """A random model that looks at its context: queries and keys are long enough for attention to have an opinion."""
     small = {"ffn_dim": 48, "freq_dim": 32, "text_dim": 10, "text_len": 7}
     config = WanConfig(dim=heads * head_dim, num_layers=layers, num_heads=heads, **(small | dims))
@@ -46,9 +47,15 @@ def every_head(model: WanModel, role: str) -> list[list[str]]:
     return [[role] * model.config.num_heads for _ in model.blocks]
 
 
-def mixed(model: WanModel, seed=1) -> list[list[str]]:
+def mixed(model: WanModel, seed=3) -> list[list[str]]:
     chooser = random.Random(seed)
     return [[chooser.choice(("local", "anchor", "memory")) for _ in row] for row in every_head(model, "memory")]
+
+
+def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
+    """Pictures of random latents."""
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
 
 
 def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F, size=(HEIGHT, WIDTH)):
