@@ -76,8 +76,10 @@ class Row:
         """Its attention at these sizes; raises HeadForcingError or ImportError where there is none."""
         if self.attention != "one call":
             return attention_function(self.attention, case.device, case.dtype, HEAD_DIM, sizes)
-        if case.device.type != "cuda" and self.cache is not HeadCache:
+        if case.device.type == "cpu" and self.cache is not HeadCache:
             return sdpa  # of one head at a time
+        if case.device.type == "cpu":
+            raise ImportError("a CPU has no attention to sequences of different lengths")
         found = fastest_backend(ONE_CALL, case.device, case.dtype, HEAD_DIM, sizes)
         if not isinstance(found, LayerAttention):
             raise ImportError("no attention to sequences of different lengths works here")
