@@ -4,7 +4,6 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import av
 import numpy as np
@@ -21,23 +20,16 @@ from tiny_checkpoints import interpolator, upscaler
 WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
 
 
-def picture(place: int) -> torch.Tensor:
-    """A bar that moves over a slope, `[1, height, width, 3]`."""
-    frame = torch.linspace(40, 160, WIDTH).repeat(1, HEIGHT, 1)[..., None].repeat(1, 1, 1, 3)
-    frame[:, :, place % WIDTH : place % WIDTH + 6, place % 3] = 255
-    return frame.byte()
-
-
-def tone(seconds: float) -> torch.Tensor:
-    """Two channels of sound, `[2, n]`."""
-    at = torch.arange(round(seconds * RATE)) / RATE
-    return torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
-
-
 def video_file(path: Path, count: int) -> Path:
-    with VideoWriter(path, WIDTH, HEIGHT, FPS, sound=sound_of_samples(tone(count / FPS), RATE)) as writer:
+    """A bar that moves over a slope, with two channels of sound."""
+    at = torch.arange(round(count / FPS * RATE)) / RATE
+    tones = torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
+    slope = torch.linspace(40, 160, WIDTH).repeat(1, HEIGHT, 1)[..., None].repeat(1, 1, 1, 3)
+    with VideoWriter(path, WIDTH, HEIGHT, FPS, sound=sound_of_samples(tones, RATE)) as writer:
         for place in range(count):
-            writer.write(picture(place))
+            frame = slope.clone()
+            frame[:, :, place % WIDTH : place % WIDTH + 6, place % 3] = 255
+            writer.write(frame.byte())
     return path
 
 
@@ -46,16 +38,14 @@ def models(server: ComfyServer) -> None:
     interpolator(server.model_path("frame_interpolation", "tiny_rife.safetensors"))
 
 
-def finishing(file: str, prefix: str, interpolated: bool = True, **more: Any) -> Graph:
+def finishing(file: str, prefix: str, interpolated: bool = True) -> Graph:
     """Load Video and the models into Finish Video."""
+    given = {"video": ["load", 0], "upscale_model": ["upscaler", 0], "multiplier": 2, "filename_prefix": prefix}
     graph = {
         "load": node("LoadVideo", file=file),
         "upscaler": node("UpscaleModelLoader", model_name="tiny_x2.safetensors"),
-        "finish": node(
-            "HeadForcingFinishVideo",
-            video=["load", 0], upscale_model=["upscaler", 0], multiplier=2, filename_prefix=prefix, **more,
-        ),
-    }  # fmt: skip
+        "finish": node("HeadForcingFinishVideo", **given),
+    }
     if interpolated:
         graph["rife"] = node("FrameInterpolationModelLoader", model_name="tiny_rife.safetensors")
         graph = changed(graph, "finish", interp_model=["rife", 0])

@@ -243,17 +243,17 @@ def test_scenes_are_segments(browser):
 
     # an edge moves all later ones with it, and the end of the video
     rippled = "0:00 a\n0:15.562 [flush] b\n0:25.312 c\n0:45.562 [recall 2] d"
-    page.keyboard.down("Control")
+    page.get_by_label("Move all later prompts, too").click()
     editor.drag(1, 15.56, 60.5625)
-    page.keyboard.up("Control")
     editor.waits_for(rippled)
     assert editor.seconds() == 65.25
     editor.press("Control+z", story)
     assert editor.seconds() == 60
     page.get_by_label("Move all later prompts, too").click()
+    page.keyboard.down("Control")
     editor.drag(1, 15.56, 60.5625)
+    page.keyboard.up("Control")
     editor.waits_for(rippled)
-    page.get_by_label("Move all later prompts, too").click()
     editor.press("Control+ArrowLeft", "0:00 a\n0:14.812 [flush] b\n0:24.562 c\n0:44.812 [recall 2] d")
 
     # a copy makes the video longer

@@ -78,12 +78,13 @@ def test_graph_undo_keeps_the_bars_with_their_text_and_an_edit_that_cannot_be_ta
     assert page.locator(".hf-timeline").count() == 1
 
     # bars show where they differ; an edit of a text that another script has changed in the same moment is refused
-    browser.write("PromptTimeline", prompts="0:00 a red ball in the teal room\n0:20 a red ball in the navy room")
-    shows(browser, "… teal room,… navy room")
-    page.locator(".hf-bar").nth(1).focus()
+    story = "0:00 a red ball in the teal room\n0:10 a red ball in the navy room\n0:20 a star"
+    browser.write("PromptTimeline", prompts=story)
+    shows(browser, "… teal room,… navy room,a star")
+    page.locator(".hf-bar").nth(2).focus()
     page.evaluate(
         f"""() => {{
-          {TEXT}.value = "0:00 one\n0:20 two";
+          {TEXT}.value = "0:00 one\\n0:20 two";
           const pressed = new KeyboardEvent("keydown", {{ key: "ArrowRight", bubbles: true }});
           document.activeElement.dispatchEvent(pressed);
         }}"""
