@@ -43,7 +43,7 @@ BUSY = CachePolicy(
 
 @pytest.fixture(scope="module")
 def model() -> WanModel:
-    return small_engine.wan(norms=(0.5, 2.5))
+    return small_engine.wan(layers=3, heads=5, norms=(0.5, 2.5))
 
 
 def shape_of(policy: CachePolicy, frames: int, f: int = 3) -> CacheShape:

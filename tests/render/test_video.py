@@ -90,14 +90,6 @@ def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
     assert len(set(files)) == 1
 
 
-def test_trim_cuts_the_end_and_decodes_nothing_beyond_it_but_takes_all_blocks(tmp_path):
-    decoder, taken = FlatColourDecoder(), []
-    blocks = (taken.append(block) or block for block in latents(12).split(3))
-    info = write_video(tmp_path / "v.mp4", blocks, decoder, video_frames=16)
-    assert info.video_frames == 16 == len(decoded(info.path))
-    assert (len(taken), decoder.decoded_frames) == (4, 6)
-
-
 def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
     pixels = (torch.rand(4, 6, generator=torch.Generator().manual_seed(0)) > 0.5).float()
 
