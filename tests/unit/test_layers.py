@@ -148,14 +148,9 @@ PLACES = set(
     "get_output_directory get_user_directory get_temp_directory get_input_directory get_save_image_path "
     "get_folder_paths models_dir base_path get_full_path".split()
 )
-# what writes, and which argument says where
-WRITERS = {
-    "write_video": "path", "VideoStream": "path", "grid": "path", "save": "path", "replacing": "path",
-    "check_writable": "path",
-}  # fmt: skip
-# folders that come from another file, and the calls that hand them to the engine, which writes there
-HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
-HANDING_ON = {"HostRender": ("runs", "found_profiles"), "RenderJob": ("runs", "found_profiles")}
+WRITERS = {"write_video", "VideoStream", "grid", "save", "replacing", "check_writable"}  # to a path
+HANDING_ON = {"HostRender", "RenderJob"}  # two folders to the engine, which writes there
+HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}  # folders that come from another file
 
 
 class Source:
@@ -218,10 +213,8 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
         for call in source.calls(*WRITERS, *HANDING_ON):
             named = {keyword.arg: keyword.value for keyword in call.keywords}
             seen.add(writer := _last(call.func))
-            if writer in WRITERS:
-                given = [named.get(WRITERS[writer]) or call.args[0], named.get("partial")]
-            else:
-                given = [named.get(folder) for folder in HANDING_ON[writer]]
+            given = [named.get(place) for place in ("path", "partial", "runs", "found_profiles")]
+            given += call.args[:1] if writer in WRITERS and given[0] is None else []
             assert all(source.contained(where) for where in given if where is not None), (file, ast.unparse(call))
         for places in source.returned("claim"):  # where a `VideoFile` is, and where it grows
             assert all(map(source.contained, places.elts)), (file, ast.unparse(places))

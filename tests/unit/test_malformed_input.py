@@ -15,7 +15,7 @@ from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings, sizes_of
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from malformed import bounded, damaged, refusal
 from safetensors.torch import load_file
 from tiny_checkpoints import wan_vae
@@ -51,18 +51,6 @@ def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
     path = by_header(tmp_path / "x.safetensors", HEADERS[case], b"\0" * 80_000)
     for use in (inspect_checkpoint, load_embeddings, load_latents):
         assert "x.safetensors" in refusal(lambda use=use: use(path))
-
-
-def test_the_sizes_of_an_encoder_are_checked(tmp_path: Path) -> None:
-    layer = "encoder.block.{}.layer.0.SelfAttention"
-    names = (f"{layer}.q.weight", f"{layer}.relative_attention_bias.weight")
-    many = {name.format(i): torch.ones(1, 1) for i in range(9_000) for name in names}
-    one = {name.format(0): torch.ones(1, 1) for name in names}
-    wi = {"encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3)}
-    no_heads = one | wi | {"shared.weight": torch.ones(3, 3), names[1].format(0): torch.ones(32, 0)}
-    for weights in (many, one, one | {"shared.weight": torch.ones(3)}, no_heads):
-        told = refusal(lambda weights=weights: sizes_of(weights, tmp_path / "x.safetensors"))
-        assert "not a umT5 encoder" in told
 
 
 def test_stated_sizes_that_no_model_has_are_not_used(tmp_path: Path) -> None:
@@ -151,30 +139,26 @@ def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> No
         assert "x.safetensors" in refusal(lambda path=path: load_latents(path, (16, 16)))
 
 
-VAES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
-    "NaN": (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in decoder.conv1.weight"),
-    "infinity": (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"),
-    "more than float16 holds": (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),
-    "whole numbers": (torch.Tensor.int, "in torch.int32, not in floating point"),
-    "complex numbers": (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
-    "no channels": (lambda tensor: tensor[:0], "expected"),
-}
+VAES: tuple[tuple[Callable[[torch.Tensor], torch.Tensor], str], ...] = (
+    (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in {}"), (lambda tensor: tensor[:0], ""),
+    (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"), (torch.Tensor.int, "in torch.int32, not"),
+    (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),  # more than it holds
+    (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["wan", "tiny"])
-def test_a_vae_that_holds_no_finite_numbers_is_refused(
-    kind: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_vae_that_holds_no_finite_numbers_is_refused(kind: str, tmp_path: Path, recwarn) -> None:
     """It would decode every video to black, or to nothing that is seen, without a word."""
     if kind == "wan":
         weights, name = load_file(wan_vae(tmp_path / "good.safetensors")), "decoder.conv1.weight"
     else:
         weights, name = TinyDecoder((8, 8, 8, 8)).state_dict(), "decoder.1.weight"
     load_codec(save(tmp_path / "x.pt", weights), torch.device("cpu"), torch.float16, encodes=False)
-    for case, (change, why) in VAES.items():
+    for change, why in VAES:
         path = save(tmp_path / "x.pt", {**weights, name: change(weights[name])})
         message = refusal(lambda path=path: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
-        assert path.name in message and (why.replace("decoder.conv1.weight", name) in message or case == "no channels")
+        assert path.name in message and why.format(name) in message
     assert not recwarn.list
 
 
