@@ -59,11 +59,9 @@ def test_every_layout_gives_the_same_weights_and_fingerprint(case: str, fingerpr
 
 def test_the_ema_is_preferred_and_others_are_chosen_by_name(tmp_path: Path) -> None:
     path = save(tmp_path / "a.pt", {"generator": files.prefixed(OTHER, "model."), "generator_ema": WEIGHTS})
-    assert_same(load_state_dict(path)[0], WEIGHTS)
-    state, info = load_state_dict(path, weights="generator")
-    assert_same(state, OTHER)
-    assert info.available == ("generator_ema", "generator")
-    assert info.fingerprint != inspect_checkpoint(path).fingerprint
+    (state, info), (other, chosen) = load_state_dict(path), load_state_dict(path, weights="generator")
+    assert_same(state, WEIGHTS), assert_same(other, OTHER)
+    assert chosen.available == ("generator_ema", "generator") and chosen.fingerprint != info.fingerprint
     with pytest.raises(HeadForcingError, match=r"a\.pt has no weights called 'bare'.*one of generator_ema, generator$"):
         inspect_checkpoint(path, "bare")
 
@@ -106,9 +104,9 @@ def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_o
     state, info = load_state_dict(path)
     assert info.dtype == "float8_e4m3fn" and "ignoring 2 tensors" in caplog.text
     assert_same(state, {name: tensor.to(torch.bfloat16) for name, tensor in stored.items()})
-    assert {t.dtype for t in load_state_dict(path, dtype=torch.float32)[0].values()} == {torch.float32}
     half = save(tmp_path / "half.pt", {n: t.half() for n, t in WEIGHTS.items()})
-    assert {t.dtype for t in load_state_dict(half)[0].values()} == {torch.float16}
+    for file, dtype, expected in ((path, torch.float32, torch.float32), (half, None, torch.float16)):
+        assert {tensor.dtype for tensor in load_state_dict(file, dtype=dtype)[0].values()} == {expected}
 
 
 def written(path: Path, content: bytes | None, size: int | None = None) -> Path:
