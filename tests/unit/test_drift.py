@@ -1,7 +1,6 @@
 """Drift metrics on videos whose numbers are known beforehand."""
 
 import math
-import tracemalloc
 from collections.abc import Callable
 from itertools import pairwise
 
@@ -176,17 +175,3 @@ def test_a_cut_is_followed_at_once_and_a_switch_that_changes_nothing_or_comes_la
         (response,) = measured(lambda i: noise(0), 100, switches=(switch,)).watch.responses()
         assert response.seconds_to_80 is None and response.by_block == ()
     assert measured(lambda i: noise(0), 50, switches=(93,)).watch.responses() == []
-
-
-@pytest.mark.slow
-def test_memory_does_not_grow_with_length():
-    def peak(count: int) -> int:
-        tracemalloc.start()
-        numbers_of(measured(lambda i: np.full((24, 32, 3), i % 256, np.uint8), count, switches=range(45, 9999, 480)))
-        found = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return found
-
-    peak(40)
-    short, long = peak(320), peak(640)  # both keep 320 thumbnails
-    assert long < short + 300_000  # 320 more such frames have 740 kB

@@ -1,7 +1,5 @@
 """umT5 prompts on the command line: both file layouts, against the umT5 of transformers."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
