@@ -142,6 +142,7 @@ LOOK_ALIKES: dict[str, tuple[Any, ...]] = {
     "wrong shape": (WEIGHTS | {"blocks.2.ffn.2.bias": torch.ones(7)}, "blocks.2.ffn.2.bias", "(7,)", "(128,)"),
     "wrong number of axes": (WEIGHTS | {"head.modulation": torch.ones(())}, "head.modulation", "3 dimensions"),
     "two copies": (WEIGHTS | files.prefixed(WEIGHTS, "diffusion_model."), "two tensors", "patch_embedding.weight"),
+    "no size": (WEIGHTS | {"blocks.0.ffn.0.weight": torch.zeros(0, 128)}, "a size of its model is 0"),
     "only a critic": ({"critic": WEIGHTS}, "no model weights"), "a tensor": (T, "Tensor", "dict of weights"),
     "an empty dict": ({}, "no model weights"),
     "text": (b"version https://git-lfs.github.com/spec/v1\n", "no model file", "download"),

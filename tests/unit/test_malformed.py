@@ -220,6 +220,7 @@ def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(tmp_pat
     ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"), ("demo", "--method", "x\nerror: forged" * 10_000),
     ("inspect", "x" * 100_000), ("demo", "--prompts", "@" + "x" * 100_000), ("x\n" * 100_000,),
     ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
+    ("memory", "--cards", "0"), ("memory", "--cards", "nan"), ("runs", "prune", ".", "--keep-gb", "-1"),
 ])  # fmt: skip
 def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
     code, err = run(*argv)

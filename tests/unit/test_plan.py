@@ -338,3 +338,6 @@ def test_a_video_of_several_rollouts_needs_a_second_decoder_and_cannot_be_decode
     assert takes[0].cache == takes[1].cache == 360 * 21 * 1560 * 128 * 2 * 2
     assert "decode afterwards" in refused(takes[0], takes[0].working, short)
     assert "decode afterwards" not in refused(takes[1], takes[1].working, long)
+    finding = minute(TINY)
+    needs = needs_of(finding, torch.bfloat16, 0)
+    assert "load a head profile instead of finding the roles" in refused(needs, needs.memory - 1, finding)

@@ -63,7 +63,6 @@ def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, f
 
 
 READS = {
-    "one prompt": ("a cat", None, [(0, 10, "a cat")]),
     "lines of one prompt fold": ("a cat\n  on a\tmat\r\n\r\nat dusk", 5, [(0, 5, "a cat on a mat at dusk")]),
     "h:mm:ss": ("0:00:00 a\n1:00:05 b", 3700, [(0, 3605, "a"), (3605, 3700, "b")]),
     "dash": ("0:00 - a\n0:10 — b\n0:20: c\n0:25 -d", 30, [(0, 10, "a"), (10, 20, "b"), (20, 25, "c"), (25, 30, "d")]),
@@ -228,7 +227,6 @@ ERRORS = {
     "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
-    "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
     "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
     "switch after the end": (switches(240), 30, None, "after the end"),
@@ -240,7 +238,6 @@ ERRORS = {
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "no seconds": ("a", 0, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
-    "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
     **{text: (text, None, line, re.escape(f"{shown} stands inside a prompt")) for text, line, shown in (
         ("0:00 a cat walks, 0:05 it jumps", 1, "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", 1, "'5s-10s:'"),
         ("a cat walks [5s] it jumps", None, "[5s]"), ("a cat walks [10s] | it jumps [10s]", 1, "[10s]"),
