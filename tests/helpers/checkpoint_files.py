@@ -81,12 +81,12 @@ def _diffusers_name(name: str) -> str:
     return ".".join(["blocks", number, _PARTS_DIFFUSERS[part], *rest])
 
 
-def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]], dtype: str = "BF16", width: int = 2) -> Path:
+def sparse_safetensors(path: Path, shapes: dict[str, tuple[int, ...]]) -> Path:
     """A file of full size with zeros for weights, which takes no room on disk."""
     header, end = {}, 0
     for name, shape in shapes.items():
-        size = width * torch.Size(shape).numel()
-        header[name] = {"dtype": dtype, "shape": shape, "data_offsets": (end, end + size)}
+        size = 2 * torch.Size(shape).numel()
+        header[name] = {"dtype": "BF16", "shape": shape, "data_offsets": (end, end + size)}
         end += size
     encoded = json.dumps(header).encode()
     with open(path, "wb") as file:

@@ -68,13 +68,13 @@ def test_every_form_merges_as_the_formula_says_and_converts_to_comfyuis_names(fo
 
 def test_diffusers_named_loras_and_full_differences_merge_also_when_they_were_converted(tmp_path: Path) -> None:
     down, up = FACTORS["blocks.0.self_attn.q"]
-    module = "transformer.blocks.0.attn1.to_q"
+    module, q = "transformer.blocks.0.attn1.to_q", "blocks.0.self_attn.q"
     changes = {f"{module}.lora_A.weight": down, f"{module}.lora_B.weight": up}
-    state, expected = dict(WEIGHTS), {"blocks.0.self_attn.q.weight": up @ down}
+    state, again, expected = dict(WEIGHTS), dict(WEIGHTS), {f"{q}.weight": up @ down}
     for name, parameter in (
-        ("blocks.0.self_attn.q.diff", "blocks.0.self_attn.q.weight"), ("blocks.1.norm3.diff", "blocks.1.norm3.weight"),
-        ("blocks.0.self_attn.q.diff_b", "blocks.0.self_attn.q.bias"), ("blocks.1.diff_m", "blocks.1.modulation"),
-        ("head.modulation.diff", "head.modulation"), ("patch_embedding.diff", "patch_embedding.weight"),
+        (f"{q}.diff", f"{q}.weight"), (f"{q}.diff_b", f"{q}.bias"), ("blocks.1.norm3.diff", "blocks.1.norm3.weight"),
+        ("blocks.1.diff_m", "blocks.1.modulation"), ("head.modulation.diff", "head.modulation"),
+        ("patch_embedding.diff", "patch_embedding.weight"),
     ):  # fmt: skip
         changes[f"diffusion_model.{name}"] = torch.randn(WEIGHTS[parameter].shape)
         expected[parameter] = changes[f"diffusion_model.{name}"] + expected.get(parameter, 0)
@@ -82,7 +82,6 @@ def test_diffusers_named_loras_and_full_differences_merge_also_when_they_were_co
     for parameter, delta in expected.items():
         torch.testing.assert_close(state[parameter], WEIGHTS[parameter] + 0.5 * delta)
     convert_lora(save(tmp_path / "diff.pt", changes), tmp_path / "out.safetensors", torch.float32)
-    again = dict(WEIGHTS)
     merge_lora(again, load_file(tmp_path / "out.safetensors"), 0.5)
     assert_same(again, state)
 

@@ -1,4 +1,4 @@
-"""The nodes' host folder without ComfyUI: names of files where two servers share a folder, and the queued graph."""
+"""The nodes' host folder without ComfyUI: loaded MODELs, names of files where two servers write, the queued graph."""
 
 import os
 import sys
@@ -8,8 +8,157 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import replacing
 from host_alone import host_module
+from torch import Tensor, nn
+
+loaded_model = host_module("loaded_model")
+fingerprint = loaded_model.fingerprint
+
+BLOCK = nn.Module()
+BLOCK.cross_attn = None
+A14B = {"dim": 5120, "ffn_dim": 13824, "num_heads": 40, "freq_dim": 256, "text_dim": 4096, "text_len": 512}
+A14B |= {"blocks": nn.ModuleList([BLOCK] * 40), "patch_embedding": None, "in_dim": 16, "out_dim": 16}
+A14B |= {"img_emb": None, "patch_size": (1, 2, 2)}
+COSMOS = nn.ModuleDict({"block0": nn.Identity()})  # whose blocks have names
+
+
+def wan(*loaded_with: object, **net: object) -> SimpleNamespace:
+    """A MODEL with this network, whose loader notes what it was loaded with."""
+    inner = SimpleNamespace(diffusion_model=SimpleNamespace(**net))
+    return SimpleNamespace(model=inner, cached_patcher_init=(print, loaded_with) if loaded_with else None)
+
+
+@pytest.mark.parametrize(("other", "told"), [
+    (wan(), "expected Wan 2.1 text-to-video weights"),
+    (wan(blocks=COSMOS, patch_embedding=None), "expected Wan 2.1 text-to-video weights"),
+    (wan(**A14B | {"in_dim": 48, "dim": 3072}), "got 48: a Wan model with 48 input channels (Fun Control"),
+    (wan(**A14B | {"in_dim": 36, "img_emb": nn.Identity()}), "got 36"), (wan(**A14B, vace_blocks=None), "got 16: VACE"),
+    (wan("/models/wan2.2_t2v_low_noise_14B.safetensors", {}, **A14B), "is one expert of Wan2.2 A14B"),
+    (wan("/models/krea.safetensors", {}, **A14B), "reads text embeddings of width 4096, got 64"),
+])  # fmt: skip
+def test_another_model_is_named_with_what_to_load_and_text_of_another_width_is_refused(other, told):
+    with pytest.raises(HeadForcingError) as error:
+        loaded_model.check_text_width(other, [torch.zeros(5, 64)])
+    assert told in str(error.value)
+
+
+class GGMLTensor(Tensor):
+    """As ComfyUI-GGUF's: raw bytes, a type, and a shape that is not that of the bytes."""
+
+    def __new__(cls, data, tensor_type=2):
+        made = data.as_subclass(cls)
+        made.tensor_type = tensor_type
+        return made
+
+    @property
+    def shape(self):
+        return torch.Size((8, 8))
+
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        out = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(out, cls) and args and isinstance(args[0], cls):
+            out.tensor_type = getattr(args[0], "tensor_type", None)
+        return out
+
+
+class QuantizedTensor(Tensor):
+    """As ComfyUI's: without any storage of its own."""
+
+    @staticmethod
+    def __new__(cls, data, scale=1.0):
+        return Tensor._make_wrapper_subclass(cls, data.shape, dtype=torch.bfloat16, device=data.device)
+
+    def __init__(self, data, scale=1.0):
+        self._qdata, self._scale = data, torch.as_tensor(scale)
+
+    def __tensor_flatten__(self):
+        return ["_qdata", "_scale"], {}
+
+    @classmethod
+    def __torch_dispatch__(cls, function, types, args=(), kwargs=None):
+        if function in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return cls(args[0]._qdata, args[0]._scale)
+        raise NotImplementedError(f"{function} would have to dequantise")
+
+
+def host_model(count=0, weight=None, **more):
+    """A MODEL of ComfyUI with so many random layers and a head, and one weight besides."""
+    net, generator = nn.Module(), torch.Generator().manual_seed(0)
+    net.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(count))
+    net.head = nn.Linear(6, 3)
+    for parameter in net.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator)
+    net.quantised = nn.Module()
+    net.quantised.weight = weight
+    return SimpleNamespace(model=SimpleNamespace(diffusion_model=net), backup={}, patches={}, **more)
+
+
+def named(weight):
+    return fingerprint(host_model(weight=weight))
+
+
+@pytest.mark.parametrize("kind", [GGMLTensor, QuantizedTensor])
+def test_quantised_weights_have_names_of_their_own(kind):
+    data, other = (
+        torch.randint(0, 256, (40_000,), dtype=torch.uint8, generator=torch.Generator().manual_seed(i)) for i in (0, 1)
+    )
+    merged = data.clone()
+    merged[20_000:] += 1  # a LoRA that reaches only some rows
+    stored = [nn.Parameter(kind(x), requires_grad=False) for x in (data, data.clone(), other, merged, data[:30_000])]
+    found = [named(weight) for weight in stored]
+    assert type(stored[0]) is not nn.Parameter and found[0] == found[1] and len(set(found)) == 4
+    assert named(None) == named(torch.empty(4, device="meta")), "not there: passed over"
+    weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), QuantizedTensor(data, 1.0), QuantizedTensor(data, 2.0)]
+    assert len({*map(named, weights), named(nn.Parameter(data.float()))}) == 5
+
+
+def test_one_number_in_any_tensor_or_patch_changes_the_name():
+    found = [fingerprint(host_model(4))]
+    for name, _ in host_model(4).model.diffusion_model.named_parameters():
+        changed = host_model(4)
+        changed.model.diffusion_model.get_parameter(name).data.view(-1)[-1] += 1e-6
+        found.append(fingerprint(changed))
+    lora = torch.arange(12.0).reshape(3, 4)
+    other = lora.clone()
+    other[2, 3] += 1e-6
+
+    def patched(weights, strength=1.0, offset=None, place="diffusion_model.blocks.0.weight"):
+        made = host_model(4)
+        made.patches = {place: [(strength, ("diff", (weights,)), 1.0, offset, None)]}
+        return fingerprint(made)
+
+    found += [
+        patched(lora), patched(other), patched(lora, 0.5), patched(lora, offset=(0, 1, 2)),
+        patched(lora, place="diffusion_model.blocks.1.weight"),
+    ]  # fmt: skip
+    assert len(set(found)) == len(found) == 16
+    assert fingerprint(host_model(4)) == found[0] and patched(lora.clone()) == patched(lora)
+
+
+def test_every_kind_of_patch_that_is_not_run_is_named():
+    def patched(**transformer_options):
+        options = {"transformer_options": transformer_options}
+        return host_model(3, model_options=options, wrappers={}, object_patches={})
+
+    model = patched(
+        patches={"attn2_patch": [print]},
+        patches_replace={"dit": {("double_block", 1): print}},
+        wrappers={"diffusion_model": {"TeaCache": [print], loaded_model.KEY: [print]}},
+    )
+    model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
+    model.wrappers = {"apply_model": {"torch.compile": [print]}}
+    for block in model.model.diffusion_model.blocks[1:]:
+        block.register_forward_pre_hook(lambda *_: None)
+    told = loaded_model.ignored(model)
+    parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks".split("|")
+    assert len(told) == 5 and all(part in "\n".join(told) for part in parts)
+    assert "model_sampling" not in "\n".join(told)
+    plain = patched(wrappers={"diffusion_model": {loaded_model.KEY: [print]}, "outer_sample": {"theirs": [print]}})
+    assert loaded_model.ignored(plain) == []
 
 
 @pytest.fixture

@@ -100,11 +100,6 @@ def test_a_file_imports_what_its_folder_may_and_all_that_a_folder_may_is_in_use(
     assert all(order.index(below) < order.index(folder) for folder, below in allowed), "only what stands above"
     TopologicalSorter({file: imports(file) for file in FILES}).prepare()  # raises CycleError, which names the circle
 
-    def floors(folder: str) -> int:
-        return 1 + max(map(floors, MAY_IMPORT[folder].split()), default=0)
-
-    assert floors("commands") <= 9 and [place(file) for file in FILES].count("files") <= 8
-
 
 def test_only_nodes_import_the_host_and_optional_packages_are_imported_when_needed():
     assert len(FILES) > 100
@@ -148,14 +143,9 @@ PLACES = set(
     "get_output_directory get_user_directory get_temp_directory get_input_directory get_save_image_path "
     "get_folder_paths models_dir base_path get_full_path".split()
 )
-# what writes, and which argument says where
-WRITERS = {
-    "write_video": "path", "VideoStream": "path", "grid": "path", "save": "path", "replacing": "path",
-    "check_writable": "path",
-}  # fmt: skip
-# folders that come from another file, and the calls that hand them to the engine, which writes there
-HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}
-HANDING_ON = {"HostRender": ("runs", "found_profiles"), "RenderJob": ("runs", "found_profiles")}
+WRITERS = {"write_video", "VideoStream", "grid", "save", "replacing", "check_writable"}  # to a path
+HANDING_ON = {"HostRender", "RenderJob"}  # two folders to the engine, which writes there
+HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}  # folders that come from another file
 
 
 class Source:
@@ -218,10 +208,8 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
         for call in source.calls(*WRITERS, *HANDING_ON):
             named = {keyword.arg: keyword.value for keyword in call.keywords}
             seen.add(writer := _last(call.func))
-            if writer in WRITERS:
-                given = [named.get(WRITERS[writer]) or call.args[0], named.get("partial")]
-            else:
-                given = [named.get(folder) for folder in HANDING_ON[writer]]
+            given = [named.get(place) for place in ("path", "partial", "runs", "found_profiles")]
+            given += call.args[:1] if writer in WRITERS and given[0] is None else []
             assert all(source.contained(where) for where in given if where is not None), (file, ast.unparse(call))
         for places in source.returned("claim"):  # where a `VideoFile` is, and where it grows
             assert all(map(source.contained, places.elts)), (file, ast.unparse(places))

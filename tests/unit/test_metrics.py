@@ -280,7 +280,6 @@ DAMAGE = {  # what is done to a folder of models, the metric that misses a file,
     "cut": (lambda at: (at / DINO).write_bytes((at / DINO).read_bytes()[:5000]), "subject", "dino-vitb16 cannot be re"),
     "of other width": (lambda at: torch.save({"weight": torch.zeros(1, 5), "bias": torch.zeros(1)}, at / HEAD),
                        "aesthetic", "is not a linear head for 24 features"),
-    "no weights": (lambda at: torch.save([1, 2], at / HEAD), "aesthetic", "holds no weights"),
 }  # fmt: skip
 
 

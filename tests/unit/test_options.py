@@ -1,6 +1,7 @@
-"""Options of methods and of a render: read from text, checked, listed, and part of the identity of a render."""
+"""Options of methods and of a render: read, checked, listed, part of a render's identity; the keys of stored blocks."""
 
 from dataclasses import fields, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy, prese
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
@@ -106,3 +108,41 @@ def test_every_argument_that_sets_something_is_passed_on():
     assert options.method_options == "episodic.pin_first=true, local.sink_frames=1"
     assert (options.width, options.height, options.update_interval) == (96, 64, 2)
     assert str(options.switch) == "flush, re-anchor, blend 2"
+
+
+MIXED = HeadProfile(
+    "a test", 3, 3, (("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
+)
+ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
+
+# A change of one of these makes stored runs of that kind unusable: they
+# are rendered anew. Say so in the changelog.
+PINNED = [
+    ("head_forcing", ONE, {}, "ca59cfac62020ebe"),
+    ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "3e475408df259437"),
+    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "2010b696b83a26da"),
+    ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "744cbaac5c7e44b1"),
+    ("head_forcing", ONE, {"profile": AutoProfile()}, "f836add0e8a6c510"),
+    ("head_forcing", TWO, {"start_frames": 6}, "765364fcb5289ac7"),
+    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "1c2911fe890f46e2"),
+    ("self_forcing_window_21", TWO, {}, "0ffcc1299600c805"), ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
+    ("deep_forcing", ONE, {}, "19d05c9871932e49"), ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
+    ("dummy_forcing", ONE, {}, "579b9a79e746903d"), ("memflow", TWO, {}, "60407f167d5195eb"),
+    ("rolling_forcing", TWO, {}, "27540f10d17a501d"), ("causvid", TWO, {}, "e6553b8756bbc607"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("method", "text", "options", "last"), PINNED)
+def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text, options, last):
+    assert last_key(method, text, **options) == last
+
+
+def last_key(method: str, text: str, profile=MIXED, start_frames: int = 0, roles: str = "profile") -> str:
+    options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
+    plan = options.plan(CONFIG, parse_timeline(text), start_frames, profile)
+    start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
+    embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
+    codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")
+    job = RenderJob(plan, embeds, "0123456789abcdef", torch.bfloat16, start_latents=start, codec=codec)
+    return job.keys[-1][:16]

@@ -1,7 +1,5 @@
 """Head profiles: classification by quota and by function, the file format, bundled files, mistakes, comparison."""
 
-from __future__ import annotations
-
 import json
 import random
 from dataclasses import replace

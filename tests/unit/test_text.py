@@ -1,7 +1,5 @@
 """umT5 prompts on the command line: both file layouts, against the umT5 of transformers."""
 
-from __future__ import annotations
-
 import io
 import math
 import re
@@ -90,33 +88,26 @@ def reference(weights, tokens):
         return model.eval()(input_ids=torch.tensor([tokens])).last_hidden_state[0]
 
 
-def test_both_layouts_give_what_a_plain_umt5_gives(tmp_path, wan_weights, tokenizer_bytes):
-    wan_file = tmp_path / "models_t5_umt5-xxl-enc-bf16.pth"
+def test_both_layouts_and_a_smaller_stored_type_give_what_a_plain_umt5_gives(tmp_path, wan_weights, tokenizer_bytes):
+    wan_file, small = tmp_path / "models_t5_umt5-xxl-enc-bf16.pth", tmp_path / "umt5_xxl_fp8.safetensors"
     torch.save(wan_weights, wan_file)
     comfy_file = save_comfy(tmp_path / "umt5_xxl_fp16.safetensors", wan_weights, tokenizer_bytes)
+    fp8 = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in wan_weights.items()}
+    save_comfy(small, fp8, tokenizer_bytes)
     (tmp_path / "google" / "umt5-xxl").mkdir(parents=True)
     (tmp_path / "google" / "umt5-xxl" / "spiece.model").write_bytes(tokenizer_bytes)
-    for path in (wan_file, comfy_file):
+    for path, weights in ((wan_file, wan_weights), (small, fp8), (comfy_file, wan_weights)):
         encoder = load_text_encoder(path, dtype=torch.float32)
         for prompt, rows in zip(PROMPTS, encoder.encode(PROMPTS), strict=True):
             assert torch.equal(encoder.encode([prompt])[0], rows), "alone as in company"
             tokens = encoder.tokens(prompt)
             assert rows.shape == (len(tokens), DIM)
-            torch.testing.assert_close(rows, reference(comfy_weights(wan_weights), tokens), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(rows, reference(comfy_weights(weights), tokens), atol=1e-4, rtol=1e-4)
+    assert load_text_encoder(small).model.shared.weight.dtype == torch.bfloat16, "fp8 rows cannot be read everywhere"
     assert encoder.tokens("") == [1] and encoder.tokens("  a\n red   ball ") == encoder.tokens("a red ball")
     long = encoder.tokens("fox " * 600)
     assert len(long) == 512 and long[-1] == 1 and long.count(1) == 1
     assert clean_prompt("  cats &amp;amp; dogs\n\t&lt;running&gt;  ") == "cats & dogs <running>"
-
-
-def test_smaller_stored_types_are_widened(tmp_path, wan_weights, tokenizer_bytes):
-    small = {name: tensor.to(torch.float8_e4m3fn) for name, tensor in wan_weights.items()}
-    path = save_comfy(tmp_path / "umt5_xxl.safetensors", small, tokenizer_bytes)
-    encoder = load_text_encoder(path, dtype=torch.float32)
-    expected = reference(comfy_weights(small), encoder.tokens(PROMPTS[0]))
-    torch.testing.assert_close(encoder.encode(PROMPTS)[0], expected, atol=1e-4, rtol=1e-4)
-    # whose rows cannot be read everywhere
-    assert load_text_encoder(path).model.shared.weight.dtype == torch.bfloat16
 
 
 def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):

@@ -1,7 +1,6 @@
 """The prompt timeline: block arithmetic, every grammar, every error, and text that nobody would write on purpose."""
 
-from __future__ import annotations
-
+import contextlib
 import itertools
 import json
 import math
@@ -64,18 +63,14 @@ def test_the_smallest_number_of_blocks_and_the_nearest_edge_are_found(seconds, f
 
 
 READS = {
-    "one prompt": ("a cat", None, [(0, 10, "a cat")]),
     "lines of one prompt fold": ("a cat\n  on a\tmat\r\n\r\nat dusk", 5, [(0, 5, "a cat on a mat at dusk")]),
-    "m:ss": ("0:00 a\n0:10 b", 30, [(0, 10, "a"), (10, 30, "b")]),
     "h:mm:ss": ("0:00:00 a\n1:00:05 b", 3700, [(0, 3605, "a"), (3605, 3700, "b")]),
-    "decimal comma": ("0:00 a\n0:02,25 b", 9, [(0, 2.25, "a"), (2.25, 9, "b")]),
     "dash": ("0:00 - a\n0:10 — b\n0:20: c\n0:25 -d", 30, [(0, 10, "a"), (10, 20, "b"), (20, 25, "c"), (25, 30, "d")]),
     "ranges": ("[00:00-00:10] a\n[00:10-00:20] b", None, [(0, 10, "a"), (10, 20, "b")]),
     "bracketed seconds": ("[0-10s] a\n[10-20] b\n[20.5s] c", 30, [(0, 10, "a"), (10, 20, "b"), (20.5, 30, "c")]),
     "plain seconds": ("0s a\n12.5s b\n20s c", 30, [(0, 12.5, "a"), (12.5, 20, "b"), (20, 30, "c")]),
     "the last range ends early": ("[0-5s] a", 9, [(0, 9, "a")]),
     "a gap continues": ("[0:00-0:05] a\n[0:10-0:15] b", None, [(0, 5, "a"), (10, 15, "b")]),
-    "starts late": ("0:05 a\n0:10 b", 15, [(5, 10, "a"), (10, 15, "b")]),
     "continuation lines": ("0:00 a\ngoes on\n\nand on\n0:10\nb\n", 20, [(0, 10, "a goes on and on"), (10, 20, "b")]),
     "indented": ("  0:00 a\n\t0:10 b\n\u00a00:15 c", 20, [(0, 10, "a"), (10, 15, "b"), (15, 20, "c")]),
     "a pipe between times": ("0:00 a | b\n0:10 c", 20, [(0, 10, "a | b"), (10, 20, "c")]),
@@ -95,7 +90,6 @@ READS = {
     "brackets in prose": ("[close-up] a cat", 5, [(0, 5, "[close-up] a cat")]),
     "bidi and emoji": ("0:00 \u202eabc\u202c\n0:04 👩‍🚀", 8, [(0, 4, "\u202eabc\u202c"), (4, 8, "👩‍🚀")]),
     "lone surrogate": ('["\\ud800 a"]', 5, [(0, 5, "? a")]), "the longest video": ("a", 36_000, [(0, 36_000, "a")]),
-    "a decade goes on": ("0:00 neon\n1980s disco\n0:05 b", 9, [(0, 5, "neon 1980s disco"), (5, 9, "b")]),
     "prompt with NUL": ("a\0b", 5, [(0, 5, "a b")]),
     **{text: (text, None, [(0, 5, "a cat walks"), (5, 10, "it jumps")]) for text in (
         "[0-5s] a cat walks, [5-10s] it jumps", "[0-5s] a cat walks; [5-10s] it jumps",
@@ -223,24 +217,17 @@ ERRORS = {
     "after the end": ("0:00 a\n\n\n\n0:35 b", 30, 5, r"line 5: 0:35 is after the end of the video \(30.0 s\)"),
     "too close to the end": ("0:00 a\n0:30.4 b", 30.5, 2, "too close to the end.*blocks last 0.75 s"),
     "out of order": ("0:00 a\n0:20 b\n0:10 c", 30, 3, "line 3: 0:10 does not come after 0:20 of the prompt above"),
-    "one block": ("0:00 a\n0:10 b\n0:10.2 c", 30, 3, "line 3: 0:10.2 falls on the same block.*blocks last 0.75 s"),
     "empty prompt": ("0:00 a\n0:10 -\n\n0:20 c", None, 2, "line 2: prompt 2 is empty"),
     "typo in a range": ("0:00 a\n[0:10-0:2O] b", None, 2, r"line 2: '\[0:10-0:2O\]' is not a time"),
-    "ten hours and more": ("0:00 a\n999999:00 b", None, 2, "after the end of the longest video"),
-    "empty pipe on line 3": ("a |\nb\n| ", 30, 3, "line 3: prompt 3 is empty"),
     "too many shares": ("|".join("abcdefgh"), 5, None, "8 prompts do not fit into 5 s.*blocks last 0.75 s"),
     "a scene without a time": ("Scene 1 [0:00]: a\nScene 2: b\nScene 3 [0:10]: c", None, 2, "this scene has no time"),
     "cut JSON": ('{"prompts": ["a", "b"', None, 1, "line 1: not valid JSON"),
-    "comma in JSON": ('{"prompts": [\n"a",\n"b",\n]}', None, 4, "line 4: not valid JSON"),
     "first switch": ("[recache] a | b", 20, 1, r"line 1: the first prompt has nothing .*; remove \[recache\]"),
     "two kinds": ("a | [flush, recache] b", 20, 1, r"line 1: \[flush, recache\] is contradictory; write one of"),
     "a long blend": ("0:00 a\n0:10 [blend 17] b", 20, 2, "line 2: a blend takes 0 to 16 blocks, got 17"),
-    "only a tag": ("0:00 a\n0:10 [flush]", 20, 2, "line 2: prompt 2 is empty"),
     "JSON without prompts": ('{"prompt": "a"}', None, None, "a JSON timeline is"),
     "JSON bomb": ("[" * 100_000, None, None, "nested too deeply"),
-    "JSON huge number": ('{"prompts": ' + "1" * 100_000 + "}", None, None, "not valid JSON|a JSON timeline is"),
     "too few switches": ('{"prompts": ["a", "b"], "switch_frame_indices": []}', None, None, "must be a list of 1"),
-    "switch of 300 digits": (switches(10**300), None, None, "latent frames in 0-"),
     "switch at the start": (switches(0), None, None, "0:00 does not come after 0:00"),
     "switch after the end": (switches(240), 30, None, "after the end"),
     "NaN seconds": ("a", math.nan, None, "at most 36000 seconds, got nan"),
@@ -251,7 +238,6 @@ ERRORS = {
     "switch as boolean": (switches(True), None, None, "latent frames in 0-"),
     "no seconds": ("a", 0, None, "above 0"),
     "more than 1 MB encoded": ("é" * (1 << 19) + "a", None, None, "longer than 1 MB"),
-    "10,001 pipes": ("a|" * 10_000 + "a", 36_000, None, "more than 10000 prompts"),
     **{text: (text, None, line, re.escape(f"{shown} stands inside a prompt")) for text, line, shown in (
         ("0:00 a cat walks, 0:05 it jumps", 1, "'0:05'"), ("0s-5s: a cat walks, 5s-10s: it jumps", 1, "'5s-10s:'"),
         ("a cat walks [5s] it jumps", None, "[5s]"), ("a cat walks [10s] | it jumps [10s]", 1, "[10s]"),
@@ -290,15 +276,12 @@ FRAGMENTS = (
 SECONDS = (None, None, 30.0, 5.0, 0.5, 600.0)
 
 
-def survives(text: str, seconds: float | None, clock: BlockClock) -> bool:
-    """Whether the text parses; anything but a whole timeline or a TimelineError fails the test."""
-    try:
-        timeline = parse_timeline(text, seconds, clock)
-    except TimelineError:
-        return False
-    starts = [segment.start_block for segment in timeline.segments]
-    assert starts == sorted(set(starts)) and all(segment.text for segment in timeline.segments)
-    return True
+def survives(text: str, seconds: float | None, clock: BlockClock) -> None:
+    """Anything but a whole timeline or a TimelineError fails the test."""
+    with contextlib.suppress(TimelineError):
+        segments = parse_timeline(text, seconds, clock).segments
+        starts = [segment.start_block for segment in segments]
+        assert starts == sorted(set(starts)) and all(segment.text for segment in segments)
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=9), max_size=15).map("".join), st.sampled_from(SECONDS))

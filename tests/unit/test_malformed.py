@@ -1,6 +1,8 @@
-"""Malformed and hostile input: one short sentence, no traceback, less than 5 s of a CPU and 1 GB of memory."""
+"""Malformed and hostile files and arguments: one short sentence, no traceback, at most 5 s of a CPU and 1 GB."""
 
+import argparse
 import json
+import os
 import random
 import struct
 from collections.abc import Callable
@@ -10,14 +12,21 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_files import WEIGHTS, save, wan_weights
-from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.commands import cli, values
+from headforcing.headforcing_core.commands.parser import seed_number, whole_number
+from headforcing.headforcing_core.commands.source import Source
+from headforcing.headforcing_core.errors import MAX_MESSAGE, HeadForcingError
+from headforcing.headforcing_core.head_profiles.shares import HeadShares
 from headforcing.headforcing_core.render.sinks import load_latents
+from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
+from headforcing.headforcing_core.video.writer import VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
-from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings, sizes_of
-from malformed import bounded, damaged, refusal
-from safetensors.torch import load_file
+from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
+from malformed import bounded, damaged, refusal, run
+from path_arguments import commands
+from safetensors.torch import load_file, save_file
 from tiny_checkpoints import wan_vae
 
 TARGET = "blocks.0.self_attn.q"
@@ -53,18 +62,6 @@ def test_a_hostile_header_is_refused(case: str, tmp_path: Path) -> None:
         assert "x.safetensors" in refusal(lambda use=use: use(path))
 
 
-def test_the_sizes_of_an_encoder_are_checked(tmp_path: Path) -> None:
-    layer = "encoder.block.{}.layer.0.SelfAttention"
-    names = (f"{layer}.q.weight", f"{layer}.relative_attention_bias.weight")
-    many = {name.format(i): torch.ones(1, 1) for i in range(9_000) for name in names}
-    one = {name.format(0): torch.ones(1, 1) for name in names}
-    wi = {"encoder.block.0.layer.1.DenseReluDense.wi_0.weight": torch.ones(3, 3)}
-    no_heads = one | wi | {"shared.weight": torch.ones(3, 3), names[1].format(0): torch.ones(32, 0)}
-    for weights in (many, one, one | {"shared.weight": torch.ones(3)}, no_heads):
-        told = refusal(lambda weights=weights: sizes_of(weights, tmp_path / "x.safetensors"))
-        assert "not a umT5 encoder" in told
-
-
 def test_stated_sizes_that_no_model_has_are_not_used(tmp_path: Path) -> None:
     for stated in (10**15, 10**400, -1, 1.5, "x", [], None, True):
         config = json.dumps({"transformer": {"num_heads": stated, "text_len": stated}})
@@ -88,8 +85,7 @@ PICKLES: dict[str, Callable[[], Any]] = {
     "a sparse tensor": lambda: {**WEIGHTS, "x": torch.eye(3).to_sparse()},
     "a tensor without numbers": lambda: {**WEIGHTS, "x": torch.empty(3, device="meta")},
     "one tensor under many names": lambda: dict.fromkeys(map(str, range(1000)), torch.zeros(10_000)),
-    "many names": lambda: {str(i): {} for i in range(30_000)},
-    "a long name": lambda: {"x" * 1_000_000: torch.zeros(1)},
+    "many names": lambda: {str(i): {} for i in range(8_000)},
 }
 
 
@@ -110,8 +106,7 @@ LORAS: dict[str, Callable[[], Any]] = {
     "rank above the matrix": lambda: factors(torch.zeros(129, 128), torch.zeros(128, 129)),
     "rank of a billion": lambda: factors(expanded(10**9, 128), expanded(128, 10**9)),
     "alpha of two": lambda: factors(torch.ones(1, 128), torch.ones(128, 1)) | {f"{TARGET}.alpha": torch.ones(2)},
-    "many names": lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(2_000)},
-    "suffixes": lambda: {".lora_A" * 30 + f"\n{i}": torch.ones(1) for i in range(2_000)},
+    "many names": lambda: {f"blocks.0.{i}.lora_A.weight": torch.ones(1) for i in range(500)},
 }
 
 
@@ -151,30 +146,26 @@ def test_files_of_other_embeddings_and_latents_are_refused(tmp_path: Path) -> No
         assert "x.safetensors" in refusal(lambda path=path: load_latents(path, (16, 16)))
 
 
-VAES: dict[str, tuple[Callable[[torch.Tensor], torch.Tensor], str]] = {
-    "NaN": (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in decoder.conv1.weight"),
-    "infinity": (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"),
-    "more than float16 holds": (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),
-    "whole numbers": (torch.Tensor.int, "in torch.int32, not in floating point"),
-    "complex numbers": (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
-    "no channels": (lambda tensor: tensor[:0], "expected"),
-}
+VAES: tuple[tuple[Callable[[torch.Tensor], torch.Tensor], str], ...] = (
+    (lambda tensor: torch.full_like(tensor, torch.nan), "NaN or infinity in {}"), (lambda tensor: tensor[:0], ""),
+    (lambda tensor: torch.full_like(tensor, -torch.inf), "NaN or infinity"), (torch.Tensor.int, "in torch.int32, not"),
+    (lambda tensor: torch.full_like(tensor, 1e5), "read as torch.float16"),  # more than it holds
+    (lambda tensor: tensor.to(torch.complex64), "not in floating point"),
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["wan", "tiny"])
-def test_a_vae_that_holds_no_finite_numbers_is_refused(
-    kind: str, tmp_path: Path, recwarn: pytest.WarningsRecorder
-) -> None:
+def test_a_vae_that_holds_no_finite_numbers_is_refused(kind: str, tmp_path: Path, recwarn) -> None:
     """It would decode every video to black, or to nothing that is seen, without a word."""
     if kind == "wan":
         weights, name = load_file(wan_vae(tmp_path / "good.safetensors")), "decoder.conv1.weight"
     else:
         weights, name = TinyDecoder((8, 8, 8, 8)).state_dict(), "decoder.1.weight"
     load_codec(save(tmp_path / "x.pt", weights), torch.device("cpu"), torch.float16, encodes=False)
-    for case, (change, why) in VAES.items():
+    for change, why in VAES:
         path = save(tmp_path / "x.pt", {**weights, name: change(weights[name])})
         message = refusal(lambda path=path: load_codec(path, torch.device("cpu"), torch.float16, encodes=False))
-        assert path.name in message and (why.replace("decoder.conv1.weight", name) in message or case == "no channels")
+        assert path.name in message and why.format(name) in message
     assert not recwarn.list
 
 
@@ -204,3 +195,121 @@ def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sent
                     refused += 1
     record_property("malformed files and texts tried", tried)
     assert tried == 210 and refused > 75
+
+
+def test_a_message_is_one_short_line_whatever_it_quotes() -> None:
+    message = str(HeadForcingError("no file 'a\nerror: forged\x1b[2J\r\u2028b' here"))
+    assert message == r"no file 'a\nerror: forged\x1b[2J\r\u2028b' here"
+    assert str(HeadForcingError("größer, 一　二, …")) == "größer, 一　二, …"
+    str(HeadForcingError("\ud800")).encode()
+    for value in ("9" * 5000, "a cat " * 900):
+        message = str(HeadForcingError(f"--size must look like 832x480, got {value!r}: choose another"))
+        assert len(message) < 300 and message.startswith(f"--size must look like 832x480, got '{value[:50]}")
+        assert message.endswith(f"{value[-20:]}': choose another")
+
+
+def test_latents_that_say_something_absurd_of_themselves_are_not_decoded(tmp_path: Path) -> None:
+    file, digits = tmp_path / "latents.safetensors", "9" * 5000
+    for about in (f'{{"video_frames": {digits}}}', '{"video_frames": 10}', '{"restart_frames": [3]}', "[]"):
+        save_file({"latents": torch.zeros(3, 16, 8, 8)}, file, {"head_forcing": about})
+        code, err = run("decode", str(file), str(tmp_path / "video.mp4"), "--demo", "--device", "cpu")
+        assert code == 2 and "does not say what its latents are of" in err
+
+
+@pytest.mark.parametrize("argv", [
+    ("profiles", "compare", "x\nerror: forged\x1b[31m", "y"), ("demo", "--method", "x\nerror: forged" * 10_000),
+    ("inspect", "x" * 100_000), ("demo", "--prompts", "@" + "x" * 100_000), ("x\n" * 100_000,),
+    ("generate", "--weights", "x" * 100_000, "--prompts", "a", "--latents", "x.safetensors"),
+    ("memory", "--cards", "0"), ("memory", "--cards", "nan"), ("runs", "prune", ".", "--keep-gb", "-1"),
+])  # fmt: skip
+def test_the_command_line_answers_in_one_short_line(argv: tuple[str, ...]) -> None:
+    code, err = run(*argv)
+    *before, last = err.splitlines()
+    assert code == 2 and "error:" in last and len(last) < MAX_MESSAGE + 100
+    assert not any("error:" in line for line in before) and "\x1b" not in err
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there are no pipes and devices in its file system")
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "nothing"])
+def test_only_regular_files_are_read(kind: str, tmp_path: Path) -> None:
+    path = Path("/dev/zero") if kind == "device" else tmp_path / "x.safetensors"
+    if kind == "pipe":
+        os.mkfifo(path)
+    if kind == "folder":
+        path.mkdir()
+    uses = (inspect_checkpoint, load_embeddings, load_latents, HeadShares.load, values.find_profile)
+    for use in (*uses, lambda path: values.read_text(f"@{path}")):
+        assert path.name in refusal(lambda use=use: use(str(path)))
+    generate = ["generate", "--prompts", "a", "--latents", str(tmp_path / "out"), "--weights"]
+    assert [run(*words, str(path))[0] for words in (["report"], ["inspect"], generate)] == [2, 2, 2]
+
+
+def test_a_prompt_file_of_more_than_1_mb_or_of_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "prompts.txt"
+    for data, said in ((b"a" * (MAX_TEXT_BYTES + 1), "1 MB"), (b"\xff\xfe\x00", "UTF-8")):
+        path.write_bytes(data)
+        assert said in refusal(lambda: values.read_text(f"@{path}"))
+
+
+def video(path: Path, **tags: str) -> bytes:
+    pictures = torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
+    with VideoWriter(path, 64, 48, 16, metadata=tags) as writer:
+        writer.write(pictures)
+    return path.read_bytes()
+
+
+@pytest.mark.slow
+def test_damage_anywhere_in_a_video_is_one_sentence_or_harmless(
+    tmp_path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    own = json.dumps({"prompts": ["a", "b"], "starts_seconds": [0, 1], "seed": 3})
+    good = video(tmp_path / "good.mp4", head_forcing=own, title="x" * 99)
+    rng, codes = random.Random(7), []
+    for number in range(150):
+        (tmp_path / "bad.mp4").write_bytes(damaged(good, rng, number))
+        with bounded():
+            code, err = run("report", str(tmp_path / "bad.mp4"), "--json")
+        assert code in (0, 2) and (code == 0 or (err.count("\n") == 1 and err.startswith("error: ")))
+        codes.append(code)
+    record_property("malformed files and texts tried", len(codes))
+    assert codes.count(0) > 10 and codes.count(2) > 10
+
+
+def test_a_videos_tags_forge_no_lines_of_a_report_and_stop_none(tmp_path: Path, capsys) -> None:
+    path = tmp_path / "x.mp4"
+    for own in ('{"prompts": ["a\\u001b[2J\\nb"], "method": "x\\ny"}', "[" * 100_000):
+        data = video(path, head_forcing=own, title="tuvwxyz")
+        assert cli.main(["report", str(path)]) == 0
+        told = capsys.readouterr().out
+        assert "\x1b" not in told and "\ny" not in told
+    assert data.count(b"tuvwxyz") == 1
+    path.write_bytes(data.replace(b"tuvwxyz", b"\xff\xfe\x80\xc0\xc1\xf5\xff"))
+    assert run("report", str(path), "--json") == (0, "")
+
+
+def test_a_user_without_a_home_can_use_the_command_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", no_home)
+    for given, folder in (([], None), (["--found-profiles", "x"], Path("x"))):
+        assert Source.of(cli._parser().parse_args(["demo", *given])).machine.found_profiles == folder
+    assert run("budget", "--seconds", "60")[0] == 0
+
+
+def test_an_argument_that_takes_a_number_takes_no_other_text_and_none_that_overflows() -> None:
+    numbers = [(one, action) for _, one in commands(cli._parser()) for action in one._actions if is_number(action)]
+    assert len(numbers) > 50
+    for one, action in numbers:
+        for value in ("9" * 5000, "-" + "9" * 5000, "nan", "1e400", "-inf"):
+            with pytest.raises(argparse.ArgumentError, match="must be a"):
+                one._get_values(action, [value])
+    for seed in (str(2**64), "1.5", "", "٣", "1_0"):
+        with pytest.raises(argparse.ArgumentTypeError, match="from 0 to 18446744073709551615"):
+            seed_number(seed)
+    assert seed_number(str(2**64 - 1)) == 2**64 - 1
+
+
+def is_number(action: argparse.Action) -> bool:
+    return action.type in (int, float) or getattr(action.type, "func", None) is whole_number
