@@ -1,7 +1,6 @@
-"""Attention backends: which one is taken, and that each sees exactly the keys of every head.
+"""Attention backends: which one is taken, how each is called, and that nothing waits for a device.
 
-Kernels that need a GPU are stood in for by plain torch with the same arguments (attention_cases.py). Everything is
-float32 on CPU unless a test says otherwise; "equal" means within 1e-5.
+Kernels that need a GPU are stood in for by plain torch with the same arguments (attention_cases.py).
 """
 
 import functools

@@ -61,9 +61,9 @@ def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_on
             assert torch.equal(one[:5], other[:5]) and difference(one[5:], other[5:]) > 1e-3
 
 
-def test_a_flush_leaves_the_first_frames_and_the_last_one_and_a_cut_takes_the_new_scenes_anchors(model):
-    _, flushed, entries = held_in(model, {5: Switch("flush")})
-    assert flushed[5] == [0, 1, 2, 14] and entries[4] and not entries[5]
+def test_a_flush_leaves_the_first_frames_and_the_last_two_and_a_cut_takes_the_new_scenes_anchors(model):
+    cache, flushed, entries = held_in(model, {5: Switch("flush")})
+    assert flushed[5] == [0, 1, 2, 14] and entries[4] and not entries[5] and cache.oldest == 13
     _, cut, entries = held_in(model, {5: Switch(re_anchor=True)})
     expected = [[0, 1, 2, 11], [14], [15, 16, 17], [15, 16, 17, 20], [15, 16, 17, 23]]
     assert [cut[block] for block in range(4, 9)] == expected and entries[4] == entries[5][: len(entries[4])]
