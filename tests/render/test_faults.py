@@ -16,7 +16,7 @@ from toy_renders import save_toy
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 SMALL = ("--scale", "1", "--sigmas", "1")
-STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
+STORY = "0:00 a red ball bouncing in the teal plain room\n0:00.7 a yellow cross circling in the navy checkerboard room"
 MOST_TRIES = {"prune": 40, "list": 40, "takes": 40}  # of one point; others 1
 
 
