@@ -16,8 +16,8 @@ from toy_renders import save_toy
 
 ONE = ("--prompts", "a red ball bouncing in the teal plain room")
 SMALL = ("--scale", "1", "--sigmas", "1")
-STORY = "0:00 a red ball bouncing in the teal plain room\n0:01 a yellow cross circling in the navy checkerboard room"
-MOST_TRIES = {"prune": 40, "list": 40, "takes": 40}  # of one point; others 1
+STORY = "0:00 a red ball bouncing in the teal plain room\n0:00.7 a yellow cross circling in the navy checkerboard room"
+MOST_TRIES = {"prune": 40, "list": 40, "takes": 40, "show": 40}  # of one point; others 1
 
 
 def render(folder: Path, seconds: str = "1.3", *more: str) -> list[str]:
@@ -49,6 +49,7 @@ COMMANDS: dict[str, tuple[Callable[[Path], None], Callable[[Path], list[str]]]] 
     "prune": (rendered, lambda folder: ["runs", "prune", str(folder / "runs"), "--keep-gb", "0"]),
     "list": (rendered, lambda folder: ["runs", "list", str(folder / "runs")]),
     "takes": (rendered, lambda folder: ["runs", "takes", str(folder / "runs")]),
+    "show": (rendered, lambda folder: ["runs", "show", str(folder / "runs")]),
     "report": (rendered, lambda folder: ["report", str(folder / "out" / "demo.mp4"), "--plot", str(folder / "p.png")]),
     "compare": (nothing, lambda folder: [
         "compare", "--demo", "--methods", "head_forcing,self_forcing", *ONE, "--seconds", "1", *SMALL,
