@@ -169,6 +169,7 @@ def test_a_vae_that_holds_no_finite_numbers_is_refused(kind: str, tmp_path: Path
     assert not recwarn.list
 
 
+@pytest.mark.slow
 def test_damage_anywhere_in_models_embeddings_latents_loras_and_vaes_is_one_sentence_or_harmless(
     tmp_path: Path, record_property: Callable[[str, object], None]
 ) -> None:

@@ -17,7 +17,7 @@ from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.video_tags import VideoTags
 from metric_models import scene
 
-pytestmark = pytest.mark.filterwarnings("error")
+pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
 
 
 def a_profile(layers=6, heads=4, name="measured"):
@@ -63,7 +63,6 @@ VIDEOS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "theme"), [*zip([*PROFILES, *VIDEOS], itertools.cycle(page.THEMES))])
 def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name, theme):
     if name in VIDEOS:
@@ -78,7 +77,6 @@ def test_every_picture_is_rgb_900_wide_not_blank_and_nothing_runs_out_of_it(name
     assert (edges[:, -4:] == background).all() and (edges[-4:] == background).all()
 
 
-@pytest.mark.slow
 def test_each_kind_of_measurement_has_a_panel_and_a_picture_is_the_same_each_time():
     names = ("roles only", "nothing measured", "measured", "measured")
     pictures = [profile_picture(*PROFILES[name]) for name in names]

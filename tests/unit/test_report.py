@@ -128,7 +128,7 @@ def test_a_file_that_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(tmp_path: Path, capsys):
+def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(story: Path, tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
     short = str(write(tmp_path / "short.mp4", 40))
     (tmp_path / "prompts.txt").write_text("0:00 one\n0:01 two")
@@ -144,9 +144,9 @@ def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_objec
     ):  # fmt: skip
         assert cli.main(["report", short, *arguments]) == 2 and complaint in capsys.readouterr().err
     picture = tmp_path / "made" / "drift.png"
-    assert cli.main([*command, "--plot", str(picture), "--theme", "dark"]) == 0
+    assert cli.main(["report", str(story), *command[2:], "--plot", str(picture), "--theme", "dark"]) == 0
     out = capsys.readouterr()
-    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "40" in out.err
+    assert NOTE in out.out and out.out.rstrip().endswith(f"plot     {picture}") and "240" in out.err
     assert picture.stat().st_size > 10_000
 
 
