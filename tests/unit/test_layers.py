@@ -100,6 +100,11 @@ def test_a_file_imports_what_its_folder_may_and_all_that_a_folder_may_is_in_use(
     assert all(order.index(below) < order.index(folder) for folder, below in allowed), "only what stands above"
     TopologicalSorter({file: imports(file) for file in FILES}).prepare()  # raises CycleError, which names the circle
 
+    def floors(folder: str) -> int:
+        return 1 + max(map(floors, MAY_IMPORT[folder].split()), default=0)
+
+    assert floors("commands") <= 9 and [place(file) for file in FILES].count("files") <= 8
+
 
 def test_only_nodes_import_the_host_and_optional_packages_are_imported_when_needed():
     assert len(FILES) > 100
