@@ -102,6 +102,10 @@ def wrong_files(page: Path, text: str) -> Iterator[str]:
             yield f"there is no file {code}"
 
 
+def test_the_readme_is_short():
+    assert len((ROOT / "README.md").read_text("utf-8").split()) < 1400
+
+
 @pytest.mark.parametrize("mistakes", [wrong_links, wrong_commands, wrong_options, wrong_files])
 def test_links_commands_options_and_files_that_pages_name_exist(mistakes):
     assert {"README.md", "docs/ARCHITECTURE.md", "nodes/web/docs/HeadForcingSampler.md"} <= set(NAMES)
