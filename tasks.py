@@ -1,7 +1,7 @@
 """The project's commands; everything they need is installed into .venv first.
 
 python tasks.py demo      make a one-minute video with the embedded model
-python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (two minutes on two cores)
+python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (a minute on two cores)
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
