@@ -12,6 +12,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.hashing import digest, file_hash
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
+from headforcing.headforcing_core.model.attention import explicit
 from headforcing.headforcing_core.render.render import Listener, make_video
 from headforcing.headforcing_core.runs.files import FORMAT_VERSION, write_note
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
@@ -118,6 +119,38 @@ def test_the_same_render_again_leaves_the_same_files(finished, tmp_path):
     render.go(stop_after=1)
     assert torch.equal(render.go(), expected) and render.reused == len(expected) // 3
     assert render.problems == [], "what goes on from equal bytes is as good as it was"
+
+
+def test_blocks_of_two_renders_are_never_joined(backbone, tmp_path):
+    """The keys are the same, the rounding is not: with other attention, or on another machine."""
+    render = Render(backbone, tmp_path, seconds=4.5)
+    first = render.go()
+    of_kind(render, "block")[2].unlink()
+    usual, render.attention = render.attention, explicit
+    render.go(stop_after=4)
+    render.attention = usual
+    again = render.go()
+    assert render.reused == 4 and len(of_kind(render, "block")) == len(again) // 3 == render.plan.new_blocks
+    assert torch.equal(again[:6], first[:6]) and not torch.equal(again[6:], first[6:])
+    assert [line for line in render.problems if "block-00004" in line and "does not continue the block before" in line]
+    (video,) = stored_videos(tmp_path)
+    assert torch.equal(video.latents(), again) and video.run.problems == []
+
+
+def test_of_two_files_that_a_kill_left_the_later_one_counts(backbone, tmp_path):
+    render = Render(backbone, tmp_path, seconds=3.0)
+    render.go()
+    old = of_kind(render, "block")[1:]
+    kept = [(path.name, path.read_bytes()) for path in old]
+    for path in old:
+        path.unlink()
+    render.attention = explicit
+    expected = render.go()
+    for name, data in kept:
+        path = old[0].with_name(name)
+        path.write_bytes(data)
+        os.utime(path, (1_000_000, 1_000_000))
+    assert torch.equal(render.go(), expected)
 
 
 def test_a_state_that_was_stored_after_another_file_of_its_block_is_not_loaded(tmp_path):
