@@ -74,7 +74,7 @@ def skip_repetitions(items: list[pytest.Item]) -> None:
     """Leave out what `pytest.mark.repeat` names, unless the environment asks for everything."""
     if os.environ.get("HEADFORCING_EVERYTHING"):
         return
-    skip = pytest.mark.skip(reason="repeats a test with other versions or sizes; HEADFORCING_EVERYTHING=1 runs it")
+    skip = pytest.mark.skip(reason="repeats a test with other methods or sizes; HEADFORCING_EVERYTHING=1 runs it")
     for item in items:
         parameters = item.nodeid.partition("[")[2]
         if any(named in parameters for mark in item.iter_markers("repeat") for named in mark.args):

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import HeadForcingError, one_line
+from ..files import reason
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
@@ -72,7 +73,7 @@ def read_image(path: Path) -> Tensor:
     except HeadForcingError:
         raise
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:
-        why = one_line(getattr(error, "strerror", None) or error, 200)
+        why = one_line(reason(error), 200)
         raise HeadForcingError(f"{path.name} cannot be read as an image ({why}): give a PNG or JPEG") from error
 
 

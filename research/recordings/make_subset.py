@@ -24,7 +24,6 @@ FRAMES = {
     | {"window7_sink1": 12},
     "head_forcing_tiny_d32": {"paper_defaults": 24, "overflow": 24, "all_memory_small": 18, "no_rope_reencoding": 12},
 }
-FLOWS = 4  # model outputs of the first block
 
 # of other methods: enough frames for what a run is about, see the table in README.md
 PEERS = {
@@ -86,8 +85,6 @@ def make_subset(source: Path, target: Path) -> None:
             shares = f"buckets/{run}/block"  # attention of a block
             blocks = {key: int(key.removeprefix(shares)) for key in recorded if key.startswith(shares)}
             kept |= {key: recorded[key] for key, block in blocks.items() if block < settings["frames"] // f}
-        if "flow_predictions/full" in recorded:
-            kept["flow_predictions/full"] = recorded["flow_predictions/full"][:FLOWS]
         write_case(target / name, kept, {**config, "runs": runs})
         weights = Path(config["weights"])
         if len(weights.parts) == 1:  # the other case refers to this one's

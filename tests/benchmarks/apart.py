@@ -25,12 +25,11 @@ def apart(seconds: float, function: Callable[..., Any], *arguments: Any) -> Any:
     process.start()
     sender.close()  # the process has its own, so that the pipe ends with it
     try:
-        return (
-            pickle.loads(receiver.recv_bytes()) if receiver.poll(limit) else not_available(f"stopped after {limit} s")
-        )
+        late = not_available(f"stopped after {limit:.0f} s")
+        return pickle.loads(receiver.recv_bytes()) if receiver.poll(limit) else late
     except EOFError:
         process.join()
-        return not_available(f"{ENDED}{process.exitcode}; what it said is in the log")
+        return not_available(f"{ENDED}{process.exitcode}; what it said is above, or in log.txt")
     finally:
         process.kill()
         process.join()

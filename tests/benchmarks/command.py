@@ -67,10 +67,7 @@ def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case]
             "sampled, decoded and stored": partial(video, stored=True),
             "waits": end_to_end.waits,
         },
-        "rest": {
-            "length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)),
-            "fp8": checks.linear_layers,
-        },
+        "rest": {"length": partial(scaling.lengths, marks=(20, 40) if dry else (40, 200)), "fp8": checks.linear_layers},
     }
     if part in of_parts:
         return of_parts[part]
@@ -98,7 +95,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Parse the command line and measure; results are written after every measurement. 1 if something was wrong."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    case, part, names = _case(options), "scaling" if options.scaling else options.part, options.rows
+    try:
+        case = _case(options)
+    except ValueError as error:
+        parser.error(str(error))
+    part, names = "scaling" if options.scaling else options.part, options.rows
     gpu, clock = case.device.type == "cuda", time.process_time if options.processor_time else time.perf_counter
     if gpu and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --preset cpu or dry measures on the CPU")
@@ -172,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--preset", choices=PRESETS, default=default, help=f"the real model, or a smaller one (default: {default})")
     add("--out", type=Path, default=Path("output/benchmark"), help="folder for results (default: %(default)s)")
     add("--rows", type=lambda text: text.split(","), help="only these, in this order, such as B1,V1")
-    add("--size", type=lambda text: map(int, text.split("x")), default=(), help="pixels, such as 832x480")
+    add("--size", type=lambda text: [int(side) for side in text.split("x")], default=(), help="pixels, such as 832x480")
     add("--layers", type=int)
     add("--dim", type=int, help="width of the model, in heads of 128")
     add("--dtype", choices=["bfloat16", "float16", "float32"])

@@ -32,9 +32,7 @@ def own_graph(**sampler: object) -> Graph:
     return graph
 
 
-def test_the_native_sampler_gives_the_latents_of_our_own_with_progress_and_goes_on_after_a_cancel(
-    comfy: ComfyServer,
-):
+def test_the_native_sampler_gives_the_latents_of_our_own_with_progress_and_goes_on_after_a_cancel(comfy: ComfyServer):
     """Guidance of 1 is none."""
     graph = native_graph()
     stopped = comfy.queue(graph, on_event=stopper(comfy, "native", 2))

@@ -1,4 +1,4 @@
-"""The nodes as an artist meets them: every graph goes through the real server of both tested ComfyUI versions."""
+"""The nodes as an artist meets them: every graph goes through a real ComfyUI, in `both` the oldest, too."""
 
 import io
 import json
@@ -14,10 +14,10 @@ from comfy_graphs import (
     PUBLISHED,
     UNET,
     Graph,
-    _everything_but_output,
     changed,
     decode,
     demo_graph,
+    everything_but_output,
     failed,
     node,
     opened,
@@ -313,7 +313,7 @@ def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
     outside = both.base_dir / "elsewhere"
     outside.mkdir()
     (both.output_dir / "link").symlink_to(outside, target_is_directory=True)
-    before = _everything_but_output(both)
+    before = everything_but_output(both)
     for name in [*REFUSED, str(outside / "x"), "/hf_absolute_x", "link/x", "link/made/x", "a/../link/x"]:
         for writer in ("video", "sampler"):
             refused = both.queue(changed(graph, writer, filename_prefix=name))
@@ -327,5 +327,5 @@ def test_no_file_name_leaves_the_output_folder(both: ComfyServer):
         assert len(new) == 1 and new[0].suffix == ".mp4", name
         (shown,) = result.outputs["video"]["images"]
         assert both.output_dir / shown["subfolder"] / shown["filename"] == new[0]
-    assert _everything_but_output(both) == before
+    assert everything_but_output(both) == before
     assert not [path for path in both.output_dir.rglob(".*.mp4") if not path.name.startswith("..")]

@@ -7,19 +7,7 @@ from typing import Any
 
 import av
 import pytest
-from comfy_graphs import (
-    BALL,
-    Graph,
-    changed,
-    demo_graph,
-    node,
-    queued,
-    saving,
-    shown,
-    stopper,
-    text_of,
-    video_frames,
-)
+from comfy_graphs import BALL, Graph, changed, demo_graph, node, queued, saving, shown, stopper, text_of, video_frames
 from comfy_harness import ComfyServer
 from metric_models import tiny_models
 from PIL import Image

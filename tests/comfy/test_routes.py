@@ -8,18 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 import torch
-from comfy_graphs import (
-    CROSS,
-    Graph,
-    changed,
-    demo_graph,
-    growing_graph,
-    node,
-    queued,
-    sampled,
-    saved_latents,
-    text_of,
-)
+from comfy_graphs import CROSS, Graph, changed, demo_graph, growing_graph, node, queued, sampled, saved_latents, text_of
 from comfy_harness import ComfyServer
 from filelock import FileLock
 from PIL import Image
@@ -94,7 +83,7 @@ def test_messages_reach_the_editor_that_asked_and_nobody_else(both: ComfyServer)
         assert registered(both, client) == registered(both, "other") == []
         extra = {"extra_pnginfo": {"workflow": {"id": "the-graph", "nodes": []}}}
         _, answer = both.post("/prompt", {"prompt": graph, "client_id": client, "extra_data": extra})
-        while not (event := json.loads(here.recv(timeout=60)))["type"] == "execution_success":
+        while (event := json.loads(here.recv(timeout=60)))["type"] != "execution_success":
             if event["type"] == "head_forcing.progress":
                 messages.append(event["data"])
             elif event["type"] == "executed" and event["data"]["node"] == "sampler":

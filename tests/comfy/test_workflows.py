@@ -12,7 +12,7 @@ from make_workflows import numbers_of, stand_ins
 from PIL import Image
 from workflow_blueprint import NAME as BLUEPRINT
 from workflow_graphs import NEWER_CORE, RUNNABLE, WORKFLOWS
-from workflow_layout import box_of, overlapping
+from workflow_layout import box_of, box_of_group, inside, overlapping
 from workflow_sources import CORE, MODELS, PACK, models_of
 
 FOLDER = Path(__file__).resolve().parents[2] / "workflows"
@@ -30,8 +30,9 @@ def graph_of(name: str) -> dict[str, Any]:
 def test_the_folder_holds_exactly_the_workflows_that_are_drawn_and_a_thumbnail_for_each():
     thumbnails = sorted(FOLDER.glob("*.jpg"))
     assert NAMES == sorted(WORKFLOWS) == [path.stem for path in thumbnails]
-    sizes = {Image.open(path).size for path in thumbnails}
-    assert sizes == {(480, 480)}, "not from make_thumbnails.py"
+    for path in thumbnails:
+        with Image.open(path) as picture:
+            assert picture.size == (480, 480), f"{path.name} is not from make_thumbnails.py"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -47,12 +48,17 @@ def test_the_note_reads_in_both_renderers_and_links_to_every_file(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_wires_run_from_left_to_right_between_few_nodes_with_titles(name):
+def test_wires_run_from_left_to_right_between_few_nodes_with_titles_in_groups(name):
     graph = graph_of(name)
     nodes = {node["id"]: node for node in graph["nodes"]}
     for _, source, _, target, _, kind in graph["links"]:
         right = nodes[source]["pos"][0] + nodes[source]["size"][0]
         assert right < nodes[target]["pos"][0], f"{kind} from {nodes[source]['type']} to {nodes[target]['type']}"
+    boxes = [box_of(node["pos"], node["size"]) for node in nodes.values()]
+    groups = [box_of_group(group["bounding"]) for group in graph["groups"]]
+    assert overlapping(boxes) == overlapping(groups) == []
+    assert [node["type"] for node, box in zip(nodes.values(), boxes, strict=True)
+            if not any(inside(box, group) for group in groups)] == ["MarkdownNote"]  # fmt: skip
     assert all(group["title"] and group["color"] for group in graph["groups"])
     titles = [node.get("title", node["type"]) for node in nodes.values()]
     assert len(set(titles)) == len(titles) < 14 and not {"PreviewImage", "PreviewAny"} & set(titles)

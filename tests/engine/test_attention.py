@@ -18,12 +18,11 @@ from counted_memory import RefuseFloat64
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model import attention_backends as backends
 from headforcing.headforcing_core.model.attention import AUTO, LayerSizes, attention_function, first_working, sdpa
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from small_engine import BUSY, F, film, mixed, new_cache
+from small_engine import BUSY, F, film, measure, mixed, new_cache
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
@@ -209,9 +208,8 @@ def test_a_pass_never_waits_for_the_device_and_sends_it_only_the_timesteps(model
     assert video.prompt.valid_tokens == 3 and video.prompt.layers[0][0].is_meta
     cache = HeadCache(shape, torch.float32, "meta", backends.LayerAttention(layer) if way == "layer" else sdpa)
     if way == "measured":
-        cache.meter = ShareMeter(2, 4, 6)
+        measure(cache)
         cache.meter._shares = cache.meter._shares.to("meta")
-        cache.meter.active = True
     cache.begin_block()
     video.denoise(x, 0.5, cache)
     video.write_clean(x, cache)

@@ -16,7 +16,6 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy, preset
 from headforcing.headforcing_core.devices import kept_tables
-from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model import cuda_graph
 from headforcing.headforcing_core.model.attention import LayerAttention
 from headforcing.headforcing_core.model.cuda_graph import GraphedForward
@@ -26,7 +25,7 @@ from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
-from small_engine import embeds, film, latents, new_cache, wan
+from small_engine import embeds, film, latents, measure, new_cache, wan
 from torch import Tensor
 
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "memory", "local", "anchor"]]
@@ -120,8 +119,7 @@ def test_measured_passes_are_never_recorded(model):
     cache = new_cache(model, ROLES, STEADY, 10)
     cache.begin_block()
     assert cache.layout == ((3, 0, 1, 2),) * len(cache.groups)
-    cache.meter = ShareMeter(2, 4, 6)
-    cache.meter.active = True
+    measure(cache)
     assert cache.layout is None
 
 

@@ -1,4 +1,4 @@
-"""The forward pass of the transformer: timesteps of each frame, the clean pass, prompts, dtypes, rotary embedding."""
+"""The forward pass of the transformer: the clean pass, prompts, dtypes, rotary embedding."""
 
 import pytest
 import torch
@@ -29,10 +29,10 @@ class KeptKeysAndValues(Cache):
 X = torch.randn(SHAPE, generator=torch.Generator().manual_seed(0))
 
 
-def run_block(model, timesteps, write_only=False, prompt=None):
+def run_block(model, timestep, write_only=False, prompt=None):
     cache = KeptKeysAndValues()
     prompt = prompt or encode_prompt(model, embeds(model)[0], torch.float32)
-    times = torch.tensor(timesteps, dtype=torch.float64)
+    times = torch.full((F,), timestep, dtype=torch.float64)
     return forward_block(model, X, times, prompt, cache, write_only=write_only), cache.written
 
 
@@ -40,17 +40,16 @@ def test_the_clean_pass_stores_what_a_full_pass_stores_and_stops_after_the_last_
     called, last = [], model.blocks[-1]
     for module in (last.self_attn.q, last.ffn, model.head.head):
         monkeypatch.setattr(module, "forward", lambda x, run=module.forward: called.append(1) or run(x))
-    flow, full = run_block(model, [0.0] * F)
+    flow, full = run_block(model, 0.0)
     assert flow.shape == SHAPE and len(called) == 3
-    nothing, clean = run_block(model, [0.0] * F, write_only=True)
+    nothing, clean = run_block(model, 0.0, write_only=True)
     assert nothing is None and len(called) == 3 and list(clean) == list(full) == [0, 1]
     for layer in full:
         assert all(torch.equal(a, b) for a, b in zip(clean[layer], full[layer], strict=True))
 
 
 @pytest.mark.parametrize(
-    ("rows", "zero_rows", "valid"),
-    [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)],
+    ("rows", "zero_rows", "valid"), [(5, [1, 4], 4), (12, [], 7), (12, [5, 6], 5), (3, [0, 1, 2], 1), (0, [], 1)]
 )
 def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model, rows, zero_rows, valid):
     text = torch.randn(rows, 10, generator=torch.Generator().manual_seed(0))
@@ -64,7 +63,7 @@ def test_trailing_zero_rows_of_a_prompt_are_padding_and_inner_ones_are_not(model
 def test_padding_takes_part_in_cross_attention(model):
     prompt = encode_prompt(model, embeds(model)[0], torch.float32)
     cut = PromptKV([(k[:, :, :4], v[:, :, :4]) for k, v in prompt.layers], 4)
-    assert difference(*(run_block(model, [500.0] * F, prompt=given)[0] for given in (prompt, cut))) > 1e-3
+    assert difference(*(run_block(model, 500.0, prompt=given)[0] for given in (prompt, cut))) > 1e-3
 
 
 def test_weights_that_do_not_fill_the_model_are_named_and_heads_divide_its_width(model):

@@ -4,7 +4,6 @@ Plain torch stands in for the kernels here, with the arguments that they would g
 engine with the kernels themselves.
 """
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -14,12 +13,10 @@ from headforcing.headforcing_core.cache import head_group
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.compiled import compiled_forward
 from headforcing.headforcing_core.model.norms import add_norm
 from headforcing.headforcing_core.model.wan import PromptKV, WanModel
-from headforcing.kernels.dispatch import Operation
-from small_engine import BUSY, film, latents, new_cache, wan
+from small_engine import BUSY, film, latents, measure, new_cache, wan
 
 ROLES = [["memory", "local", "anchor", "local"], ["anchor", "local", "local", "anchor"]]
 BLOCKS = 8
@@ -37,26 +34,11 @@ def model() -> WanModel:
     return model
 
 
-@pytest.fixture
-def fused(monkeypatch) -> Iterator[list[str]]:
-    """Has every operation do what it does on a GPU, in plain torch; the names of those that were called."""
-    called = []
-
-    def kernel(self, *arguments, **options):
-        called.append(self.name)
-        return self.reference(*arguments, **options)
-
-    monkeypatch.setattr(Operation, "usable", lambda *_: True)
-    monkeypatch.setattr(Operation, "kernel", kernel)
-    yield called
-
-
 def video(model: WanModel, policy: CachePolicy = BUSY, measured: bool = False, **options):
     """The latents of a video, and its cache."""
     cache = new_cache(model, ROLES, policy, BLOCKS)
     if measured:
-        cache.meter = ShareMeter(2, 4, 6)
-        cache.meter.active = True
+        measure(cache)
     return latents(film(model, cache, BLOCKS, **options)), cache
 
 

@@ -15,11 +15,7 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
-from headforcing.headforcing_core.methods.registry import (
-    METHODS,
-    method_policy,
-    method_schedule,
-)
+from headforcing.headforcing_core.methods.registry import METHODS, method_policy, method_schedule
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE, RollingForcing
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.render.describe import describe

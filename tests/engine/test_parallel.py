@@ -21,7 +21,6 @@ from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
-from headforcing.kernels.dispatch import Operation
 from small_engine import BUSY, F, difference, every_head, mixed, wan
 from thread_peers import ThreadPeers, together
 from toy_renders import Render, rendered, toy_model
@@ -135,10 +134,8 @@ def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
     assert_as_alone(model, shape_of(model, mixed(model), settings), dtype=dtype, steps=(1.0,))
 
 
-def test_fused_kernels_run_on_several_ranks(model, monkeypatch):
-    """Plain torch stands in for the kernels, with the arguments that they would get."""
-    monkeypatch.setattr(Operation, "usable", lambda *_: True)
-    monkeypatch.setattr(Operation, "kernel", lambda self, *args, **options: self.reference(*args, **options))
+@pytest.mark.usefixtures("fused")
+def test_fused_kernels_run_on_several_ranks(model):
     shape = shape_of(model, ROLES)
     assert_as_alone(model, shape, divided(shape, HEADS_OF["one without memory heads"]), steps=(1.0,))
 
@@ -224,7 +221,10 @@ def test_no_token_and_no_head_is_left_to_nobody(speeds):
     if len(set(speeds)) == 1:
         assert strips(30, 52, ranks, speeds) == strips(30, 52, ranks)
         assert assign_heads(costs, ranks, speeds) == assign_heads(costs, ranks)
-    assert all(len({strip.tokens for strip in strips(30, 52, even)}) == 1 for even in (2, 4, 8)), "832x480"
+
+
+def test_strips_of_832x480_are_even_or_as_the_speeds_are():
+    assert all(len({strip.tokens for strip in strips(30, 52, even)}) == 1 for even in (2, 4, 8))
     assert [strip.tokens // 260 for strip in strips(30, 52, 4, [2, 1, 2, 1])] == [2, 1, 2, 1]
 
 

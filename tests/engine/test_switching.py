@@ -25,16 +25,29 @@ from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, make_block
 from headforcing.headforcing_core.rollout.rows import BlockRow, Script, SeededNoise, lay_out_rows
 from headforcing.headforcing_core.timeline.likeness import telling_texts, word_features
-from headforcing.headforcing_core.timeline.switch import SWITCHES, Blend, Switch
+from headforcing.headforcing_core.timeline.switch import Blend, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, mixed, new_cache, shown
+from small_engine import (
+    EVERY_SWITCH,
+    KEEPING,
+    SHAPE,
+    TWO_STEPS,
+    F,
+    difference,
+    embeds,
+    film,
+    latents,
+    mixed,
+    new_cache,
+    prompts_of,
+    shown,
+)
 
-BUSY = replace(BUSY, kept_scenes=scenes.MAX_SCENES + 2, picture_frames=5)
 BLOCKS = 12
 STORY = "0:00 a red fox in the snow\n0:03 a grey heron in a pond\n0:06 {} the fox in the snow again"
 
 
-def held_in(model, switches, policy=BUSY, **options):
+def held_in(model, switches, policy=KEEPING, **options):
     """A film's cache, and per block the history of anchor heads and the entries of memory."""
     cache, history, entries = new_cache(model, mixed(model), policy, BLOCKS), {}, {}
     (anchors,) = cache.sink_groups
@@ -43,16 +56,14 @@ def held_in(model, switches, policy=BUSY, **options):
         history[block] = [frame for (frame,) in anchors.sources[: anchors.current.start]]
         entries[block] = list(cache.memory.sources)
 
-    prompts = [sum(block >= first for first in switches) % 2 for block in range(BLOCKS)]
-    film(model, cache, BLOCKS, prompts=prompts, switches=switches, on_step=watch, **options)
+    film(model, cache, BLOCKS, prompts=prompts_of(switches, BLOCKS), switches=switches, on_step=watch, **options)
     return cache, history, entries
 
 
 def test_blocks_before_a_switch_are_byte_identical_and_every_kind_makes_other_ones_after_it(model):
-    switches = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
-    told = [([0] * 7, {}), ([0] * 5 + [1] * 2, {}), *(([0] * 5 + [1] * 2, {5: switch}) for switch in switches)]
+    told = [([0] * 7, {}), ([0] * 5 + [1] * 2, {}), *(([0] * 5 + [1] * 2, {5: switch}) for switch in EVERY_SWITCH)]
     made = [
-        latents(film(model, new_cache(model, mixed(model), BUSY, 7), 7, prompts=prompts, switches=changes))
+        latents(film(model, new_cache(model, mixed(model), KEEPING, 7), 7, prompts=prompts, switches=changes))
         for prompts, changes in told
     ]
     assert torch.equal(made[1], made[2]), "a plain reset is nothing but the other prompt"
@@ -89,7 +100,7 @@ def test_a_recache_is_the_past_as_the_new_prompt_would_have_written_it(model, po
 
 
 def test_a_cache_that_is_finding_its_roles_refuses_to_change_the_past(model):
-    cache = AutoProfileCache(new_cache(model, mixed(model), BUSY, 9).shape, AutoProfile(), torch.float32)
+    cache = AutoProfileCache(new_cache(model, mixed(model), KEEPING, 9).shape, AutoProfile(), torch.float32)
     for switch in (Switch("flush"), Switch("recache"), Switch(re_anchor=True), Switch(recall=1)):
         with pytest.raises(HeadForcingError, match="while head roles are being measured"):
             cache.apply_switch(switch, lambda latents: None, [])
@@ -137,7 +148,7 @@ def test_what_is_kept_is_in_main_memory_bounded_and_only_of_memory_heads_and_anc
     memory, anchors = (sum(row.count(role) for row in mixed(model)) for role in ("memory", "anchor"))
     assert sum(len(x) for frame in frames for x in frame.k) == len(kept) * (memory + 3 * anchors)  # of one block each
     assert cache.shape.scene_slots == 10 * (5 * memory + 3 * anchors) + 5 * memory
-    without = new_cache(model, mixed(model), replace(BUSY, kept_scenes=0), BLOCKS)
+    without = new_cache(model, mixed(model), replace(KEEPING, kept_scenes=0), BLOCKS)
     assert without.scenes is None and without.shape.scene_slots == 0
 
 
@@ -151,19 +162,19 @@ def test_a_scene_holds_its_pictures_until_the_next_one_and_then_its_own_first_fr
 
 
 def test_pictures_stay_where_memory_is_full_and_where_it_is_flushed(model):
-    policy = replace(BUSY, memory=replace(BUSY.memory, episodic_frames=4))
+    policy = replace(KEEPING, memory=replace(KEEPING.memory, episodic_frames=4))
     _, _, entries = held_in(model, {9: Switch("flush", continues=True)}, policy, pictures={0: shown(3)})
     assert all(held[:2] == [[-3], [-2]] for held in entries.values()), "two entries are left to the video's own frames"
     assert max(map(len, entries.values())) == 4 and len(max(entries[8][2:], key=len)) > 2, "which are merged"
 
 
 def test_a_picture_is_written_alone(model):
-    caches = [new_cache(model, mixed(model), BUSY, 2) for _ in range(2)]
+    caches = [new_cache(model, mixed(model), KEEPING, 2) for _ in range(2)]
     film(model, caches[0], 1, prompts=[0], pictures={0: shown()})
     film(model, caches[1], 2, prompts=[0, 0], switches={1: Switch()}, pictures={1: shown()})
     (one,), (other,) = (cache.sink_groups for cache in caches)
     assert all(torch.equal(a[:, :3], b[:, :3]) for a, b in zip(one.v, other.v, strict=True))
-    short = film(model, new_cache(model, mixed(model), BUSY, 1), 1, prompts=[0], pictures={0: shown(3)})
+    short = film(model, new_cache(model, mixed(model), KEEPING, 1), 1, prompts=[0], pictures={0: shown(3)})
     assert latents(short).isfinite().all(), "a video of one block has room for its pictures"
 
 
@@ -275,7 +286,7 @@ def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_kno
     script = Script(made.rows, {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()}, made.alike)
     by_words = replace(made.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]
-    assert outcomes == [{8: (1, 0)}, {8: (2, outcomes[1][8][1])}]
+    assert outcomes == [{8: (1, 0)}, {8: (2, 1)}]
     one, other = (keys_of(text.format(tag), "echo_forcing") for tag in ("[recall 1]", "[recall 2]"))
     assert one != other
 

@@ -41,9 +41,9 @@ def shapes_of(config: WanConfig) -> dict[str, tuple[int, ...]]:
     return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
 
 
-def wan_weights(seed: int = 0, dtype: torch.dtype = torch.float32, **dimensions: int) -> Weights:
+def wan_weights(seed: int = 0, **dimensions: int) -> Weights:
     generator = torch.Generator().manual_seed(seed)
-    return {n: torch.randn(s, generator=generator).to(dtype) for n, s in wan_shapes(**dimensions).items()}
+    return {n: torch.randn(s, generator=generator) for n, s in wan_shapes(**dimensions).items()}
 
 
 def prefixed(weights: Weights, prefix: str) -> Weights:

@@ -158,7 +158,7 @@ def failed(server: ComfyServer, graph: Graph, *expected: str) -> RunResult:
     return result
 
 
-def _everything_but_output(server: ComfyServer) -> set[Path]:
+def everything_but_output(server: ComfyServer) -> set[Path]:
     """All files around the output folder that a bad name could reach, but for what the server itself writes."""
     base = server.base_dir
     around = {*base.parent.iterdir(), *server.install.tree.iterdir(), *Path("/").iterdir()}

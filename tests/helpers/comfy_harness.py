@@ -75,10 +75,6 @@ class ComfyServer:
     def __exit__(self, *exc: object) -> None:
         self.stop()
 
-    @property
-    def is_running(self) -> bool:
-        return self._process is not None and self._process.poll() is None
-
     def start(self) -> "ComfyServer":
         """Start it, for the first time or after it was stopped."""
         for name in ("custom_nodes", "models", "input", "output"):
@@ -107,7 +103,7 @@ class ComfyServer:
 
     def stop(self) -> None:
         """End the server and everything it started."""
-        if self._process and self.is_running:
+        if self._process and self._process.poll() is None:
             os.killpg(self._process.pid, signal.SIGKILL)  # nothing it writes outlives the test
             self._process.wait()
 
@@ -257,15 +253,12 @@ class ComfyServer:
         return "End of its log:\n" + self.log()[-6000:]
 
 
-def run_in_comfy(install: ComfyInstall, program: Path, *args: object, models: Path | None = None) -> str:
+def run_in_comfy(install: ComfyInstall, program: Path, *args: object) -> str:
     """Run a program where `import comfy` works (CPU only) and return what it prints; raises with stderr if it fails.
 
-    It begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; `args` are in sys.argv[1:], and
-    `models` is ComfyUI's folder of them.
+    It begins with `from inside_comfy import load_pack`, which makes ComfyUI importable; `args` are in sys.argv[1:].
     """
     with tempfile.TemporaryDirectory(prefix="comfy-", ignore_cleanup_errors=True) as base:
-        if models is not None:
-            Path(base, "models").symlink_to(models, target_is_directory=True)
         environ = _environ() | {"COMFY_TREE": str(install.tree), "COMFY_BASE": base, "COMFY_PACK": str(REPO)}
         command = [str(install.python), str(program), *map(str, args)]
         done = subprocess.run(command, cwd=base, env=environ, capture_output=True, text=True, timeout=900)

@@ -30,12 +30,11 @@ ROLE_MAPS = {
     "every role": [["memory", "local", "anchor"], ["anchor", "memory", "memory"]],
     "a layer without memory heads": [["local", "anchor", "local"], ["memory", "local", "memory"]],
     "no anchor heads": [["local", "memory", "local"]],
-    "one role": [["memory", "memory"]],
 }
 
 
-def int_table(rows: Any, device: torch.device | str = "cpu") -> Tensor:
-    return torch.tensor(rows, dtype=torch.int32, device=device)
+def int_table(rows: Any) -> Tensor:
+    return torch.tensor(rows, dtype=torch.int32)
 
 
 def rotation_table(angles: Tensor) -> Tensor:

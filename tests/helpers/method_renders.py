@@ -19,6 +19,7 @@ from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from torch import Tensor, nn
 from toy_renders import rendered
 
+SMALL = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
 ONE = "0:00 a red ball"
 TWO = "0:00 a red ball\n0:04.5 a yellow ring"
 CONFIG = WanConfig(
@@ -40,6 +41,7 @@ def profile_of(*layers: tuple[str, ...]) -> HeadProfile:
 
 
 PROFILE = profile_of(("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
+STRIPES = profile_of(*[("memory", "anchor", "local")] * 3)
 STATIC = profile_of(*[("local", "anchor", "local")] * 3)
 
 

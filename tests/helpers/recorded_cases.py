@@ -44,22 +44,21 @@ def apart(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found - expected).abs().max() / expected.std())
 
 
-def kept_cache(monkeypatch: pytest.MonkeyPatch, prepare=lambda cache: None) -> list:
-    """The caches that replays make, each after `prepare`."""
+def kept_cache(monkeypatch: pytest.MonkeyPatch) -> list:
+    """The caches that replays make."""
     caches, make = [], replaying.new_cache
 
     def keeping(*given):
         caches.append(make(*given))
-        prepare(caches[-1])
         return caches[-1]
 
     monkeypatch.setattr(replaying, "new_cache", keeping)
     return caches
 
 
-def replayed(case: Case, run: str, tolerance: float = 1e-4, **options) -> Replay:
+def replayed(case: Case, run: str, tolerance: float = 1e-4) -> Replay:
     """The replay of a run of a method, whose latents must be the recorded ones."""
-    done, expected = replay(case, run, **options), case.tensors[f"latents/{run}"]
+    done, expected = replay(case, run), case.tensors[f"latents/{run}"]
     expected = expected[:, 0].flatten(0, 1) if case.config["method"] == "causvid" else expected[0]
     assert apart(done.latents, expected) < tolerance
     return done

@@ -2,14 +2,18 @@
 
 import math
 import random
+from dataclasses import replace
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy
+from headforcing.headforcing_core.cache.scenes import MAX_SCENES
+from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
+from headforcing.headforcing_core.timeline.switch import SWITCHES, Switch
 from scripts import script_of
 
 F = 3
@@ -19,6 +23,8 @@ TWO_STEPS = Schedule((1.0, 0.7), F)
 SELF_FORCING = PRESETS["self_forcing"]
 # admits every candidate after every block, so that memory is full and merging soon
 BUSY = CachePolicy(episodic=EpisodicPolicy(novelty_threshold=2.0, update_interval=1))
+KEEPING = replace(BUSY, kept_scenes=MAX_SCENES + 2, picture_frames=5)
+EVERY_SWITCH = [Switch(kind, re_anchor=re_anchor) for kind in SWITCHES for re_anchor in (False, True)]
 
 
 def wan(layers=2, heads=4, head_dim=22, seed=0, norms=(0.8, 2.0), **dims) -> WanModel:
@@ -52,14 +58,25 @@ def mixed(model: WanModel, seed=3) -> list[list[str]]:
     return [[chooser.choice(("local", "anchor", "memory")) for _ in row] for row in every_head(model, "memory")]
 
 
+def prompts_of(switches, blocks: int) -> list[int]:
+    """The number of each block's prompt, which alternate at switches."""
+    return [sum(block >= first for first in switches) % 2 for block in range(blocks)]
+
+
+def measure(cache: HeadCache) -> None:
+    """Have a cache of two layers with four heads measure attention shares."""
+    cache.meter = ShareMeter(2, 4, 6)
+    cache.meter.active = True
+
+
 def shown(count: int = 1, frames: int = F, seed: int = 0) -> list[torch.Tensor]:
     """Pictures of random latents."""
     generator = torch.Generator().manual_seed(seed)
     return [torch.randn(frames, 16, HEIGHT, WIDTH, generator=generator) for _ in range(count)]
 
 
-def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F, size=(HEIGHT, WIDTH)):
-    return kind(CacheShape.for_model(model.config, roles, policy, *size, f, blocks * f), dtype)
+def new_cache(model, roles, policy, blocks, kind=HeadCache, dtype=torch.float32, f=F):
+    return kind(CacheShape.for_model(model.config, roles, policy, HEIGHT, WIDTH, f, blocks * f), dtype)
 
 
 def film(

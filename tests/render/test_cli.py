@@ -219,8 +219,8 @@ CHANGED = f"0:00 {RED}\n0:03 {CROSS}\n0:04.5 [blend 1] {CUBE}\n0:06 {RED}"  # 0,
 def written(tmp_path):
     """Writes a file so that it seems to rest since."""
 
-    def write(text: str, name="story.txt", age=10.0):
-        path = tmp_path / name
+    def write(text: str, age=10.0):
+        path = tmp_path / "story.txt"
         path.write_text(text, encoding="utf-8")
         os.utime(path, (time.time() - age, time.time() - age))
         return path
@@ -264,7 +264,6 @@ def test_a_file_is_read_once_for_each_change_and_only_when_it_rests(written):
 def test_a_missing_file_and_a_pipe_are_refused_once_and_never_waited_for(written):
     path = written("one")
     file = FollowedFile(path)
-
     path.unlink()
     with pytest.raises(HeadForcingError, match="was not found"):
         file.changed()

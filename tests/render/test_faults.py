@@ -108,4 +108,5 @@ def test_a_fault_of_the_file_system_ends_in_one_sentence_and_the_next_run_comple
             if name in ("render", "resume", "auto"):
                 assert main(command(work)) == 0 and blocks(work) == wanted, place
                 capsys.readouterr()
+    assert injected, "no operation was seen, so nothing was injected"
     record_property("faults of the file system injected", injected)

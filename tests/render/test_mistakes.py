@@ -39,7 +39,7 @@ MISTAKES = {
     "demo|--reference|hall={in}/none.png|--out|{out}": "none.png",
     "compare|--demo|--methods|magic|--out|{out}": "methods must be one of head_forcing, ",
     "inspect|{weights}|--num-heads|3": "num_heads", "report|{weights}": "model.safetensors",
-    "convert|{weights}|{weights}/x": "x",
+    "convert|{weights}|{weights}/x": "model.safetensors/x cannot be written",
     "profile|{out}/x.safetensors|--demo": "must end in .json, got 'x.safetensors'",
     "profile|{in}/folder.json|--demo": "is a folder",
     "profile|{out}/x.json|--demo|--prompts|@{in}/empty.txt": "at least one prompt",
@@ -115,4 +115,4 @@ def test_a_case_that_cannot_be_used_is_refused_in_one_sentence(what, golden: Pat
     (folder / "config.json").write_text(json.dumps(config))
     assert main(["replay", str(folder), "--run", run, "--out", str(tmp_path / "out.safetensors")]) == 2
     error = capsys.readouterr().err
-    assert len(error.splitlines()) == 1 and expected in error
+    assert len(error.splitlines()) == 1 and expected in error and not (tmp_path / "out.safetensors").exists()

@@ -1,7 +1,6 @@
 """A render whose story brings scenes back: resumed, changed while it runs, and what its report says."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -19,10 +18,6 @@ BALL, CROSS = "a red ball in the teal room", "a yellow cross in the navy room"
 TOLD = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {{}} the red ball again"  # blocks 0, 3 and 7 of 10
 AUTO = replace(CachePolicy(), scenes="auto")
 BACK = f"0:00 {BALL}\n0:02.3 {CROSS}\n0:05.3 {BALL}"
-
-
-def render_of(backbone, folder: Path, tag: str, **options) -> Render:
-    return Render(backbone, folder, TOLD.format(tag), SECONDS, **options)
 
 
 def test_a_prompt_that_returns_brings_its_scene_back_as_a_tag_does(backbone, tmp_path):
@@ -52,7 +47,7 @@ def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, ca
 def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
     start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
     policy = replace(CachePolicy(), guards=Guards(sink_gate=0.5))
-    render = render_of(backbone, tmp_path / "runs", "[recall 1]", start=start, policy=policy)
+    render = Render(backbone, tmp_path / "runs", TOLD.format("[recall 1]"), SECONDS, start=start, policy=policy)
 
     def told():
         run = render.run
@@ -71,9 +66,9 @@ def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_rep
         assert torch.equal(render.go(), latents) and told()[:2] == first[:2]
 
 
-def run(backbone, render: Render, story: Story | None = None):
-    job, kept = replace(render.job, runs=render.folder if story else None), KeptLatents()
-    result = make_video(job, render.model(), Place(), [kept] if story is None else [kept, LiveEdits(story)])
+def run(render: Render, story: Story):
+    kept = KeptLatents()
+    result = make_video(render.job, render.model(), Place(), [kept, LiveEdits(story)])
     return torch.cat(kept.blocks), result
 
 
@@ -89,7 +84,7 @@ CHANGES = {  # a story, what is told instead of it before block 4, and the metho
 def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_beginning(backbone, tmp_path, case):
     before, after, policy, scene = CHANGES[case]
     story = Told({4: after}, SECONDS)
-    latents, result = run(backbone, Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
+    latents, result = run(Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
     assert not story.refusals and [recall.scene for recall in result.recalls] == [scene]
     assert torch.equal(latents, Render(backbone, tmp_path, after, SECONDS, policy=policy).straight())
     assert f"before block 7: recalled scene {scene}: frames" in result.describe()
@@ -108,6 +103,6 @@ REFUSED = {
 def test_a_change_that_needs_scenes_that_were_not_kept_or_changes_a_recall_is_refused(backbone, tmp_path, why):
     before, after = REFUSED[why]
     story, planned = Told({6: after}, SECONDS), Render(backbone, tmp_path, before, SECONDS)
-    latents, _ = run(backbone, planned, story)
+    latents, _ = run(planned, story)
     assert len(story.refusals) == 1 and why in story.refusals[0]
     assert torch.equal(latents, planned.straight())

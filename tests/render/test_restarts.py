@@ -18,10 +18,10 @@ from torch import Tensor
 
 
 @pytest.fixture(scope="module", params=["toy", "wan"])
-def codec(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> FrameCodec:
+def codec(request: pytest.FixtureRequest, tiny: Path) -> FrameCodec:
     if request.param == "toy":
         return toy_codec(torch.device("cpu"))
-    return load_codec(wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors"), "cpu", torch.float32)
+    return load_codec(tiny / "wan_2.1_vae.safetensors", "cpu", torch.float32)
 
 
 def noise(frames: int, seed: int = 0) -> Tensor:

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
 from toy_renders import PICTURES, STORY, Render, measured, picture, rendered
 
-RED, CROSS = STORY.split("\n")
+RED = STORY.split("\n")[0]
 START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 AUTO = replace(CachePolicy(), scenes="auto")
 FRAMEWISE = {"family": "causal_forcing_framewise"}
@@ -139,7 +139,7 @@ def test_blocks_beyond_the_stored_state_are_made_again_where_only_a_state_goes_o
     "options", [{"start": START}, {"policy": method_policy("rolling_forcing")}], ids=["start", "rolling"]
 )
 def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_model(backbone, tmp_path, options):
-    """Up to block 7 of 12, twice; then all; then the part of the finished video."""
+    """Up to block 7 of 13, twice; then all; then the part of the finished video."""
     whole = Render(backbone, tmp_path, **options)
     made, expected = [], whole.straight()
 

@@ -16,7 +16,6 @@ from headforcing.headforcing_core.render.resources import MARGIN, room_on
 from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.weights.umt5 import load_embeddings
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import wan_vae
 
 STORY = "0:00 a green apple\n0:01 a red apple"
 
@@ -46,16 +45,24 @@ def generate(tiny_model: list[str]):
     return lambda *more: main(["generate", *tiny_model[2:], "--prompts", STORY, "--seconds", "2", *map(str, more)])
 
 
-def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_makes(
-    text_encoder, generate, tmp_path, capsys
-):
-    def told(*words: object) -> dict:
-        capsys.readouterr()
-        assert main([*map(str, words), "--device", "cpu", "--json"]) == 0
-        return json.loads(capsys.readouterr().out)
+@pytest.fixture
+def told(capsys: pytest.CaptureFixture[str]):
+    """Runs a command; what it prints as JSON."""
 
-    vae, embeddings, latents = (tmp_path / f"{name}.safetensors" for name in ("vae", "prompts", "latents"))
-    wan_vae(vae)
+    def run(*words: object) -> dict:
+        capsys.readouterr()
+        code, said = main([*map(str, words), "--device", "cpu", "--json"]), capsys.readouterr()
+        assert code == 0, said.err
+        return json.loads(said.out)
+
+    return run
+
+
+def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_makes(
+    text_encoder, generate, told, tiny, tmp_path, capsys
+):
+    embeddings, latents = (tmp_path / f"{name}.safetensors" for name in ("prompts", "latents"))
+    vae = tiny / "wan_2.1_vae.safetensors"
     encode, decode = ["encode", embeddings, "--text-encoder", text_encoder], ["decode", latents, tmp_path / "later.mp4"]
     prompts = told(*encode, "--prompts", STORY, "a red apple")["prompts"]
     assert prompts == ["a green apple", "a red apple"] == list(load_embeddings(embeddings))
@@ -72,6 +79,9 @@ def test_encoded_prompts_and_decoded_latents_give_the_video_that_one_command_mak
 BALL = ["--prompts", "a red ball in the teal room", *"--device cpu --scale 1 --sigmas 1 --json".split()]
 
 
+TOY = ("--demo", "--scale", "1")
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with `demo.mp4` of 2 s and its `runs`, where a shorter video is the older one."""
@@ -82,24 +92,16 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def video_of(place: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> dict:
-    capsys.readouterr()
-    code = main(["decode", str(place), str(out), "--demo", "--scale", "1", "--device", "cpu", "--json"])
-    said = capsys.readouterr()
-    assert code == 0, said.err
-    return json.loads(said.out)
-
-
-def test_a_stored_run_is_decoded_to_the_video_of_its_render_as_far_as_it_goes(made: Path, tmp_path: Path, capsys):
+def test_a_stored_run_is_decoded_to_the_video_of_its_render_as_far_as_it_goes(made: Path, told, tmp_path: Path):
     newest, older = stored_videos(made / "runs")
-    found = video_of(newest.folder, tmp_path / "newest.mp4", capsys)
+    found = told("decode", newest.folder, tmp_path / "newest.mp4", *TOY)
     assert (found["frames"], found["problems"]) == (32, [])
     assert (tmp_path / "newest.mp4").read_bytes() == (made / "demo.mp4").read_bytes()
-    assert video_of(made / "runs" / older.name, tmp_path / "older.mp4", capsys)["frames"] == 16
+    assert told("decode", made / "runs" / older.name, tmp_path / "older.mp4", *TOY)["frames"] == 16
     unfinished = shutil.copytree(newest.folder.parent, tmp_path / "runs") / newest.folder.name
     for block in sorted(unfinished.glob("block-*"))[2:]:
         block.unlink()
-    assert video_of(unfinished, tmp_path / "part.mp4", capsys)["frames"] == 21
+    assert told("decode", unfinished, tmp_path / "part.mp4", *TOY)["frames"] == 21
 
 
 def test_what_is_no_run_is_refused_in_one_sentence(made: Path, tmp_path: Path, capsys):

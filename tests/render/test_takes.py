@@ -51,7 +51,7 @@ def numbers(folder):
 
 
 def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_again(backbone, tmp_path):
-    """Seed, size and length make no other story, though a run folder of its own; another first prompt does."""
+    """Seed and length make no other story, though a run folder of its own; another first prompt does."""
     takes = [six(backbone, tmp_path), six(backbone, tmp_path, scene_6="[seed 7]")]
     takes += [Render(backbone, tmp_path, story(), seed=4), Render(backbone, tmp_path, story(), seed=5, seconds=3.0)]
     names = [f"{take.setup[:16]}/{take.keys[-1][:16]}" for take in takes]

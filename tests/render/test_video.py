@@ -121,8 +121,7 @@ def test_a_failed_run_leaves_the_old_file_and_what_had_grown_which_plays_to_its_
 def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path, monkeypatch):
     resource = pytest.importorskip("resource", reason="limits of POSIX")
     limits, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    noise = lambda decoder, latents: torch.rand(4 * len(latents), 32, 48, 3)  # noqa: E731
-    monkeypatch.setattr(FlatColourDecoder, "decode", noise)
+    monkeypatch.setattr(FlatColourDecoder, "decode", lambda decoder, given: torch.rand(4 * len(given), 32, 48, 3))
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
     try:
         with pytest.raises(HeadForcingError, match=r"the video .+v.mp4 cannot be written: File too large"):

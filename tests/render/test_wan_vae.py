@@ -18,7 +18,6 @@ from headforcing.headforcing_core.video.wan_vae import LATENTS_MEAN, LATENTS_STD
 from headforcing.kernels import feature_frames
 from headforcing.kernels.dispatch import using
 from safetensors.torch import load_file, save_file
-from tiny_checkpoints import wan_vae
 from torch import Tensor
 from torch._prims_common import suggest_memory_format
 from torch.nn import functional as F
@@ -28,8 +27,8 @@ CHUNKINGS = [10], [1] * 10, [1, 2, 3, 3, 1]
 
 
 @pytest.fixture(scope="module")
-def vae_path(tmp_path_factory) -> Path:
-    return wan_vae(tmp_path_factory.mktemp("vae") / "wan_2.1_vae.safetensors")
+def vae_path(tiny) -> Path:
+    return tiny / "wan_2.1_vae.safetensors"
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.weights import checkpoint
 from headforcing.headforcing_core.weights.checkpoint import inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.weights.identity import CHUNK, checksums, identity
 
-MODEL, DIFFUSERS = files.prefixed(WEIGHTS, "model."), files.diffusers(WEIGHTS)
+DIFFUSERS = files.diffusers(WEIGHTS)
 # beside those of published files, see test_releases.py: the file, its content, the layout that is read
 LAYOUTS: dict[str, tuple[str, object, str]] = {
     "trainer": ("a.pt", {"critic": OTHER, "generator": OTHER, "generator_ema": files.fsdp(WEIGHTS), "step": 7},
@@ -108,11 +108,10 @@ def test_weights_keep_their_dtype_but_for_plain_fp8_and_extra_tensors_are_left_o
         assert {tensor.dtype for tensor in load_state_dict(file, dtype=dtype)[0].values()} == {expected}
 
 
-def written(path: Path, content: bytes | None, size: int | None = None) -> Path:
-    """A file with these bytes, or the first half of the one that is there; of this size."""
+def written(path: Path, content: bytes | None) -> Path:
+    """A file with these bytes, or the first half of the one that is there."""
     content = path.read_bytes()[: path.stat().st_size // 2] if content is None else content
     path.write_bytes(content)
-    os.truncate(path, size or len(content))
     return path
 
 

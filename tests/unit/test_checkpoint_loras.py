@@ -22,15 +22,15 @@ LORA_NAMES = {  # prefix, and the halves
 }  # fmt: skip
 
 
-def lora(form: str, alpha: float = 2.0) -> tuple[Weights, float]:
+def lora(form: str) -> tuple[Weights, float]:
     """The factors in one of the published forms, and the scale that form implies (rank 4)."""
     result: Weights = {}
     prefix, a, b = LORA_NAMES[form]
     for module, (down, up) in FACTORS.items():
         base = prefix + (module.replace(".", "_") if form == "kohya" else module)
         result |= {f"{base}.{a}.weight": down, f"{base}.{b}.weight": up}
-        result |= {f"{base}.alpha": torch.tensor(alpha)} if form == "kohya" else {}
-    return result, (alpha / 4 if form == "kohya" else 1.0)
+        result |= {f"{base}.alpha": torch.tensor(2.0)} if form == "kohya" else {}
+    return result, (2.0 / 4 if form == "kohya" else 1.0)
 
 
 def merge_lora(state: Weights, lora_state: Weights, strength: float = 1.0) -> int:

@@ -11,7 +11,7 @@ from shutil import rmtree
 import pytest
 import torch
 from headforcing.headforcing_core import files
-from headforcing.headforcing_core.commands import cli
+from headforcing.headforcing_core.commands import cli, report
 from headforcing.headforcing_core.commands.parser import named_files
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -87,8 +87,6 @@ def test_what_dead_writers_of_the_same_file_left_is_removed_by_a_claim_and_after
 
 
 def test_an_error_that_no_sentence_was_written_for_is_one_on_the_command_line(monkeypatch, capsys):
-    from headforcing.headforcing_core.commands import cli, report
-
     def refuse(_):
         raise OSError(5, "Input/output error", "somewhere")
 

@@ -1,5 +1,6 @@
 """The nodes' host folder without ComfyUI: loaded MODELs, names of files where two servers write, the queued graph."""
 
+import copy
 import os
 import sys
 import time
@@ -112,6 +113,10 @@ def test_quantised_weights_have_names_of_their_own(kind):
     found = [named(weight) for weight in stored]
     assert type(stored[0]) is not nn.Parameter and found[0] == found[1] and len(set(found)) == 4
     assert named(None) == named(torch.empty(4, device="meta")), "not there: passed over"
+
+
+def test_the_type_and_the_scale_of_quantised_weights_are_part_of_their_names():
+    data = torch.arange(40_000, dtype=torch.uint8)
     weights = [GGMLTensor(data, 2), GGMLTensor(data, 8), QuantizedTensor(data, 1.0), QuantizedTensor(data, 2.0)]
     assert len({*map(named, weights), named(nn.Parameter(data.float()))}) == 5
 
@@ -268,4 +273,6 @@ def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else()
     rewrite(seen, "12:5", STORY, STORY | {"prompts": "b", "seconds": 9.0})
     assert seen.prompt["12:5"]["inputs"] == {"prompts": "b", "seconds": 9.0, "switch": "reset", "clip": ["loader", 0]}
     assert values == ["kept", "b", 9.0, "reset", None] and named == {"prompts": "b", "seconds": 9.0, "more": 1}
+    before = copy.deepcopy(vars(seen))
     rewrite(seen, "gone", STORY, STORY | {"prompts": "b"})  # of a graph that a script queued
+    assert vars(seen) == before

@@ -1,4 +1,4 @@
-"""Malformed and hostile files and arguments: one short sentence, no traceback, at most 5 s of a CPU and 1 GB."""
+"""Malformed and hostile files, arguments and machines: one short sentence, no traceback, at most 5 s and 1 GB."""
 
 import argparse
 import json

@@ -11,16 +11,13 @@ from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
-from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from method_renders import PROFILE, SMALL, STRIPES
 
-CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
-PROFILE = HeadProfile("a test", 3, 3, (("memory", "anchor", "local"),) * 3)
 CHOICES = {
     "episodic.admission": ("novelty", "uniform"), "episodic.eviction": ("summary", "fifo"),
     "episodic.token_selection": ("prompt", "random"), "rope": ("contiguous", "absolute"),
@@ -29,7 +26,7 @@ CHOICES = {
 
 def setup_of(method: str, options: str = "", **more) -> str:
     plan = RenderOptions(method=method, width=96, height=64, method_options=options, **more).plan(
-        CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE
+        SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES
     )
     return RenderJob(plan, {}, "0123456789abcdef", torch.bfloat16).setup
 
@@ -110,9 +107,6 @@ def test_every_argument_that_sets_something_is_passed_on():
     assert str(options.switch) == "flush, re-anchor, blend 2"
 
 
-MIXED = HeadProfile(
-    "a test", 3, 3, (("memory", "anchor", "local"), ("anchor", "memory", "memory"), ("local", "memory", "anchor"))
-)
 ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
 
 # A change of one of these makes stored runs of that kind unusable: they
@@ -138,9 +132,9 @@ def test_the_key_of_the_last_block_is_the_one_that_stored_runs_have(method, text
     assert last_key(method, text, **options) == last
 
 
-def last_key(method: str, text: str, profile=MIXED, start_frames: int = 0, roles: str = "profile") -> str:
+def last_key(method: str, text: str, profile=PROFILE, start_frames: int = 0, roles: str = "profile") -> str:
     options = RenderOptions(method=method, width=96, height=64, seconds=9.0, roles=roles, seed=3)
-    plan = options.plan(CONFIG, parse_timeline(text), start_frames, profile)
+    plan = options.plan(SMALL, parse_timeline(text), start_frames, profile)
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
     codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")

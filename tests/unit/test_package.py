@@ -13,7 +13,6 @@ from headforcing.headforcing_core import names
 from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.commands import cli, values
 from headforcing.headforcing_core.model import attention_backends
-from headforcing.headforcing_core.names import bundled_profiles
 from headforcing.headforcing_core.render import cards
 from headforcing.headforcing_core.report.learned import registry
 from headforcing.headforcing_core.video import tiny_decoder
@@ -100,7 +99,7 @@ def test_the_package_is_what_is_on_disk_and_comfyui_finds_what_it_looks_for():
     assert tool["package-dir"] == {"headforcing": "."}
     data = ("workflows/*", "subgraphs/*", "locales/**/*")
     assert set(data) <= set(tool["package-data"]["headforcing"]) and all(map(list, map(ROOT.glob, data)))
-    assert {"self_forcing", "toy_world"} <= set(bundled_profiles())
+    assert {"self_forcing", "toy_world"} <= set(names.bundled_profiles())
     pages = ROOT / "nodes" / "web" / "docs"
     shown = {link for page in pages.glob("*.md") for link in re.findall(r"!\[.+\]\((.+)\)", page.read_text("utf-8"))}
     pictures = list((pages / "images").iterdir())

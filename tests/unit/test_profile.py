@@ -136,6 +136,9 @@ def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_met
     assert profile.name == name and profile.heads_for(labelled=False) == profile.roles
     assert labels == profile.labels if name.startswith("pyramid") else profile.labels is None
     assert {label for row in labels for label in row} <= {"wave", "anchor", "veil"}
+
+
+def test_a_model_of_another_size_has_no_default():
     with pytest.raises(HeadForcingError, match="7x5 heads; load one"):
         profiles.default_profile(7, 5)
 
@@ -203,8 +206,12 @@ def test_a_return_story_fills_the_window_and_returns_behind_another_scene(frames
     assert (story.prompts, story.visited, story.measured) == (prompts, visited, measured)
     assert ReturnStory.of(setup, 2).prompts[:2] == ((2, 0) if frames != 1 else (2, 2))
     assert 0.2 < story.even_share(frames) < 0.4
+
+
+def test_a_window_of_less_than_four_blocks_holds_no_return_story():
+    setup = ProfileSetup("x", 2, 4, ("a", "b", "c"), 30, (1.0,), 8, 64, 64)
     with pytest.raises(HeadForcingError, match="at least four blocks"):
-        ReturnStory.of(replace(setup, frames_per_block=8), 0)
+        ReturnStory.of(setup, 0)
 
 
 def test_thresholds_change_without_measuring_again():

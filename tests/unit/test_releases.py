@@ -59,7 +59,7 @@ def written(path: Path, name: str, tensors: files.Weights) -> Path:
 
 
 def test_weights_in_the_table_load_from_a_small_file_in_their_layout(tmp_path: Path):
-    assert set(LAYOUTS) == set(LOADED)
+    assert set(LAYOUTS) == set(LOADED) and set(EXAMPLES) == set(REFUSED)
     for number, name in enumerate(name for name in LOADED if not name.endswith(", LoRA")):
         state, info = load_state_dict(written(tmp_path / str(number), name, files.WEIGHTS))
         files.assert_same(state, files.WEIGHTS)

@@ -10,12 +10,9 @@ import torch
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.commands import cli
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.model.attention import attention_function, explicit, sdpa
-from headforcing.headforcing_core.model.attention_backends import GroupedAttention
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.job import about_video, file_tags
 from headforcing.headforcing_core.render.options import RenderOptions
-from headforcing.headforcing_core.render.render import attention_name
 from headforcing.headforcing_core.report.drift import NOTE, DriftReport, report_video
 from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
@@ -29,8 +26,8 @@ STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"
 TIMES = [(0.0, "a red ball"), (81 / 16, "a yellow ring"), (165 / 16, "a cyan star")]  # 57 + 2 blocks, 153 + 1
 
 
-def write(path: Path, count: int, metadata: dict[str, str] | None = None, fps: float = 16) -> Path:
-    with VideoWriter(path, WIDTH, HEIGHT, fps, crf=10, metadata=metadata, preset="ultrafast") as writer:
+def write(path: Path, count: int, metadata: dict[str, str] | None = None) -> Path:
+    with VideoWriter(path, WIDTH, HEIGHT, 16, crf=10, metadata=metadata, preset="ultrafast") as writer:
         for i in range(count):
             writer.write(torch.from_numpy(scene(i))[None])
     return path
@@ -157,10 +154,10 @@ def metered(blocks):
     return meter
 
 
-def wandering(blocks=4):
+def wandering():
     """Channel 5 moves by half a unit a block, channel 9 spreads; the others stay as they are."""
     first = torch.randn(3, 16, 6, 10, generator=torch.Generator().manual_seed(0))
-    for step in range(blocks):
+    for step in range(4):
         block = first.clone()
         block[:, 5] += 0.5 * step
         block[:, 9] *= 1 + step
@@ -244,6 +241,3 @@ def test_what_is_noted_is_plain_json_that_the_tag_of_a_file_tells_with_times_of_
         found = read_tags(file_tags(about, fps), fps or 16.0)
         assert (found.method, found.seed, found.frames_per_block) == ("head_forcing", 7, 3)
         assert found.prompts == ((0.0, "a red ball"), (81 / (fps or 16), "a pink star"))
-    assert attention_name(explicit, "explicit") == "explicit"
-    assert attention_name(attention_function("auto", "cpu", torch.float32, 32), "auto") == "sdpa"
-    assert attention_name(GroupedAttention(sdpa, "the host's"), "auto") == "the host's"

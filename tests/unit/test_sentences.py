@@ -12,7 +12,6 @@ import pytest
 from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.options import RenderOptions
@@ -21,16 +20,15 @@ from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from headforcing.headforcing_core.timeline.timeline import BlockClock, parse_timeline
+from method_renders import SMALL, STRIPES
 
 FILE = Path(__file__).with_name("sentences.txt")
-CONFIG = WanConfig(dim=96, ffn_dim=128, num_layers=3, num_heads=3, freq_dim=32, text_dim=8, text_len=4)
-PROFILE = HeadProfile("a test", 3, 3, (("memory", "anchor", "local"),) * 3)
 
 
 def planned(method: str, options: str) -> object:
     """A render whose method options no cache can have is refused when it is planned."""
     asked = RenderOptions(method=method, width=96, height=64, method_options=options)
-    return asked.plan(CONFIG, parse_timeline("a red ball", 9.0), profile=PROFILE)
+    return asked.plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
 
 
 def drafted(recent_frames: int = 3, start_frames: int = 0) -> object:

@@ -62,8 +62,8 @@ def test_no_text_is_read_as_anything_but_the_prompt(default):
             (fold(text), 0, seed), (fold(text), 5, seed), ("the end", 9, None)
         ], text  # fmt: skip
         assert [prompt.switch or default for prompt in found[1:]] == [switch or default, default], text
-    timeline = parse_timeline(write_timeline(prompts[:2], CLOCK, end=20.0, default=default))
-    assert timeline.seconds == 20.0 and [segment.text for segment in timeline.segments] == [fold(text)] * 2
+        timeline = parse_timeline(write_timeline(prompts[:2], CLOCK, end=20.0, default=default))
+        assert timeline.seconds == 20.0 and [segment.text for segment in timeline.segments] == [fold(text)] * 2, text
 
 
 switches = st.builds(Switch, st.sampled_from(["reset", "recache", "flush"]), st.integers(0, 16), st.booleans())

@@ -1,5 +1,6 @@
 """The benchmark command on a model so small that it takes seconds; its numbers mean something, its speeds do not."""
 
+import functools
 import importlib.util
 import json
 import random
@@ -43,10 +44,13 @@ def made_by(build, blocks: int = 9, policy=BUSY, roles=TINY.roles) -> tuple[torc
     return torch.stack([block.latents for block in made]), decided
 
 
+of_the_engine = functools.cache(lambda: made_by(HeadCache))
+
+
 @pytest.mark.parametrize("name", PAPER)
 def test_the_paper_s_implementations_make_the_engine_s_video(name):
     latents, decided = made_by(PAPER[name])
-    expected, decided_there = made_by(HeadCache)
+    expected, decided_there = of_the_engine()
     torch.testing.assert_close(latents, expected, atol=TOLERANCE, rtol=0)
     assert decided == decided_there and sum(merged is not None for _, _, merged in decided) >= 3
 
@@ -78,12 +82,13 @@ def test_the_paper_s_implementations_make_it_with_their_kernels_too(tmp_path: Pa
 
 
 def test_the_papers_complete_system_builds_no_table_again_in_a_full_cache(monkeypatch):
-    """Nor copies head by head: what it needs for that differs from block to block only while contexts grow."""
+    """What packing needs differs from block to block only while contexts grow."""
     built, upload = [0], paper_caches.upload
     monkeypatch.setattr(paper_caches, "upload", lambda *given: built.append(built.pop() + 1) or upload(*given))
     cache = FusedAssembly(TINY.shape(HEAD_FORCING, 24), torch.float32, kernels="reference")
     made = rollout(TINY.model(), cache, TINY.script(24), TINY.noise())
-    assert [built[0] for _ in made][-4:] == 4 * built
+    counts = [built[0] for _ in made]
+    assert counts[0] > 0 and counts[-4:] == 4 * built
 
 
 @pytest.fixture(scope="module")

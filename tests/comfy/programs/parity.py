@@ -27,7 +27,7 @@ def module(name):
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
 loaded_model, render_video = module(".nodes.host.loaded_model"), module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
-CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash errors head_profiles.auto head_profiles.profile
+CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan render.job render.render
 render.live_story render.options render.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
