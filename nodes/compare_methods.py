@@ -29,11 +29,11 @@ from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
 from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import compute_dtype, fingerprint, options_for
+from .host.loaded_model import fingerprint, options_for
 from .host.memory import check_disk_room
 from .host.native_model import size_for
 from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
+from .host.render import HostRender, model_pictures, request_of, sample
 from .host.vae import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -100,18 +100,9 @@ class CompareMethods(io.ComfyNode):
         width, height = size_for(model, width, height)
         chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         positive, timeline, embeds = read_prompts(model, positive, chosen)
-        shared = HostRender(
-            model,
-            chosen,
-            timeline,
-            embeds,
-            runs=RUNS if resume else None,
-            found_profiles=FOUND_PROFILES,
-            vae=vae,
-            filename_prefix=filename_prefix,
-            hidden=cls.hidden,
-            weights=fingerprint(model),
-        )
+        weights = fingerprint(model)
+        request = request_of(model, chosen, timeline, embeds, vae=vae, weights=weights, resume=resume)
+        shared = HostRender(model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden)
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
             raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
@@ -142,12 +133,13 @@ def _planned(
     todo: list[_Video] = []
     left_out: dict[str, str] = {}
     for entry in entries:
-        options = entry.options(shared.options, shared.options.seed)
-        pictures = pictures_of(options, positive, shared.vae)
-        prefix = _prefix(shared.filename_prefix, entry)
-        render = replace(shared, options=options, filename_prefix=prefix, pictures=pictures)
+        common = shared.request.options
+        options = entry.options(common, common.seed)
+        pictures = model_pictures(shared.model, pictures_of(options, positive, shared.vae))
+        request = replace(shared.request, options=options, pictures=pictures)
+        render = replace(shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry))
         try:
-            plan = entry.planned(render.plan)
+            plan = entry.planned(request.plan)
             todo.append(_Video(entry, render, plan, render.check_needs(plan)))
         except HeadForcingError as error:
             if not skip:
@@ -159,13 +151,13 @@ def _planned(
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
-    plan = render.job(video.plan).take_found_roles(render.plan)
+    plan = render.request.job(video.plan).with_found_roles().plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:
-        kept = "; its finished blocks are kept, queue again to go on" if render.runs is not None else ""
+        kept = "; its finished blocks are kept, queue again to go on" if render.request.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
-    return measured(entry, render.options.seed, plan, compute_dtype(render.model), made, _stop_where_asked)
+    return measured(entry, plan, render.request.dtype, made, on_progress=_stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

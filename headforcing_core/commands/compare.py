@@ -83,7 +83,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "weights": source.info.path.name,
         "fingerprint": source.info.fingerprint,
         "lora": None if args.lora is None else args.lora.name,
-        "model_family": source.options.model_family,
+        "model_family": source.request.options.model_family,
         "profile": str(args.profile or "bundled"),
         "inexact": source.machine.inexact,
         "dtype": str(source.machine.dtype).removeprefix("torch."),
@@ -122,18 +122,20 @@ class ComparedVideo:
     @classmethod
     def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
         """Plan an entry's video."""
-        source = replace(common, options=entry.options(common.options, seed))
-        return cls(entry, source, entry.planned(source.plan), folder / f"{entry.key}-seed{seed}.mp4")
+        source = common.with_request(options=entry.options(common.request.options, seed))
+        return cls(entry, source, entry.planned(source.request.plan), folder / f"{entry.key}-seed{seed}.mp4")
 
     def job(
-        self, args: argparse.Namespace, embeds: Sequence[Shared[Tensor]], farm: Farm, encodes: bool = False
+        self, args: argparse.Namespace, embeds: Mapping[str, Shared[Tensor]], farm: Farm, encodes: bool = False
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
-        given = changed(args, out=self.path.parent, runs=self.source.machine.runs)
+        given = changed(args, out=self.path.parent, runs=self.source.request.runs)
         if farm.parallel:
             given = changed(portable(given), json=True)  # workers show no bars
-        seed = self.source.options.seed
-        return ComparedJob(given, self.entry, seed, tuple(embeds), encodes, None if farm.parallel else self)
+        seed = self.source.request.options.seed
+        return ComparedJob(
+            given, self.entry, seed, embeds=embeds, encodes=encodes, video=None if farm.parallel else self
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class ComparedJob:
     args: argparse.Namespace
     entry: Entry
     seed: int
-    embeds: tuple[Shared[Tensor], ...]
+    embeds: Mapping[str, Shared[Tensor]]
     encodes: bool
     video: ComparedVideo | None
 
@@ -167,7 +169,7 @@ def plan_videos(
             left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
     if not videos:
         raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-    check_disk(in_turn(needs), source.machine.runs, args.out)
+    check_disk(in_turn(needs), source.request.runs, args.out)
     return videos, left_out
 
 
@@ -176,13 +178,13 @@ def _render_all(
 ) -> list[Compared]:
     """Render and measure all videos."""
     embeds = source.encode()
-    renders = {video.path.stem: (video.source.job(video.plan, embeds), video.source) for video in videos}
+    renders = {video.path.stem: video.source.job(video.plan, embeds) for video in videos}
     check_roles(renders, farm)
     encodes, rows = any(video.plan.restart_frames for video in videos), {}
     with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
-        shared = [farm.share(embed) for embed in embeds]
+        shared = {text: farm.share(embed) for text, embed in embeds.items()}
         jobs = {video.path.stem: video.job(args, shared, farm, encodes) for video in videos}
-        for name, row in run_compared(jobs, {name: job.setup for name, (job, _) in renders.items()}, farm):
+        for name, row in run_compared(jobs, {name: job.setup for name, job in renders.items()}, farm):
             rows[name] = row
             bar.set_postfix_str(name, refresh=False)
             bar.update()
@@ -235,4 +237,4 @@ def render_compared(job: ComparedJob, panel: Panel | None = None) -> Compared:
         render, result = render_one(
             video.source, video.plan, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
-    return measured(video.entry, job.seed, render.plan, video.source.machine.dtype, result, panel=panel)
+    return measured(video.entry, render.plan, video.source.machine.dtype, result, panel=panel)

@@ -100,10 +100,10 @@ class Compared:
 
 def measured(
     entry: Entry,
-    seed: int,
     plan: RenderPlan,
     dtype: torch.dtype,
     result: RenderResult,
+    *,
     on_progress: Progress | None = None,
     panel: Panel | None = None,
 ) -> Compared:
@@ -113,7 +113,7 @@ def measured(
     report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
     return Compared(
         entry,
-        seed,
+        plan.seed,
         video,
         report.video_frames,
         frame_slots=plan.shape.frame_slots,

@@ -14,12 +14,12 @@ from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
 from ..report.latents import RunMeter, RunReport, describe_events
-from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
     from ..runs.stored import StoredVideo
     from ..video.writer import VideoInfo
+    from .request import RenderJob
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RenderResult:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
         events, found_profile, found_now, problems, guards, recalls: as for `Run`.
         kept_profile: file in which the found roles were stored for later renders with the model.
-        plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
+        job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
@@ -49,9 +49,7 @@ class RenderResult:
     problems: Sequence[str]
     attention: str
     guards: Sequence[str]
-    plan: RenderPlan
-    embeds: Embeddings
-    about: Mapping[str, Any]
+    job: RenderJob
     video: VideoInfo | None = None
     failure: str | None = None
     latents_file: Path | None = None
@@ -59,6 +57,16 @@ class RenderResult:
     recalls: Sequence[Recall] = ()
     kernels: str = ""
     reports: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> RenderPlan:
+        """The plan of the story that the render ended with."""
+        return self.job.plan
+
+    @property
+    def inexact(self) -> Sequence[str]:
+        """Settings that make the numbers other than those of the dtype."""
+        return self.job.about.get("inexact", ())
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -73,7 +81,7 @@ class RenderResult:
             "problems": list(self.problems),
             "attention": self.attention,
             **({"kernels": self.kernels} if self.kernels else {}),
-            "inexact": list(self.about.get("inexact", ())),
+            "inexact": list(self.inexact),
             **({"guards": list(self.guards)} if self.guards else {}),
             **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
@@ -98,7 +106,7 @@ class RenderResult:
         if self.reused_blocks:
             lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
         lines += [f"damaged  {problem}" for problem in self.problems]
-        lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
+        lines += [f"inexact  {what}" for what in self.inexact]
         lines += [f"guard    {line}" for line in self.guards]
         lines += [f"kernels  {self.kernels}"] if self.kernels else []
         lines += [line for report in self.reports.values() for line in report.describe()]
