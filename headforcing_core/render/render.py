@@ -93,7 +93,7 @@ class Render:
         self.place = place
         self.listeners = listeners
         self.script = job.script
-        self.run = Run(lambda: self.job, folder, thread, place.share)
+        self.run = Run(self, folder, thread, place.share)
         if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
             self.run.state_seconds = 0.0
         self.finished = 0

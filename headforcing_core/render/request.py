@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..files import check_writable
 from ..hashing import SHORT, digest
@@ -20,15 +22,16 @@ from ..model.wan import WanConfig
 from ..rollout.rows import Embeddings, Picture, Script
 from ..runs.folder import count_blocks
 from ..timeline.timeline import Timeline
-from .notes import about_video
 from .options import RenderOptions
 from .plan import RenderPlan
+from .remedies import too_large
+from .resources import Host, Needs, needs_of
 
 if TYPE_CHECKING:
     from ..video.restarts import FrameCodec
-    from .resources import Host, Needs
 
 _KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")  # notes in video files
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class RenderRequest:
         patience: seconds to wait for another process that writes to `runs`.
         until_seconds: time of the story at which the render ends; 0: at its end. A later render continues.
         latent_format: ComfyUI's name for the scale of the latents, for notes.
-        notes: more notes on the videos, see `notes.about_video`.
+        notes: more notes on the videos, see `about_video`.
     """
 
     config: WanConfig
@@ -108,9 +111,6 @@ class RenderRequest:
             encodes, remedy: as for `RenderPlan.check_encoder`.
             sizes: the other arguments of `needs_of`.
         """
-        from .remedies import too_large
-        from .resources import needs_of
-
         plan.check_warm_up()
         if plan.auto is not None and self.found_profiles is not None:  # written when the video is finished
             check_writable(self.found_profiles / "probe")
@@ -157,7 +157,7 @@ class RenderJob:
         start = self.request.start
         return None if start is None else start.latents[self.video % len(start.latents)]
 
-    @property
+    @cached_property
     def until(self) -> int:
         """Number of blocks, start blocks included, after which the render ends."""
         return self.plan.blocks_until(self.request.until_seconds)
@@ -229,3 +229,46 @@ class RenderJob:
             return self  # a video that began by finding its roles continues so
         found = load_found_profile(request.found_profiles, request.weights, plan.auto)
         return self if found is None else replace(self, plan=request.plan(found))
+
+
+# -------------------------------------------------------------------------------------------- notes on a video
+
+
+def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
+    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is ComfyUI's name for the
+    scale of the latents."""
+    clock, policy = plan.layout.timeline.clock, plan.policy
+    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        **about_story(plan),
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "start_frames": plan.layout.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
+        "restart_frames": list(plan.restart_frames),
+        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
+        "latent_format": latent_format,
+    }
+
+
+def about_story(plan: RenderPlan) -> dict[str, Any]:
+    """The part of `about_video` that prompts and length decide, start frames included in times and frames."""
+    segments, fps = plan.layout.timeline.segments, plan.layout.timeline.clock.fps
+    return {
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],
+        "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
+        "video_frames": plan.layout.video_frames,
+    }
+
+
+def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    tags = {name: about[name] for name in _IN_FILES if name in about}
+    if fps is not None and "starts_seconds" in tags:
+        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+    return {"head_forcing": json.dumps(tags)}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -33,6 +33,12 @@ WAITING_TASKS = 8  # blocks and notes that may wait for the disk
 Task = Callable[[], None]
 
 
+class JobHolder(Protocol):
+    """The render, which alone has the job with the current story."""
+
+    job: RenderJob
+
+
 class Run:
     """The blocks of one video: reads those of earlier renders, stores new ones, collects what a report needs.
 
@@ -40,7 +46,6 @@ class Run:
     call, and nothing is stored after it.
 
     Args:
-        current: returns the job with the current story.
         folder: None stores nothing, and needs no `thread`.
         share: as for `Place`.
 
@@ -56,12 +61,12 @@ class Run:
 
     def __init__(
         self,
-        current: Callable[[], RenderJob],
+        render: JobHolder,
         folder: RunFolder | None,
         thread: QueueThread[Task] | None,
         share: Callable[[Any], Any],
     ):
-        self._current = current
+        self._render = render
         self.folder = folder
         self._thread = thread
         self._share = share
@@ -88,7 +93,7 @@ class Run:
     @property
     def job(self) -> RenderJob:
         """The job with the current story."""
-        return self._current()
+        return self._render.job
 
     @property
     def plan(self) -> RenderPlan:

@@ -21,10 +21,9 @@ from ..rollout.loop import Block
 from ..video.stream import StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo
 from ..weights.containers import WRITABLE, read_weights
-from .notes import file_tags
 from .plan import RenderPlan
 from .render import Listener, Render
-from .request import RenderJob
+from .request import RenderJob, file_tags
 
 log = logging.getLogger(__name__)
 

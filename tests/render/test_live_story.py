@@ -12,9 +12,8 @@ from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
 from headforcing.headforcing_core.render.live_story import LiveEdits
-from headforcing.headforcing_core.render.notes import about_story, file_tags
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
-from headforcing.headforcing_core.render.request import RenderJob
+from headforcing.headforcing_core.render.request import RenderJob, about_story, file_tags
 from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.result import RenderResult
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
@@ -139,7 +138,7 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
         render(backbone, planned, Told({1: CHANGED}), listeners=[StopAt(6)])
     latents, result = render(backbone, wanted)
     assert result.reused_blocks == 7 and torch.equal(latents, fresh(backbone, wanted)[0])
-    prompts = {len(video.about["prompts"]) for video in stored_videos(wanted.runs)}
+    prompts = {len(video.about["prompts"]) for video in stored_videos(wanted.request.runs)}
     assert prompts == {3, 4}, "the first story stays listed"
 
 
