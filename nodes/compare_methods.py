@@ -1,6 +1,5 @@
 """Compare Methods: one timeline and seed rendered with several methods, side by side."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,16 +11,14 @@ from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.comparison import (
-    NOTE,
     Compared,
     Entry,
     entries_of,
     grid,
-    left_out_notes,
     measured,
-    method_notes,
     names_all,
-    table,
+    plan_entries,
+    report_text,
 )
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
@@ -103,9 +100,7 @@ class CompareMethods(io.ComfyNode):
         weights = fingerprint(model)
         request = request_of(model, chosen, timeline, embeds, vae=vae, weights=weights, resume=resume)
         shared = HostRender(model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden)
-        todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
-        if not todo:
-            raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
+        todo, left_out = plan_entries(entries, lambda entry: _plan(entry, shared, positive), names_all(methods))
         check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
@@ -113,8 +108,8 @@ class CompareMethods(io.ComfyNode):
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             tags = helpers.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
+        video = InputImpl.VideoFromFile(str(file.path))
+        return io.NodeOutput(video, report_text(rows, left_out), ui=progress.player.output([file]))
 
 
 class _Video(NamedTuple):
@@ -126,26 +121,15 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _planned(
-    entries: Sequence[Entry], shared: HostRender, positive: list[Any], skip: bool
-) -> tuple[list[_Video], dict[str, str]]:
-    """All videos, checked before the first is rendered; with `skip` also why others cannot be, by their labels."""
-    todo: list[_Video] = []
-    left_out: dict[str, str] = {}
-    for entry in entries:
-        common = shared.request.options
-        options = entry.options(common, common.seed)
-        pictures = model_pictures(shared.model, pictures_of(options, positive, shared.vae))
-        request = replace(shared.request, options=options, pictures=pictures)
-        render = replace(shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry))
-        try:
-            plan = entry.planned(request.plan)
-            todo.append(_Video(entry, render, plan, render.check_needs(plan)))
-        except HeadForcingError as error:
-            if not skip:
-                raise
-            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
-    return todo, left_out
+def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
+    """Plan and check the video of an entry."""
+    common = shared.request.options
+    options = entry.options(common, common.seed)
+    pictures = model_pictures(shared.model, pictures_of(options, positive, shared.vae))
+    request = replace(shared.request, options=options, pictures=pictures)
+    render = replace(shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry))
+    plan = entry.planned(request.plan)
+    return _Video(entry, render, plan, render.check_needs(plan))
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:

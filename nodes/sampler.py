@@ -8,16 +8,14 @@ from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.head_profiles.rules import remark_on_rule
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.request import RenderJob
-from ..headforcing_core.render.result import RenderResult, describe_roles
-from ..headforcing_core.report.latents import describe_events
+from ..headforcing_core.render.result import RenderResult
 from .host import folders, helpers, live_story, player
 from .host.conditioning import other_blocks, read_prompts
-from .host.loaded_model import fingerprint, ignored, inexact, options_for
+from .host.loaded_model import fingerprint, ignored, options_for
 from .host.memory import check_disk_room
 from .host.native_model import size_for
 from .host.progress import RenderProgress
@@ -119,7 +117,7 @@ def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, note
     planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     check_disk_room([needs := render.check_needs(planned, count)])
-    notes += [*(f"inexact: {what}" for what in inexact(model)), *ignored(model)]
+    notes += ignored(model)
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)
@@ -154,31 +152,10 @@ def _sample(
         plan, render = made.plan, replace(render, request=made.job.request)
         if render.story is not None:
             render.story.video_frames = plan.video_frames
-        took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-        lines += ["", f"video {video + 1} of {count}: {took}", *_describe(made)]
+        lines += ["", f"video {video + 1} of {count}:", *made.lines(lambda path: f"output/{folders.shown(path).label}")]
         if made.found_profile is not None:
             plan = render.request.plan(made.found_profile)
     return videos, lines
-
-
-def _describe(made: RenderResult) -> list[str]:
-    """Lines of the report about one render: reused blocks, roles, failures."""
-    lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
-    lines += [f"damaged: {problem}" for problem in made.problems]
-    if made.events:
-        lines.append(describe_events(made.events))
-    lines += [made.run.text(), *(recall.describe() for recall in made.recalls), *made.guards]
-    lines += [made.kernels] if made.kernels else []
-    if made.video is not None:
-        lines.append(f"wrote output/{folders.shown(made.video.path).label}")
-    if made.failure is not None:
-        lines.append(f"no video: {made.failure}; the latents are complete, use Decode Latents to Video")
-    if made.found_profile is not None:
-        kept = made.kept_profile
-        found = f"found {describe_roles(made.found_profile)} heads"
-        lines.append(found if kept is None else f"{found}; kept for the next run with this model in {kept.name}")
-        lines += [f"note: {remark}" for remark in remark_on_rule(made.found_profile)]
-    return lines
 
 
 def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:

@@ -18,19 +18,18 @@ from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..render.comparison import (
-    NOTE,
     Compared,
     Entry,
     entries_of,
     grid,
-    left_out_notes,
     measured,
     method_notes,
     names_all,
-    table,
+    plan_entries,
+    report_text,
 )
 from ..render.plan import RenderPlan
-from ..render.resources import check_disk, in_turn
+from ..render.resources import Needs, check_disk, in_turn
 from ..report.learned.base import Panel
 from ..video.sheets import side_by_side
 from .arguments import Result
@@ -65,8 +64,9 @@ def compare(args: argparse.Namespace) -> Result:
             "notes": notes,
             "left_out": left_out,
         }
-        text = "\n".join([table(rows), "", NOTE, "", *notes, *left_out_notes(left_out)])
-        return write_result(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
+        return write_result(
+            args.out, "comparison", report_text(rows, left_out), found, [f"grid     {made.path}", f"picture  {picture}"]
+        )
 
 
 def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
@@ -157,20 +157,14 @@ def plan_videos(
     source: Source, entries: Sequence[Entry], args: argparse.Namespace, farm: Farm, skip: bool = False
 ) -> tuple[list[ComparedVideo], dict[str, str]]:
     """Plan and check the videos of all entries; returns them and, with `skip`, why others are left out."""
-    videos, needs, left_out = [], [], {}
-    for entry in entries:
-        try:
-            video = ComparedVideo.of(source, entry, args.seed, args.out)
-            needs.append(video.source.check_needs(video.plan, video.path, elsewhere=farm.remote))
-            videos.append(video)
-        except HeadForcingError as error:
-            if not skip:
-                raise
-            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
-    if not videos:
-        raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-    check_disk(in_turn(needs), source.request.runs, args.out)
-    return videos, left_out
+
+    def plan_one(entry: Entry) -> tuple[ComparedVideo, Needs]:
+        video = ComparedVideo.of(source, entry, args.seed, args.out)
+        return video, video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+
+    planned, left_out = plan_entries(entries, plan_one, skip)
+    check_disk(in_turn([needs for _, needs in planned]), source.request.runs, args.out)
+    return [video for video, _ in planned], left_out
 
 
 def _render_all(

@@ -113,7 +113,10 @@ def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
         describe(result.plan, source.machine.dtype),
         *([source.family] if source.family else []),
         *([] if start is None else [f"starts with {start.about}"]),
-        *["", needs.describe(), "", result.describe()],
+        "",
+        needs.describe(),
+        "",
+        *result.lines(),
     ]
     found = {**result.to_dict(), "needs": asdict(needs), "model_family": options.model_family}
     found |= {} if story is None else {"story": story.text}

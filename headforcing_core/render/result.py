@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,29 +89,38 @@ class RenderResult:
             **{key: report.to_dict() for key, report in self.reports.items()},
         }
 
-    def describe(self) -> str:
-        """Plain text: decisions of episodic memory, latent statistics, files and time."""
-        lines = [describe_events(self.events)] if self.events else []
-        lines += [recall.describe() for recall in self.recalls]
-        lines += ["", self.run.text(), ""]
+    def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
+        """The lines of a report on the render; `shown` gives a file's name as its reader knows it.
+
+        Files and time come first, then decisions of episodic memory and statistics of the latents.
+        """
+        lines = []
         if self.video is not None:
-            lines.append(f"video    {self.video.path} ({self.video.video_frames} frames)")
+            lines.append(f"wrote {shown(self.video.path)} ({self.video.video_frames} frames)")
         if self.failure is not None:
-            lines.append(f"failed   {self.failure}; the latents are complete")
+            lines.append(f"no video: {self.failure}; the latents are complete")
         if self.latents_file is not None:
-            lines.append(f"latents  {self.latents_file}")
-        if self.found_profile is not None:
-            lines.append(f"found    {describe_roles(self.found_profile)} heads")
-            lines += [f"note     {remark}" for remark in remark_on_rule(self.found_profile)]
+            lines.append(f"wrote {shown(self.latents_file)} (latents)")
+        lines.append(f"sampled in {self.seconds:.1f} s, attention {self.attention}")
         if self.reused_blocks:
-            lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
-        lines += [f"damaged  {problem}" for problem in self.problems]
-        lines += [f"inexact  {what}" for what in self.inexact]
-        lines += [f"guard    {line}" for line in self.guards]
-        lines += [f"kernels  {self.kernels}"] if self.kernels else []
-        lines += [line for report in self.reports.values() for line in report.describe()]
-        lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
-        return "\n".join(lines)
+            lines.append(f"reused {self.reused_blocks} blocks of an earlier render")
+        lines += [f"damaged: {problem}" for problem in self.problems]
+        lines += [f"inexact: {what}" for what in self.inexact]
+        if self.kernels:
+            lines.append(self.kernels)
+        if self.found_profile is not None:
+            found = f"found {describe_roles(self.found_profile)} heads"
+            kept = self.kept_profile
+            lines.append(found if kept is None else f"{found}; kept for the next render of this model in {kept.name}")
+            lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
+        if self.events:
+            lines.append(describe_events(self.events))
+        lines += [recall.describe() for recall in self.recalls]
+        lines += self.guards
+        lines.append(self.run.text())
+        for report in self.reports.values():
+            lines += report.describe()
+        return lines
 
 
 def describe_roles(profile: HeadProfile) -> str:
