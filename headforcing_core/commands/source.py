@@ -39,9 +39,10 @@ from .values import (
     DTYPES,
     FollowedFile,
     ModelFiles,
-    chosen_references,
     chosen_start,
+    read_references,
     read_text,
+    reference_files,
     render_options,
     text_encoder_bytes,
 )
@@ -81,11 +82,11 @@ class Source:
             files = ModelFiles.of(args)
             family, family_line = family_for(args.model_family, files.weights)
         options = render_options(args, None if files else assets.SIZE, family)
-        references = chosen_references(args, options)
+        pictures = reference_files(args)
         follow = FollowedFile(args.follow) if given.get("follow") else None
         if files or follow or args.prompts:
             text = follow.text if follow else read_text(args.prompts)
-            timeline = options.parse(text, references=tuple(references))
+            timeline = options.parse(text, references=tuple(pictures))
             if files is None:
                 note_unlike_training(timeline)
         else:  # the plan cuts or extends it when another length is asked for
@@ -95,6 +96,7 @@ class Source:
             identify = info.identify
             info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
         machine = Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere)
+        references = read_references(pictures, options)  # after the prompts: a large picture takes seconds
         start = chosen_start(args, options)
         begins_with = None
         if start is not None:
