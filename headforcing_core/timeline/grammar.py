@@ -6,12 +6,28 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ..errors import HeadForcingError
+from .braces import find_choice, split_outside
+from .characters import clean, fold, plain
 from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
+from .foreign import is_frame, without_fences, without_subtitles
+from .headings import (
+    EXAMPLE,
+    IN_BRACKETS,
+    NUMBERED,
+    Heading,
+    almost_time,
+    brackets_with_words,
+    is_decade,
+    open_brackets,
+    read_scene,
+    read_time,
+    time_inside,
+)
 from .switch import RESET, Switch, read_tag
 
 MAX_SEGMENTS = 10_000
@@ -25,29 +41,12 @@ class TimelineError(HeadForcingError):
         self.line = line
 
 
-SEPARATORS = "–—:-"  # optional, one between a time and its prompt
-_CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
-_NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
-_DASH = r"\s{0,8}[-–—]\s{0,8}"
-_INSIDE = rf"(?:{_CLOCK}|{_NUMBER}s?)"
-_BRACKETS = rf"\[\s{{0,8}}(?P<start>{_INSIDE})(?:{_DASH}(?P<end>{_INSIDE}))?\s{{0,8}}\]"
-_BRACKETED = re.compile(_BRACKETS, re.ASCII)
-_OUTSIDE = rf"(?:{_CLOCK}|{_NUMBER}s)"
-_BARE = re.compile(  # a time of day such as "6:00 pm" belongs to the prompt
-    rf"(?P<start>{_OUTSIDE})(?:{_DASH}(?P<end>{_OUTSIDE}))?(?=[\s{SEPARATORS}]|$)(?!\s?[ap]\.?m\b)",
-    re.ASCII | re.IGNORECASE,
-)
-_INSIDE_PROMPT = re.compile(rf"\[\s{{0,8}}(?:{_INSIDE}{_DASH})?{_OUTSIDE}\s{{0,8}}\]", re.ASCII | re.IGNORECASE)
-_AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
-    rf"[,;]\s{{0,8}}(?:{_OUTSIDE}{_DASH}{_OUTSIDE}|{_CLOCK})[{SEPARATORS}]?\s(?!\s?[ap]\.?m\b)",
-    re.ASCII | re.IGNORECASE,
-)
-_DECADE = re.compile(r"[1-9]\d{0,8}0s\b", re.ASCII | re.IGNORECASE)  # "80s", "1920s"
-_ALMOST_TIME = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
-_ALMOST_BARE = re.compile(r"\d{1,3}:\d{1,2}(?!\d)(?!\s?[ap]\.?m\b)", re.ASCII | re.IGNORECASE)
-_SCENE = re.compile(rf"scene\s{{1,8}}\d{{1,9}}\s{{0,8}}(?:{_BRACKETS}|(?=[{SEPARATORS}]))", re.ASCII | re.I)
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
-_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"prompts"|\[\s*")')
+_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*")')
+_COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
+_NOTE = re.compile(r"#{1,6}\s|//|/\*")
+_FRAMES = 'a schedule by video frames is "0": "a cat walks", "80": "it jumps"'
+_SHORT_SECONDS = 60.0  # a first time after this is more likely a ratio or a time of day
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,12 @@ def split_prompts(text: str) -> tuple[str, ...]:
 
 def read_shared(text: str) -> str:
     """The words of a first line `[shared] words`, on one line; empty where there is none."""
-    return _split_shared(split_lines(text))[0]
+    return _split_shared(_lines(text))[0]
+
+
+def _lines(text: str) -> list[str]:
+    """The lines of a text without what cannot be seen, without fences, and with subtitles as prompts."""
+    return without_subtitles(without_fences(clean(text).split("\n")))
 
 
 def _split_shared(lines: list[str]) -> tuple[str, list[str]]:
@@ -94,7 +98,7 @@ def _split_shared(lines: list[str]) -> tuple[str, list[str]]:
         return "", lines
     after = first + 1  # without times the prompts begin on the next line
     for number, line in enumerate(map(str.strip, lines[after:]), after):
-        if _match_time(line, decades=False) or _ALMOST_TIME.match(line) or _SCENE.match(line):
+        if _first_time(line) or almost_time(line, bare=False) or read_scene(line):
             after = number
             break
     words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
@@ -107,23 +111,8 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
     Raises TimelineError for an invalid number of prompts, empty prompts and invalid tags. The order of times is not
     checked here.
     """
-    lines = _split_shared(split_lines(text))[1]
-    text = "\n".join(lines)
-    first = next((line.strip() for line in lines if line.strip()), "")
-    parsed: Iterator[Prompt]
-    if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:
-        parsed = _read_json(data, clock)
-    elif (time := _match_time(first, decades=False)) or _ALMOST_TIME.match(first):
-        # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
-        in_seconds = time is not None and time.re is _BARE and ":" not in time["start"]
-        parsed = _read_headed(lines, lambda line: _match_time(line, decades=in_seconds), timed=True)
-    elif _SCENE.match(first):
-        parsed = _read_headed(lines, _SCENE.match)
-    elif "|" in text:
-        parsed = _read_pipes(text)
-    else:
-        parsed = iter([Prompt(fold(text), None)] if first else [])
-    prompts = list(itertools.islice(parsed, MAX_SEGMENTS + 1))
+    lines = _split_shared(_lines(text))[1]
+    prompts = list(itertools.islice(_parse(lines, clock), MAX_SEGMENTS + 1))
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
     if len(prompts) > MAX_SEGMENTS:
@@ -138,18 +127,101 @@ def read_prompts(text: str, clock: BlockClock) -> list[Prompt]:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", prompt.line)
         if _SHARED.match(prompt.text):
             raise TimelineError("[shared] begins the first line of the timeline, before the first time", prompt.line)
-        check_no_time(prompt.text, prompt.line)
+        check_words(prompt.text, prompt.line)
     return prompts
 
 
-def check_no_time(text: str, line: int | None = None) -> None:
-    """Refuse a time in brackets inside a prompt, which would be sent to the model as words."""
-    if inside := _INSIDE_PROMPT.search(text):
+def _parse(lines: list[str], clock: BlockClock) -> Iterator[Prompt]:
+    """The prompts of a text in the grammar that its first line is of."""
+    text = open_brackets("\n".join(lines))
+    lines = text.split("\n")
+    first = next((line.strip() for line in lines if line.strip()), "")
+    time = _first_time(first)
+    if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:
+        return _read_json(data, clock)
+    if is_frame(plain(first)):
+        return _read_frames(_load_frames(text), clock)
+    if (time and not _is_prose(time, lines)) or almost_time(first, bare=False):
+        # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
+        in_seconds = time is not None and time.bare and ":" not in str(time.start)
+        return _read_headed(lines, lambda line: read_time(line, in_seconds), timed=True)
+    if read_scene(first):
+        return _read_headed(lines, read_scene)
+    _refuse_other_schedule(lines)
+    if "|" in text or "｜" in text:
+        return _read_pipes(text)
+    return iter([Prompt(fold(text), None)] if first else [])
+
+
+def _first_time(line: str) -> Heading | None:
+    """The time at the start of a text, which is no decade."""
+    return None if is_decade(line) else read_time(line, in_seconds=True)
+
+
+def _is_prose(time: Heading, lines: list[str]) -> bool:
+    """Whether the first time of a text is a ratio, a time of day or a duration in a single prompt.
+
+    Raises TimelineError where it can be that or the time of a prompt.
+    """
+    assert time.start is not None
+    late = _is_late(time.start)
+    alone = len(list(itertools.islice(filter(None, map(_first_time, map(str.strip, lines))), 2))) < 2
+    if time.bare and alone and (late or ":" not in time.start) and _value(time.start) != 0:
+        return True
+    if late and (time.bare or alone):
+        line = next(number for number, line in enumerate(lines, 1) if line.strip())
         raise TimelineError(
-            f"{inside[0]} stands inside a prompt; begin the text with the first prompt's time, as in "
-            "[0-5s] a cat walks, [5-10s] it jumps",
+            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the prompt, as in {EXAMPLE}",
             line,
         )
+    return False
+
+
+def _refuse_other_schedule(lines: list[str]) -> None:
+    """Refuse a text that is no single prompt, since several lines in it begin with a time, a frame or a shot."""
+    stripped = [line.strip() for line in lines]
+    times = [time for time in map(_first_time, stripped) if time is not None]
+    begin = next((number for number, line in enumerate(stripped, 1) if line), 1)
+    title = stripped[begin - 1] if stripped else ""
+    zero = any(_value(str(time.start)) == 0 for time in times)
+    for count in (len(times) + zero, len(list(filter(None, map(read_scene, stripped)))), _count_frames(stripped)):
+        if count > 1:
+            raise TimelineError(
+                f"{title[:40]!r} stands before the first time; titles and comments are no prompts, begin with the time "
+                f"of the first prompt, as in {EXAMPLE}",
+                begin,
+            )
+    if brackets_with_words("\n".join(lines)) > 1:
+        raise TimelineError(
+            f"{title[:40]!r} stands before the first time; begin with the time of the first prompt, as in "
+            "[0s: a cat walks] [5s: it jumps]",
+            begin,
+        )
+    shots = [line for line in stripped if NUMBERED.match(plain(line))]
+    if len(shots) > 1:
+        raise TimelineError(
+            f"{shots[0][:40]!r} has no time; write times, as in {EXAMPLE}, or Scene 1: a cat walks", begin
+        )
+
+
+def _count_frames(lines: Sequence[str]) -> int:
+    return sum(is_frame(plain(line)) for line in lines)
+
+
+def check_words(text: str, line: int | None = None) -> None:
+    """Refuse what would be sent to the model as words: a time in brackets, braces that choose, comments."""
+    if inside := IN_BRACKETS.search(plain(text)):
+        raise TimelineError(
+            f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with the first prompt's "
+            "time, as in [0-5s] a cat walks, [5-10s] it jumps",
+            line,
+        )
+    if choice := find_choice(text):
+        raise TimelineError(
+            f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are braces", line
+        )
+    if comment := _COMMENT.search(text):
+        raise TimelineError(f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line)
 
 
 def _read_switch(prompt: Prompt) -> Prompt:
@@ -160,54 +232,55 @@ def _read_switch(prompt: Prompt) -> Prompt:
     return replace(prompt, text=text, switch=switch, seed=seed)
 
 
-def _match_time(line: str, decades: bool) -> re.Match[str] | None:
-    """The time at the start of a line; "80s" and "1920s" are times only with `decades`."""
-    if not decades and _DECADE.match(line):
-        return None
-    return _BRACKETED.match(line) or _BARE.match(line)
-
-
-def _read_headed(
-    lines: list[str], match: Callable[[str], re.Match[str] | None], timed: bool = False
-) -> Iterator[Prompt]:
+def _read_headed(lines: list[str], read: Callable[[str], Heading | None], timed: bool = False) -> Iterator[Prompt]:
     """Prompts whose first lines have a header (a time or a scene); lines without one continue the prompt above."""
     header: dict[str, Any] | None = None
     parts: list[str] = []
     stripped = enumerate(map(str.strip, lines), 1)
     for number, line in ((n, piece) for n, whole in stripped for piece in (_pieces(whole) if timed else [whole])):
-        heading = match(line)
+        heading = read(line)
         if heading is None:
-            almost = _ALMOST_TIME.match(line) or (_ALMOST_BARE.match(line) if timed else None)
-            if almost and not _BRACKETED.match(line):
-                raise TimelineError(f"{almost[0]!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]", number)
+            _refuse_almost(line, number, timed)
             parts.append(line)
             continue
         if header is not None:
             yield Prompt(fold(" ".join(parts)), **header)
-        start, end = (None if token is None else _seconds(token, number) for token in heading.group("start", "end"))
-        header = {"line": number, "start": start, "end": end, "token": heading[0]}
-        rest = line[heading.end() :].lstrip()
-        if heading.re is _BARE and (again := _AFTER_COMMA.search(rest)):
+        start = None if heading.start is None else _seconds(heading.start, number)
+        end = None if heading.end is None else _seconds(heading.end, number)
+        header = {"line": number, "start": start, "end": end, "token": heading.token}
+        if heading.bare and (again := time_inside(heading.words)):
             raise TimelineError(
-                f"{again[0][1:].strip()!r} stands inside a prompt; write each prompt on a line of its own, with "
-                "its time in front",
+                f"{again!r} stands inside a prompt; write each prompt on a line of its own, with its time in front; "
+                f"where it belongs to the words, put brackets around the first time, as in [{heading.start}]",
                 number,
             )
-        parts = [rest[1:] if rest.startswith(tuple(SEPARATORS)) else rest]
+        parts = [heading.words]
     if header is not None:
         yield Prompt(fold(" ".join(parts)), **header)
 
 
+def _refuse_almost(line: str, number: int, timed: bool) -> None:
+    """Refuse a line that continues a prompt and begins with nearly a time, or with a comment."""
+    if almost := almost_time(line, bare=timed):
+        raise TimelineError(
+            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the prompt, put it on "
+            "the line above",
+            number,
+        )
+    if timed and _NOTE.match(line):
+        raise TimelineError(f"{line[:40]!r} is a comment, which a prompt cannot hold; remove it", number)
+
+
 def _pieces(line: str) -> list[str]:
     """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two prompts."""
-    starts = [0, *(found.start() for found in _INSIDE_PROMPT.finditer(line) if found.start()), len(line)]
+    starts = [0, *(found.start() for found in IN_BRACKETS.finditer(plain(line)) if found.start()), len(line)]
     pieces = [line[start:end].strip() for start, end in itertools.pairwise(starts)]
     return [piece.rstrip(",; ") for piece in pieces[:-1]] + pieces[-1:] if pieces else [line]
 
 
 def _read_pipes(text: str) -> Iterator[Prompt]:
     line = 1
-    for piece in text.split("|", MAX_SEGMENTS):
+    for piece in split_outside(text, MAX_SEGMENTS):
         yield Prompt(fold(piece), line)
         line += piece.count("\n")
 
@@ -215,7 +288,7 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
 def _load_json(text: str) -> Any:
     """The JSON value; None for a prompt that begins with a bracket; TimelineError for invalid JSON."""
     try:
-        return json.loads(text)
+        return json.loads(text, strict=False)
     except RecursionError:
         raise TimelineError('the JSON is nested too deeply; expected {"prompts": ["...", "..."]}') from None
     except ValueError as error:
@@ -227,6 +300,9 @@ def _load_json(text: str) -> Any:
 
 def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
     """Prompts in LongLive's JSON form; a switch at a latent frame takes effect at the next block start."""
+    if isinstance(data, dict) and data and all(isinstance(key, str) and key.isdecimal() for key in data):
+        yield from _read_frames(data, clock)
+        return
     fields = data if isinstance(data, dict) else {"prompts": data}
     texts, switches = fields.get("prompts"), fields.get("switch_frame_indices")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
@@ -244,17 +320,39 @@ def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
         yield Prompt(fold(text), start=cut_to_millisecond(start), token=f"latent frame {frame}")
 
 
-def fold(text: str) -> str:
-    """One line of valid Unicode: white space and NUL become single spaces, lone surrogates become "?"."""
-    return " ".join(text.replace("\0", " ").encode("utf-8", "replace").decode().split())
+def _load_frames(text: str) -> Any:
+    """The texts by video frames of a schedule without its braces."""
+    same = plain(text).strip().rstrip(",")
+    try:
+        return json.loads("{" + same + "}", strict=False)
+    except ValueError as error:
+        raise TimelineError(f"{_FRAMES}; found something else ({getattr(error, 'msg', error)})") from None
+
+
+def _read_frames(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:
+    """Prompts by the number of the video frame that they begin at, at the model's frame rate."""
+    last_frame = int(MAX_SECONDS * clock.fps)
+    for frame, text in data.items():
+        if not isinstance(text, str) or not frame.isdecimal() or int(frame[:12]) > last_frame:
+            raise TimelineError(f"{_FRAMES}, frames from 0 to {last_frame}; found {frame[:20]!r}: {text!r:.40}")
+        yield Prompt(fold(text), start=cut_to_millisecond(int(frame) / clock.fps), token=f"frame {frame}")
+
+
+def _is_late(token: str) -> bool:
+    return _value(token) >= _SHORT_SECONDS
+
+
+def _value(token: str) -> float:
+    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional unit."""
+    digits = re.sub(r"[^\d:.]", "", re.sub("[分분]", ":", token.replace(",", ".")))
+    return functools.reduce(lambda total, part: total * 60 + float(part), digits.split(":"), 0.0)
 
 
 def _seconds(token: str, line: int) -> float:
-    """Seconds of `h:mm:ss`, `m:ss`, `s` or `ss`, each with an optional fraction and an optional final s."""
-    first, *rest = token.lower().rstrip("s").replace(",", ".").split(":")
-    if any(float(part) >= 60 for part in rest):
+    """The value of a time; TimelineError for one that is written wrongly or too late."""
+    if re.search(r":[6-9]\d", token):
         raise TimelineError(f"{token!r} is not a time; after a colon the numbers go from 00 to 59", line)
-    value = functools.reduce(lambda total, part: total * 60 + float(part), rest, float(first))
+    value = _value(token)
     if value > MAX_SECONDS:
         raise TimelineError(f"{token!r} is after the end of the longest video ({MAX_SECONDS:.0f} s)", line)
     return cut_to_millisecond(value)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
-from headforcing.headforcing_core.timeline.grammar import TimelineError, fold, read_shared
+from headforcing.headforcing_core.timeline.grammar import TimelineError, read_shared
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
