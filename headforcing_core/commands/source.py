@@ -88,7 +88,8 @@ class Source:
         references = chosen_references(args, options)
         follow = FollowedFile(args.follow) if given.get("follow") else None
         if files or follow or args.prompts:
-            timeline = options.parse(follow.text if follow else read_text(args.prompts), references=tuple(references))
+            text = follow.text if follow else read_text(args.prompts, tuple(references))
+            timeline = options.parse(text, references=tuple(references))
             if files is None:
                 note_unlike_training(timeline)
         else:  # the plan cuts or extends it when another length is asked for

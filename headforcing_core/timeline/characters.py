@@ -14,7 +14,7 @@ _CLEAN = str.maketrans(dict.fromkeys(_LINE_ENDS, "\n") | dict.fromkeys(_SPACES, 
 
 # in words these join letters and set their direction, so only those in and before a time are left out
 _MARKS = "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
-_BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])]", re.ASCII)
+_BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])](?:[{_MARKS}]+(?=\s))?", re.ASCII)
 _NO_MARKS = str.maketrans("", "", _MARKS)
 
 _PLAIN = str.maketrans(
@@ -24,10 +24,11 @@ _PLAIN = str.maketrans(
         **dict.fromkeys("】〕〗」』", "]"),
         **dict.fromkeys("〜∼～", "~"),
         **dict.fromkeys("‐‑‒−", "-"),
-        **dict.fromkeys("“”„‟", '"'),
         **dict.fromkeys("∶︰", ":"),
     }
 )
+STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
+_PLAIN |= STRAIGHT_QUOTES
 
 
 def clean(text: str) -> str:

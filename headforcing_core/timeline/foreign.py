@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 
 _CUE_TIME = r"\d{1,4}:\d\d(?::\d\d)?[.,]\d{1,9}"
-_CUE = re.compile(rf"\s{{0,8}}({_CUE_TIME})\s{{1,8}}-->\s{{1,8}}({_CUE_TIME})(?:\s{{1,8}}\w{{1,20}}:\S{{1,40}}){{0,8}}\s{{0,8}}", re.ASCII)
+_CUE = re.compile(
+    rf"\s{{0,8}}({_CUE_TIME})\s{{1,8}}-->\s{{1,8}}({_CUE_TIME})(?:\s{{1,8}}\w{{1,20}}:\S{{1,40}}){{0,8}}\s{{0,8}}",
+    re.ASCII,
+)
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
 _FENCE = re.compile(r"\s{0,8}(?:`{3,9}|~{3,9})[\w-]{0,20}\s{0,8}", re.ASCII)
 _FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)

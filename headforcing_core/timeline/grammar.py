@@ -12,7 +12,7 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from .braces import find_choice, split_outside
-from .characters import clean, fold, plain
+from .characters import STRAIGHT_QUOTES, clean, fold, plain, without_marks
 from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
 from .foreign import is_frame, without_fences, without_subtitles
 from .headings import (
@@ -46,7 +46,7 @@ _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*")')
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 _FRAMES = 'a schedule by video frames is "0": "a cat walks", "80": "it jumps"'
-_SHORT_SECONDS = 60.0  # a first time after this is more likely a ratio or a time of day
+LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
 
 
 @dataclass(frozen=True)
@@ -164,15 +164,18 @@ def _is_prose(time: Heading, lines: list[str]) -> bool:
     Raises TimelineError where it can be that or the time of a prompt.
     """
     assert time.start is not None
-    late = _is_late(time.start)
-    alone = len(list(itertools.islice(filter(None, map(_first_time, map(str.strip, lines))), 2))) < 2
-    if time.bare and alone and (late or ":" not in time.start) and _value(time.start) != 0:
+    if re.match(r"0+\D", time.start) or (time.end and not time.bare):
+        return False  # no ratio, and no time that is said as words
+    timed = filter(None, map(_first_time, map(str.strip, lines)))
+    alone = len(list(itertools.islice(timed, 2))) < 2 and len(IN_BRACKETS.findall(plain("\n".join(lines)))) < 2
+    if time.bare and alone:
         return True
-    if late and (time.bare or alone):
-        line = next(number for number, line in enumerate(lines, 1) if line.strip())
+    if _value(time.start) >= LATE_SECONDS and (time.bare or alone):
+        begin = next(number for number, line in enumerate(lines, 1) if line.strip())
         raise TimelineError(
-            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the prompt, as in {EXAMPLE}",
-            line,
+            f"{time.token!r} is no first time; begin with 0:00, also where it belongs to the prompt, as in "
+            f"0:00 {time.start} {time.words:.40}",
+            begin,
         )
     return False
 
@@ -236,8 +239,7 @@ def _read_headed(lines: list[str], read: Callable[[str], Heading | None], timed:
     """Prompts whose first lines have a header (a time or a scene); lines without one continue the prompt above."""
     header: dict[str, Any] | None = None
     parts: list[str] = []
-    stripped = enumerate(map(str.strip, lines), 1)
-    for number, line in ((n, piece) for n, whole in stripped for piece in (_pieces(whole) if timed else [whole])):
+    for number, line in _numbered(lines, read, timed):
         heading = read(line)
         if heading is None:
             _refuse_almost(line, number, timed)
@@ -263,17 +265,26 @@ def _refuse_almost(line: str, number: int, timed: bool) -> None:
     """Refuse a line that continues a prompt and begins with nearly a time, or with a comment."""
     if almost := almost_time(line, bare=timed):
         raise TimelineError(
-            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the prompt, put it on "
-            "the line above",
+            f"{almost!r} is not a time; write m:ss, [m:ss] or [m:ss-m:ss]; where it belongs to the prompt, put words "
+            "in front of it",
             number,
         )
     if timed and _NOTE.match(line):
         raise TimelineError(f"{line[:40]!r} is a comment, which a prompt cannot hold; remove it", number)
 
 
-def _pieces(line: str) -> list[str]:
+def _numbered(lines: list[str], read: Callable[[str], Heading | None], cut: bool) -> Iterator[tuple[int, str]]:
+    """Every line with its number from 1, or with `cut` every piece of it."""
+    for number, line in enumerate(map(str.strip, lines), 1):
+        for piece in _pieces(line, read(line)) if cut else [line]:
+            yield number, piece
+
+
+def _pieces(line: str, heading: Heading | None) -> list[str]:
     """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two prompts."""
-    starts = [0, *(found.start() for found in IN_BRACKETS.finditer(plain(line)) if found.start()), len(line)]
+    first = 0 if heading is None else len(heading.token)
+    line = line if heading is None else without_marks(line)
+    starts = [0, *(found.start() for found in IN_BRACKETS.finditer(plain(line), first) if found.start()), len(line)]
     pieces = [line[start:end].strip() for start, end in itertools.pairwise(starts)]
     return [piece.rstrip(",; ") for piece in pieces[:-1]] + pieces[-1:] if pieces else [line]
 
@@ -322,9 +333,9 @@ def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
 
 def _load_frames(text: str) -> Any:
     """The texts by video frames of a schedule without its braces."""
-    same = plain(text).strip().rstrip(",")
+    straight = text.translate(STRAIGHT_QUOTES).strip().rstrip(",")
     try:
-        return json.loads("{" + same + "}", strict=False)
+        return json.loads("{" + straight + "}", strict=False)
     except ValueError as error:
         raise TimelineError(f"{_FRAMES}; found something else ({getattr(error, 'msg', error)})") from None
 
@@ -336,10 +347,6 @@ def _read_frames(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:
         if not isinstance(text, str) or not frame.isdecimal() or int(frame[:12]) > last_frame:
             raise TimelineError(f"{_FRAMES}, frames from 0 to {last_frame}; found {frame[:20]!r}: {text!r:.40}")
         yield Prompt(fold(text), start=cut_to_millisecond(int(frame) / clock.fps), token=f"frame {frame}")
-
-
-def _is_late(token: str) -> bool:
-    return _value(token) >= _SHORT_SECONDS
 
 
 def _value(token: str) -> float:

@@ -39,7 +39,7 @@ class Heading:
         start, end: as in the line, with ASCII digits; None where there is none.
         token: all of it as it is written, for messages.
         words: the rest of the line.
-        bare: no brackets are around the time, so that it can be a ratio or a time of day.
+        bare: no square brackets are around the time, so that it can be a ratio or a time of day.
     """
 
     start: str | None
@@ -64,7 +64,7 @@ _SCENES = (
     _SCENE + _RANGE,
     rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
 )
-_TIMED = [(name == "a time", re.compile(_BEFORE + pattern, _FLAGS)) for name, pattern, _ in FORMS]
+_TIMED = [(name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS)) for name, pattern, _ in FORMS]
 _SCENED = [(False, re.compile(_BEFORE + pattern, _FLAGS)) for pattern in _SCENES]
 EXAMPLE = FORMS[1][2]
 
