@@ -32,7 +32,7 @@ _PLAIN |= STRAIGHT_QUOTES
 
 
 def clean(text: str) -> str:
-    """A text with spaces in place of all blank characters, newlines as the only line ends, and no marks of width zero."""
+    """A text in which all blank characters are spaces, all line ends newlines, and no mark has width zero."""
     return text.replace("\r\n", "\n").translate(_CLEAN)
 
 

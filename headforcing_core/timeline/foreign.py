@@ -1,4 +1,4 @@
-"""Whole texts of other programs: subtitles as lines of a timeline, schedules by video frames, fences of chat programs."""
+"""Texts of other programs: subtitles as lines of a timeline, schedules by video frames, fences of chat programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stories as people paste them: other programs' schedules, invisible characters, ratios and clocks, braces, comments."""
+"""Stories as people paste them: other programs' schedules, invisible characters, ratios, clocks, braces, comments."""
 
 import re
 
@@ -21,7 +21,8 @@ def starts(text: str) -> list[tuple[float, str]]:
 
 ONE_PROMPT = (
     *("9:16 vertical video, a girl dances in the rain", "16:10 film still of a harbour", "16:9 film still"),
-    *("(9:16) vertical video", "1:85 widescreen still", "2:39 scope", "12:00 noon in Marrakesh", "7:30 train leaves"),
+    *("(9:16) vertical video", "1:85 widescreen still"),
+    *("2:39 scope", "12:00 noon in Marrakesh", "7:30 train leaves"),
     *("07:30 train leaves", "6:00 pm in Paris", "6:00 p.m. in Paris", "5s later the fox sleeps", "(5s) later"),
     *("5 seconds later the fox sleeps", "1m30s later", "80s disco", "5秒後、狐が眠る", "- 5s later", "**9:16** video"),
     *("a clock shows 10:15", "a 16:9 frame", "[close-up] a fox", "He says: 5s left", "a clock, 0:05 left"),
@@ -38,24 +39,32 @@ def test_a_text_that_merely_contains_a_time_is_one_prompt_and_can_be_written(tex
 
 FOX_AND_WOLF = (
     *("0:00\u00a0fox\n0:05\u00a0wolf", "0:00 fox\n0:05\u00a0wolf", "0:00\u3000fox\n\u20090:05\u202fwolf"),
-    *("\u200b0:00 fox\n\u200e0:05 wolf", "\ufeff0:00\u2060 fox\n\ufeff0:\u200b05 wolf", "\u202a0:00\u202c fox\n0:05 wolf"),
+    *("\u200b0:00 fox\n\u200e0:05 wolf",),
+    *("\ufeff0:00\u2060 fox\n\ufeff0:\u200b05 wolf", "\u202a0:00\u202c fox\n0:05 wolf"),
     *("0:00 fox\u20280:05 wolf", "0:00 fox\u20290:05 wolf", "0:00 fox\x0b0:05 wolf", "0:00 fox\x850:05 wolf"),
     *("0:00 fox\r0:05 wolf", "0:00 fox\r\n0:05 wolf", "0:00\tfox\n0:05\twolf", "0:00 f\u200box\n0:05 wo\xadlf"),
-    *("[0:00]\u00a0fox\n[0:05]wolf", "[0\u00a0-\u00a05s] fox\n[5s] wolf", "[0-5s] fox, [5-10s] wolf", "0s fox\n5s wolf"),
-    *("[0s: fox] [5s: wolf]", "[0s-5s: fox] [5s-10s: wolf]", "[0s: fox]\n\n[5s: wolf]", "[0:00: fox], [0:05: wolf]"),
+    *("[0:00]\u00a0fox\n[0:05]wolf", "[0\u00a0-\u00a05s] fox\n[5s] wolf"),
+    *("[0-5s] fox, [5-10s] wolf", "0s fox\n5s wolf"),
+    *("[0s: fox] [5s: wolf]", "[0s-5s: fox] [5s-10s: wolf]"),
+    *("[0s: fox]\n\n[5s: wolf]", "[0:00: fox], [0:05: wolf]"),
     *("[0-5s: fox] [5-10s: wolf]", "［０秒：fox］ ［５秒：wolf］", "[shared] \n[0s: fox] [5s: wolf]"),
     *("(0:00-0:05) fox\n(0:05-0:10) wolf", "(0:00) fox\n(0:05) wolf", "(0-5s): fox\n(5-10s): wolf"),
-    *("0:00~0:05 fox\n0:05~0:10 wolf", "0:00 to 0:05: fox\n0:05 to 0:10: wolf", "0:00 → 0:05 fox\n0:05 → 0:10 wolf"),
-    *("0:00 --> 0:05 fox\n0:05 --> 0:10 wolf", "00:00:00,000 --> 00:00:05,000 fox\n00:00:05,000 --> 00:00:10,000 wolf"),
+    *("0:00~0:05 fox\n0:05~0:10 wolf",),
+    *("0:00 to 0:05: fox\n0:05 to 0:10: wolf", "0:00 → 0:05 fox\n0:05 → 0:10 wolf"),
+    *("0:00 --> 0:05 fox\n0:05 --> 0:10 wolf",),
+    *("00:00:00,000 --> 00:00:05,000 fox\n00:00:05,000 --> 00:00:10,000 wolf",),
     *("0 sec: fox\n5 sec: wolf", "0 seconds - fox\n5 seconds - wolf", "0秒：fox\n5秒：wolf", "0초: fox\n5초: wolf"),
     *("0分0秒 fox\n0分5秒 wolf", "0：00 fox\n0：05 wolf", "０：００　fox\n０：０５　wolf", "【0:00】fox\n【0:05】wolf"),
-    *("【0：00】fox【0：05】wolf", "（0：00～0：05）fox\n（0：05～0：10）wolf", "- 0:00 fox\n- 0:05 wolf", "• 0:00 fox\n• 0:05 wolf"),
+    *("【0：00】fox【0：05】wolf", "（0：00～0：05）fox\n（0：05～0：10）wolf"),
+    *("- 0:00 fox\n- 0:05 wolf", "• 0:00 fox\n• 0:05 wolf"),
     *("**0:00** fox\n**0:05** wolf", "**0:00:** fox\n**0:05:** wolf", "**0:00 fox**\n**0:05 wolf**"),
     *("- **0:00**: fox\n- **0:05**: wolf", "* `0:00` fox\n* `0:05` wolf", "### 0:00 fox\n### 0:05 wolf"),
-    *("1) 0:00 fox\n2) 0:05 wolf", "1. [0:00] fox\n2. [0:05] wolf", "```\n0:00 fox\n0:05 wolf\n```", "~~~text\n0:00 fox\n0:05 wolf\n~~~"),
+    *("1) 0:00 fox\n2) 0:05 wolf", "1. [0:00] fox\n2. [0:05] wolf"),
+    *("```\n0:00 fox\n0:05 wolf\n```", "~~~text\n0:00 fox\n0:05 wolf\n~~~"),
     *("Shot 1 (0:00-0:05): fox\nShot 2 (0:05-0:10): wolf", "Shot 1: 0:00-0:05 fox\nShot 2: 0:05-0:10 wolf"),
     *("Shot 1 [0:00]: fox\nShot 2 [0:05]: wolf", "Scene 1 (0:00): fox\nScene 2 (0:05): wolf"),
-    *('"0": "fox",\n"80": "wolf"', '"0" : "fox", "80" : "wolf",', '{"0": "fox", "80": "wolf"}', "“0”: “fox”,\n“80”: “wolf”"),
+    *('"0": "fox",\n"80": "wolf"', '"0" : "fox", "80" : "wolf",'),
+    *('{"0": "fox", "80": "wolf"}', "“0”: “fox”,\n“80”: “wolf”"),
     "1\n00:00:00,000 --> 00:00:05,000\nfox\n\n2\n00:00:05,000 --> 00:00:10,000\nwolf\n",
     "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\n<i>fox</i>\r\n2\r\n00:00:05,000 --> 00:00:10,000\r\nwolf",
     "WEBVTT - a title\n\nNOTE of its author\n\n00:00.000 --> 00:05.000 align:start line:0\nfox\n\nNOTE\nmore\n\n"
