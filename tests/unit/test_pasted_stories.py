@@ -3,6 +3,8 @@
 import re
 
 import pytest
+from headforcing.headforcing_core.commands.values import read_text
+from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock, format_time
@@ -199,3 +201,23 @@ def test_a_written_story_reads_as_the_same_in_every_form(story, form):
     prompts = [(start, end, text) for (text, _), start, end in zip(story, times, times[1:], strict=False)]
     read = parse_timeline(FORMS[form](prompts), times[-1])
     assert read.segments == written.segments and read.requested == written.requested
+
+
+def test_words_that_begin_with_a_picture_s_name_are_a_prompt_and_no_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for words in ("@hero a red ball", "@Hero, a red ball", "@hero", "@hero " + "a red ball " * 99):
+        assert read_text(words, ["hall", "hero"]) == words
+    for words in ("@hero a red ball", "@hero.txt", "@wolf"):
+        with pytest.raises(HeadForcingError, match="was not found"):
+            read_text(words, [] if words == "@hero a red ball" else ["hero"])
+    with pytest.raises(HeadForcingError, match="a prompt that begins with @ is written 0:00 @hero a red ball"):
+        read_text("@hero a red ball")
+    (tmp_path / "hero").write_text("0:00 a fox", encoding="utf-8")
+    assert read_text("@hero", ["hero"]) == "0:00 a fox"
+
+
+@pytest.mark.parametrize("name", ["story.srt", "story.txt"])
+def test_a_file_of_subtitles_is_a_story(tmp_path, name):
+    text = "\ufeff1\r\n00:00:00,000 --> 00:00:05,000\r\nfox\r\n\r\n2\r\n00:00:05,000 --> 00:00:10,000\r\nwolf\r\n"
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    assert starts(read_text(f"@{tmp_path / name}")) == [(0.0, "fox"), (5.0, "wolf")]
