@@ -10,7 +10,8 @@ _ESCAPED = re.compile(r"\\([{}])")
 def split_outside(text: str, most: int) -> list[str]:
     """A text cut at its bars, full-width ones too, at most so often and not inside braces."""
     inside = _inside(text)
-    pieces, begin = [], 0
+    pieces: list[str] = []
+    begin = 0
     for place, character in enumerate(text):
         if character in "|｜" and place not in inside and len(pieces) < most:
             pieces.append(text[begin:place])
@@ -33,7 +34,7 @@ def unescape(text: str) -> str:
 
 
 def _pairs(text: str) -> list[tuple[int, int]]:
-    """Where braces open and close, outer ones alone."""
+    """The places of every pair of braces that is in no other pair."""
     opened: list[int] = []
     pairs: list[tuple[int, int]] = []
     for found in re.finditer(r"[{}]", text):

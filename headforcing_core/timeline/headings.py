@@ -120,7 +120,7 @@ def _read(line: str, same: str, patterns: list[tuple[bool, re.Pattern[str]]]) ->
 
 
 def almost_time(line: str, bare: bool) -> str | None:
-    """What a line begins with, if that is nearly a time in brackets or, with `bare`, without them; else None."""
+    """The beginning of a line that is nearly a time, in brackets or, with `bare`, without them; None of others."""
     same = plain(line)
     found = _ALMOST_IN_BRACKETS.match(same) or (_ALMOST_BARE.match(same) if bare else None)
     return None if found is None else line[: found.end()]
