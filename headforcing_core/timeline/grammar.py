@@ -6,7 +6,7 @@ import functools
 import itertools
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -181,23 +181,13 @@ def _is_prose(time: Heading, lines: list[str]) -> bool:
 
 
 def _refuse_other_schedule(lines: list[str]) -> None:
-    """Refuse a text that is no single prompt, since several lines in it begin with a time, a frame or a shot."""
-    stripped = [line.strip() for line in lines]
-    times = [time for time in map(_first_time, stripped) if time is not None]
+    """Refuse a text without a first time that is no single prompt."""
+    stripped = list(map(str.strip, lines))
     begin = next((number for number, line in enumerate(stripped, 1) if line), 1)
-    title = stripped[begin - 1] if stripped else ""
-    zero = any(_value(str(time.start)) == 0 for time in times)
-    for count in (len(times) + zero, len(list(filter(None, map(read_scene, stripped)))), _count_frames(stripped)):
-        if count > 1:
-            raise TimelineError(
-                f"{title[:40]!r} stands before the first time; titles and comments are no prompts, begin with the time "
-                f"of the first prompt, as in {EXAMPLE}",
-                begin,
-            )
-    if brackets_with_words("\n".join(lines)) > 1:
+    if example := _schedule_in(stripped):
         raise TimelineError(
-            f"{title[:40]!r} stands before the first time; begin with the time of the first prompt, as in "
-            "[0s: a cat walks] [5s: it jumps]",
+            f"{stripped[begin - 1][:40]!r} stands before the first time; titles and comments are no prompts, begin "
+            f"with the first prompt, as in {example}",
             begin,
         )
     shots = [line for line in stripped if NUMBERED.match(plain(line))]
@@ -207,8 +197,16 @@ def _refuse_other_schedule(lines: list[str]) -> None:
         )
 
 
-def _count_frames(lines: Sequence[str]) -> int:
-    return sum(is_frame(plain(line)) for line in lines)
+def _schedule_in(lines: list[str]) -> str | None:
+    """An example of the times, scenes or frames that several lines of a text begin with; None for a single prompt."""
+    times = [time for time in map(_first_time, lines) if time is not None]
+    if len(times) > 1 or any(_value(str(time.start)) == 0 for time in times):
+        return EXAMPLE
+    if len([line for line in lines if read_scene(line)]) > 1:
+        return "Scene 1: a cat walks"
+    if len([line for line in lines if is_frame(plain(line))]) > 1:
+        return '"0": "a cat walks"'
+    return "[0s: a cat walks] [5s: it jumps]" if brackets_with_words("\n".join(lines)) > 1 else None
 
 
 def check_words(text: str, line: int | None = None) -> None:
@@ -269,7 +267,7 @@ def _refuse_almost(line: str, number: int, timed: bool) -> None:
             "in front of it",
             number,
         )
-    if timed and _NOTE.match(line):
+    if _NOTE.match(line):
         raise TimelineError(f"{line[:40]!r} is a comment, which a prompt cannot hold; remove it", number)
 
 
@@ -299,7 +297,7 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
 def _load_json(text: str) -> Any:
     """The JSON value; None for a prompt that begins with a bracket; TimelineError for invalid JSON."""
     try:
-        return json.loads(text, strict=False)
+        return json.loads(text, strict=False, object_pairs_hook=_without_twins)
     except RecursionError:
         raise TimelineError('the JSON is nested too deeply; expected {"prompts": ["...", "..."]}') from None
     except ValueError as error:
@@ -335,9 +333,17 @@ def _load_frames(text: str) -> Any:
     """The texts by video frames of a schedule without its braces."""
     straight = text.translate(STRAIGHT_QUOTES).strip().rstrip(",")
     try:
-        return json.loads("{" + straight + "}", strict=False)
-    except ValueError as error:
-        raise TimelineError(f"{_FRAMES}; found something else ({getattr(error, 'msg', error)})") from None
+        return json.loads("{" + straight + "}", strict=False, object_pairs_hook=_without_twins)
+    except (ValueError, RecursionError) as error:
+        raise TimelineError(f"{_FRAMES}; found something else ({getattr(error, 'msg', 'nested too deeply')})") from None
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The fields of a JSON object, each of which may be there once."""
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise json.JSONDecodeError("a name is there twice", "", 0)
+    return fields
 
 
 def _read_frames(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:

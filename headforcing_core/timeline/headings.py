@@ -74,7 +74,10 @@ IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8
 _AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
     rf"[,;]\s{{0,8}}(?:{_TIME}{_TO}{_TIME}|{_CLOCK})[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}", _FLAGS
 )
-_AFTER_WORDS = re.compile(rf"\s00?:\d\d(?:[.,]\d{{1,9}})?[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}", _FLAGS)  # "a cat 0:05 it"
+_AFTER_WORDS = re.compile(  # "a cat 0:05 it jumps", "a cat (0:05-0:10) it jumps"
+    rf"\s(?:00?:\d\d(?:[.,]\d{{1,9}})?|\((?:00?:\d\d|{_CLOCK}{_TO}{_CLOCK})\))[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}",
+    _FLAGS,
+)
 _ALMOST_IN_BRACKETS = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
 _ALMOST_BARE = re.compile(rf"\d{{1,3}}:\d{{1,2}}(?!\d){_NO_TIME_OF_DAY}", _FLAGS)
 _WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
