@@ -9,8 +9,9 @@ from typing import Any
 from ..errors import HeadForcingError
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import TimelineError, check_words, read_prompts, read_shared
+from .grammar import check_words, read_prompts, read_shared
 from .headings import read_time, time_inside
+from .prompt import TimelineError
 from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
 

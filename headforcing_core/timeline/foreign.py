@@ -1,4 +1,4 @@
-"""Texts of other programs: subtitles as lines of a timeline, schedules by video frames, fences of chat programs."""
+"""Texts of other programs as lines of a timeline: subtitles, and what stands in a fence of chat programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ _CUE = re.compile(
 )
 _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
 _FENCE = re.compile(r"\s{0,8}(?:`{3,9}|~{3,9})[\w-]{0,20}\s{0,8}", re.ASCII)
-_FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
 
 
 def without_fences(lines: list[str]) -> list[str]:
@@ -43,8 +42,3 @@ def _names_cue(lines: list[str], number: int) -> bool:
     """Whether a line holds only the number of the cue that begins on the next one."""
     below = lines[number + 1] if number + 1 < len(lines) else ""
     return lines[number].strip().isdigit() and _CUE.fullmatch(below) is not None
-
-
-def is_frame(line: str) -> bool:
-    """Whether a line begins with the number of a video frame and a text in quotes."""
-    return _FRAME.match(line) is not None

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import functools
 import itertools
-import json
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from ..errors import HeadForcingError
 from .braces import find_choice, split_outside
-from .characters import STRAIGHT_QUOTES, clean, fold, plain, without_marks
-from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
-from .foreign import is_frame, without_fences, without_subtitles
+from .characters import clean, fold, plain, without_marks
+from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
+from .foreign import without_fences, without_subtitles
 from .headings import (
     EXAMPLE,
     IN_BRACKETS,
@@ -28,46 +27,17 @@ from .headings import (
     read_time,
     time_inside,
 )
-from .switch import RESET, Switch, read_tag
+from .json_forms import is_frame, load_frames, load_json, read_frames, read_json
+from .prompt import Prompt, TimelineError
+from .switch import RESET, read_tag
 
 MAX_SEGMENTS = 10_000
 
 
-class TimelineError(HeadForcingError):
-    """A timeline that cannot be used; `line` is the 1-based line of the error, None if it concerns the whole text."""
-
-    def __init__(self, message: str, line: int | None = None):
-        super().__init__(message if line is None else f"line {line}: {message}")
-        self.line = line
-
-
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
-_MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*")')
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
-_FRAMES = 'a schedule by video frames is "0": "a cat walks", "80": "it jumps"'
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
-
-
-@dataclass(frozen=True)
-class Prompt:
-    """A parsed prompt.
-
-    Attributes:
-        text: on one line, see `fold`.
-        line: 1-based line of the prompt in the timeline.
-        start, end: in seconds, None where not given.
-        token: the time as the user wrote it, for messages.
-        switch, seed: from the tag in front of the text, None where it does not name them.
-    """
-
-    text: str
-    line: int | None = None
-    start: float | None = None
-    end: float | None = None
-    token: str = ""
-    switch: Switch | None = None
-    seed: int | None = None
 
 
 def split_lines(text: str) -> list[str]:
@@ -137,10 +107,10 @@ def _parse(lines: list[str], clock: BlockClock) -> Iterator[Prompt]:
     lines = text.split("\n")
     first = next((line.strip() for line in lines if line.strip()), "")
     time = _first_time(first)
-    if first[:1] in ("{", "[") and (data := _load_json(text)) is not None:
-        return _read_json(data, clock)
+    if first[:1] in ("{", "[") and (data := load_json(text)) is not None:
+        return read_json(data, clock)
     if is_frame(plain(first)):
-        return _read_frames(_load_frames(text), clock)
+        return read_frames(load_frames(text), clock)
     if (time and not _is_prose(time, lines)) or almost_time(first, bare=False):
         # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
         in_seconds = time is not None and time.bare and ":" not in str(time.start)
@@ -292,67 +262,6 @@ def _read_pipes(text: str) -> Iterator[Prompt]:
     for piece in split_outside(text, MAX_SEGMENTS):
         yield Prompt(fold(piece), line)
         line += piece.count("\n")
-
-
-def _load_json(text: str) -> Any:
-    """The JSON value; None for a prompt that begins with a bracket; TimelineError for invalid JSON."""
-    try:
-        return json.loads(text, strict=False, object_pairs_hook=_without_twins)
-    except RecursionError:
-        raise TimelineError('the JSON is nested too deeply; expected {"prompts": ["...", "..."]}') from None
-    except ValueError as error:
-        if not _MEANT_AS_JSON.match(text):
-            return None
-        reason, line = getattr(error, "msg", "a number is too long"), getattr(error, "lineno", None)
-        raise TimelineError(f'not valid JSON ({reason}); expected one {{"prompts": ["...", "..."]}}', line) from None
-
-
-def _read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
-    """Prompts in LongLive's JSON form; a switch at a latent frame takes effect at the next block start."""
-    if isinstance(data, dict) and data and all(isinstance(key, str) and key.isdecimal() for key in data):
-        yield from _read_frames(data, clock)
-        return
-    fields = data if isinstance(data, dict) else {"prompts": data}
-    texts, switches = fields.get("prompts"), fields.get("switch_frame_indices")
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise TimelineError('a JSON timeline is {"prompts": ["...", "..."]} or a list of texts; found something else')
-    if switches is None or not texts:
-        yield from (Prompt(fold(text)) for text in texts)
-        return
-    last_frame = int(MAX_SECONDS * clock.fps / TEMPORAL_STRIDE)
-    if not isinstance(switches, list) or len(switches) != len(texts) - 1:
-        raise TimelineError(f"switch_frame_indices must be a list of {len(texts) - 1}, one fewer than the prompts")
-    for text, frame in zip(texts, [0, *switches], strict=True):
-        if type(frame) is not int or not 0 <= frame <= last_frame:
-            raise TimelineError(f"switch_frame_indices must be latent frames in 0-{last_frame}, found {frame!r:.40}")
-        start = clock.start_seconds(-(-frame // clock.frames_per_block))
-        yield Prompt(fold(text), start=cut_to_millisecond(start), token=f"latent frame {frame}")
-
-
-def _load_frames(text: str) -> Any:
-    """The texts by video frames of a schedule without its braces."""
-    straight = text.translate(STRAIGHT_QUOTES).strip().rstrip(",")
-    try:
-        return json.loads("{" + straight + "}", strict=False, object_pairs_hook=_without_twins)
-    except (ValueError, RecursionError) as error:
-        raise TimelineError(f"{_FRAMES}; found something else ({getattr(error, 'msg', 'nested too deeply')})") from None
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The fields of a JSON object, each of which may be there once."""
-    fields = dict(pairs)
-    if len(fields) < len(pairs):
-        raise json.JSONDecodeError("a name is there twice", "", 0)
-    return fields
-
-
-def _read_frames(data: dict[str, Any], clock: BlockClock) -> Iterator[Prompt]:
-    """Prompts by the number of the video frame that they begin at, at the model's frame rate."""
-    last_frame = int(MAX_SECONDS * clock.fps)
-    for frame, text in data.items():
-        if not isinstance(text, str) or not frame.isdecimal() or int(frame[:12]) > last_frame:
-            raise TimelineError(f"{_FRAMES}, frames from 0 to {last_frame}; found {frame[:20]!r}: {text!r:.40}")
-        yield Prompt(fold(text), start=cut_to_millisecond(int(frame) / clock.fps), token=f"frame {frame}")
 
 
 def _value(token: str) -> float:

@@ -1,10 +1,11 @@
 """The prompt timeline: plain text to the prompt of each block.
 
-`parse_timeline` chooses the grammar by the beginning of the text:
+`parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time can be written:
 
     0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
     Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they carry times
     {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON, equal shares
+    "0": "text", "80": "text"                                     by video frames
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
@@ -35,8 +36,9 @@ from ..errors import HeadForcingError
 from .braces import unescape
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import Prompt, TimelineError, check_words, read_prompts, read_shared
+from .grammar import check_words, read_prompts, read_shared
 from .likeness import telling_texts
+from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch, has_seed
 

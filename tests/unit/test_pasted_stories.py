@@ -9,7 +9,7 @@ from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock, format_time
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
-from headforcing.headforcing_core.timeline.grammar import TimelineError
+from headforcing.headforcing_core.timeline.prompt import TimelineError
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from hypothesis import given
 from hypothesis import strategies as st

@@ -11,7 +11,8 @@ from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
 from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
-from headforcing.headforcing_core.timeline.grammar import TimelineError, read_shared
+from headforcing.headforcing_core.timeline.grammar import read_shared
+from headforcing.headforcing_core.timeline.prompt import TimelineError
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
