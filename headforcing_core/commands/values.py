@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,9 +37,31 @@ RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pi
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def read_text(value: str) -> str:
-    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB."""
-    return read_file(Path(value[1:]), "the prompts file ", MAX_TEXT_BYTES) if value.startswith("@") else value
+def read_text(value: str, pictures: Sequence[str] = ()) -> str:
+    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB.
+
+    Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of that name.
+    """
+    if not value.startswith("@"):
+        return value
+    path = Path(value[1:])
+    name = re.match(r"@(\w+)(?![\w./\\:-])", value)
+    if name is not None and name[1].lower() in map(str.lower, pictures) and not is_path(path):
+        return value
+    try:
+        return read_file(path, "the prompts file ", MAX_TEXT_BYTES)
+    except HeadForcingError as error:
+        if " " in value and not is_path(path):
+            raise HeadForcingError(f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}") from None
+        raise
+
+
+def is_path(path: Path) -> bool:
+    """Whether there is something of this name; no where the name is too long or no name at all."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
@@ -261,7 +283,7 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     if references := vars(args).get("reference"):
         values["reference"] = [f"{name}={file.absolute()}" for name, file in map(named_file, references)]
     if prompts is not None:
-        text = read_text(prompts)
+        text = read_text(prompts, [name for name, _ in map(named_file, references or ())])
         values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
     return changed(args, **values)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import HeadForcingError
+from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts, read_shared
+from .grammar import check_words, read_prompts, read_shared
+from .headings import read_time, time_inside
+from .prompt import TimelineError
 from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
-
-_TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
 
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -186,7 +186,7 @@ def write_timeline(
         text, block, line = fold(prompt.text), prompt.start_block, len(lines) + 1
         if not text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", line)
-        check_no_time(text, line)
+        check_words(text, line)
         if block != 0 if number == 1 else not free <= block <= last_block:
             raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line)
         free = block + 1
@@ -196,10 +196,17 @@ def write_timeline(
         tagged = _tag(text, prompt, default if number > 1 else RESET)
         if tagged is None:
             raise TimelineError(f"prompt {number} begins with a tag; remove it and set the seed instead", line)
-        # a dash would not do: a time after it is the end of a range
-        guard = ":" if tagged[0] in SEPARATORS or _TIME_OF_DAY.match(tagged) else ""
-        lines.append(f"{time}{guard} {tagged}")
+        lines.append(_line(time, tagged))
     return "\n".join(lines)
+
+
+def _line(time: str, words: str) -> str:
+    """A time and words that are read as such: with a colon or brackets where the words would be taken for more."""
+    for line in (f"{time} {words}", f"{time}: {words}", f"[{time}] {words}"):
+        read = read_time(line, in_seconds=False)
+        if read is not None and read.words == words and not (read.bare and time_inside(words)):
+            return line
+    return f"[{time}]: {words}"
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
