@@ -114,9 +114,10 @@ def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_af
 def test_nodes_keep_their_size_through_reloads_in_the_middle_of_a_render(browser: Browser):
     page = browser.page
     opened(browser, seed=304, seconds=60.0)
-    sizes = page.evaluate(_SIZES)
     browser.queue()
     page.wait_for_function("!document.querySelector('.hf-live-story input').disabled")
+    page.wait_for_timeout(500)
+    sizes = page.evaluate(_SIZES)
     for _ in range(2):
         page.wait_for_timeout(1500)
         page.reload(wait_until="domcontentloaded")
@@ -174,9 +175,9 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_dropped_video_brings_its_workflow_and_plays(browser: Browser):
     page = browser.page
-    opened(browser, seed=305)
+    opened(browser, seed=305, prefix="studio/dropped")
     rendered(browser)
-    (video,) = (browser.server.output_dir / "studio").glob("v_*.mp4")
+    (video,) = (browser.server.output_dir / "studio").glob("dropped_*.mp4")
     page.evaluate("() => app.graph.clear()")
     data = page.evaluate_handle(
         """async (bytes) => {

@@ -225,7 +225,8 @@ export class TimelineEditor {
     this.ways.hidden = beyond === undefined;
     if (beyond === undefined) return;
     const length = plainTime(beyond);
-    const back = Math.max(this.#fitting, this.#view.seconds);
+    const last = startSeconds(this.#view, this.#segments.at(-1).start_block);
+    const back = this.#fitting > last ? this.#fitting : this.#view.seconds;
     const scaled = scaledTo(this.#segments, this.#view, beyond);
     this.ways.replaceChildren(
       button(t("cut at %1", length), t("Leave out the prompts that begin after the end of the video"), () =>
