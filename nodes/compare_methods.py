@@ -29,8 +29,9 @@ from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
 from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import compute_dtype, fingerprint, options_for
+from .host.loaded_model import compute_dtype, name_model, options_for
 from .host.memory import check_disk_room
+from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
@@ -100,17 +101,19 @@ class CompareMethods(io.ComfyNode):
         width, height = size_for(model, width, height)
         chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         positive, timeline, embeds = read_prompts(model, positive, chosen)
+        check_contents(model)
+        named = name_model(model)
         shared = HostRender(
             model,
             chosen,
             timeline,
             embeds,
-            runs=RUNS if resume else None,
-            found_profiles=FOUND_PROFILES,
+            runs=named.keeps(RUNS) if resume else None,
+            found_profiles=named.keeps(FOUND_PROFILES),
             vae=vae,
             filename_prefix=filename_prefix,
             hidden=cls.hidden,
-            weights=fingerprint(model),
+            weights=named.weights,
         )
         todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
         if not todo:
@@ -122,7 +125,8 @@ class CompareMethods(io.ComfyNode):
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             tags = helpers.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        text = "\n".join([table(rows), "", NOTE, "", *method_notes(rows), *left_out_notes(left_out)])
+        notes = [*method_notes(rows), *left_out_notes(left_out), *contents(model).lines(), *named.notes]
+        text = "\n".join([table(rows), "", NOTE, "", *notes])
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
 
 

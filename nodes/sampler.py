@@ -17,8 +17,9 @@ from ..headforcing_core.render.result import RenderResult, describe_roles
 from ..headforcing_core.report.latents import describe_events
 from .host import folders, helpers, live_story, player
 from .host.conditioning import other_blocks, read_prompts
-from .host.loaded_model import compute_dtype, fingerprint, ignored, inexact, options_for
+from .host.loaded_model import compute_dtype, inexact, name_model, options_for
 from .host.memory import check_disk_room
+from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.queued_graph import Part
@@ -85,6 +86,9 @@ def _render(
     if start.latents is not None:
         height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
         options = replace(options, width=width, height=height)
+    check_contents(model)
+    named = name_model(model)
+    notes += named.notes if resume else []
     story = live_story.LiveStory(positive, hidden, model, options.seconds)
     render = HostRender(
         model,
@@ -92,13 +96,13 @@ def _render(
         timeline,
         embeds,
         start,
-        runs=RUNS if resume else None,
-        found_profiles=FOUND_PROFILES,
+        runs=named.keeps(RUNS) if resume else None,
+        found_profiles=named.keeps(FOUND_PROFILES),
         vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
         filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
         hidden=hidden,
         decode_in_background=decode_in_background,
-        weights=fingerprint(model),
+        weights=named.weights,
         story=story,
         part=part,
         pictures=pictures_of(options, positive, vae),
@@ -111,7 +115,7 @@ def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, note
     planned, start, model = render.planned(), render.start.latents, render.model
     count = batch_size if start is None else max(batch_size, len(start))
     check_disk_room([needs := render.check_needs(planned, count)])
-    notes += [*(f"inexact: {what}" for what in inexact(model)), *ignored(model)]
+    notes += [*(f"inexact: {what}" for what in inexact(model)), *contents(model).lines()]
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)

@@ -18,6 +18,11 @@ from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 from .loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
+# Parts of an entry that change what a native sampler makes; a value that changes nothing stands beside some.
+_PARTS = ("area", "mask", "control", "gligen", "hooks", "concat_latent_image", "concat_mask", "concat_image")
+_PARTS += ("vace_frames", "vace_mask", "reference_latents", "reference_motion", "clip_vision_output", "time_dim_concat")
+_PARTS += ("audio_embed", "camera_conditions", "control_video", "pose_video_latent", "face_video_pixels", "default")
+_RANGE = {"start_percent": 0.0, "end_percent": 1.0, "strength": 1.0, "timestep_start": None, "timestep_end": None}
 CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()  # text encoders that nodes ran with, by a key of the run
 
 
@@ -126,6 +131,11 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     if len(positive) > 1:
         raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     tensor, options = positive[0]
+    if len(tensor) > 1:
+        raise HeadForcingError(
+            f"positive holds {len(tensor)} prompts in one batch (a schedule of another pack); use Prompt Timeline"
+        )
+    check_parts(options, "positive")
     carried = options.get(TIMELINE)
     if carried is not None:
         if not torch.equal(tensor, carried["embeds"][0]):
@@ -136,6 +146,16 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
         return carried["timeline"], dict(zip(texts, embeds, strict=True))
     timeline = parse_timeline("the connected prompt", seconds or None)
     return timeline, {timeline.texts[0]: tensor[0]}
+
+
+def check_parts(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures or a control."""
+    found = [part for part in _PARTS if entry.get(part) is not None]
+    found += [part for part, usual in _RANGE.items() if entry.get(part, usual) != usual]
+    if found:
+        raise HeadForcingError(
+            f"{where} has {' and '.join(found)}, which Head Forcing does not read; connect Prompt Timeline directly"
+        )
 
 
 def node_of(positive: list[Any]) -> TimelineNode | None:
