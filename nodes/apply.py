@@ -175,7 +175,7 @@ class RolloutSampler(comfy.samplers.Sampler):
         needs = render.check_needs(plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling
         model_wrap.model_options = used_options(model_wrap.model_options)
-        for line in contents(model).lines():  # there is no report to put it in, here and below
+        for line in contents(model).lines(around=False):  # there is no report to put it in, here and below
             log.warning("Apply Head Forcing: %s", line)
         progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
         with memory.explained(needs, kept=False):

@@ -91,9 +91,8 @@ class ModelName:
         """A line for the report where nothing is kept."""
         if not self.unread:
             return []
-        return [
-            f"stored blocks are neither read nor written: values on the model are not known ({_names(self.unread)})"
-        ]
+        what = ", ".join(self.unread)
+        return [f"stored blocks are neither read nor written: values on the model could not be read ({what})"]
 
 
 def name_model(model: Any) -> ModelName:

@@ -22,6 +22,7 @@ _SHIFT = 5.0  # of the noise levels of all model families
 _RUN = "counts in the identity"
 _SILENT = ""  # neither run nor told: it does nothing by itself
 _PATCHES = "patches of attention or blocks"
+_AROUND = ("outer_sample", "prepare_sampling", "sampler_sample")  # wrappers around a native sampler
 _BLOCK_FUNCTIONS = ("forward", "_forward", "forward_orig")
 
 # By place and name: `_RUN`, `_SILENT`, or what the report calls something that is not used.
@@ -44,6 +45,7 @@ TABLE: dict[str, dict[str, str]] = {
         "denoise_mask_function": "functions of a noise mask",
         "context_handler": "context windows",
         "disable_cfg1_optimization": _SILENT,  # without a negative prompt there is one pass in any case
+        "torch_compile_kwargs": _SILENT,  # what is compiled is named
         "multigpu_options": _SILENT,
         "multigpu_clones": _SILENT,
     },
@@ -54,6 +56,8 @@ TABLE: dict[str, dict[str, str]] = {
         "patches_replace": _PATCHES,
         "rope_options": "a scaled or shifted RoPE, as of ScaleROPE",
         "easycache": _SILENT,  # values of wrappers that are named
+        "minimax_h3_sigma_shift_video": _SILENT,  # of another model
+        "minimax_h3_sigma_shift_audio": _SILENT,
         KEY: _SILENT,
     },
     "attributes": {
@@ -97,10 +101,19 @@ class Contents:
         """Note something that is not used."""
         self.unused.setdefault(what, []).extend(names or [])
 
-    def lines(self) -> list[str]:
-        """For the report, one for each kind of thing that is not used."""
-        told = (f"{what} ({', '.join(sorted(set(names)))})" if names else what for what, names in self.unused.items())
-        return [f"not used in a rollout: {what}" for what in told]
+    def lines(self, around: bool = True) -> list[str]:
+        """For the report, one for each kind of thing that is not used.
+
+        Args:
+            around: whether we sample by ourselves, without what stands around a native sampler.
+        """
+        runs = [] if around else [TABLE["wrappers"][kind] for kind in _AROUND]
+        told = []
+        for what, names in self.unused.items():
+            if what not in runs:
+                of = f" ({', '.join(sorted(set(names)))})" if names else ""
+                told.append(f"not used in a rollout: {what}{of}")
+        return told
 
 
 def contents(model: Any) -> Contents:
@@ -220,7 +233,7 @@ def _is_called(module: torch.nn.Module) -> bool:
     return isinstance(module, torch.nn.Sequential) or next(module.children(), None) is None
 
 
-def _add_hooks(found: Contents, net: torch.nn.Module) -> None:
+def _add_hooks(found: Contents, net: Any) -> None:
     """Sort in functions that were set on the network itself."""
     if replaced := [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in vars(net)]:
         found.leave("replaced parts of the model", replaced)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import functools
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -118,12 +118,12 @@ def author(function: Any) -> str:
     return str(qualified).partition(".")[0]
 
 
-def variable(function: Callable[..., Any], name: str) -> Any:
+def variable(function: Any, name: str) -> Any:
     """The value of a variable in a function's closure; None without it."""
-    code = getattr(function, "__code__", None)
-    if code is None or name not in code.co_freevars:
+    if not isinstance(function, types.FunctionType) or name not in function.__code__.co_freevars:
         return None
-    return _contents(function.__closure__[code.co_freevars.index(name)])  # type: ignore[attr-defined]
+    cells = function.__closure__ or ()
+    return _contents(cells[function.__code__.co_freevars.index(name)])
 
 
 def _contents(cell: types.CellType) -> Any:
