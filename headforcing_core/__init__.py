@@ -8,8 +8,8 @@ from importlib import import_module
 from typing import Any
 
 _PUBLIC = {
-    "RenderJob": "render.job",
     "RenderOptions": "render.options",
+    "RenderRequest": "render.request",
     "make_blocks": "render.render",
     "WanModel": "model.wan",
     "WanVideoModel": "rollout.loop",

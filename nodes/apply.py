@@ -24,9 +24,9 @@ from ..headforcing_core.timeline.timeline import Timeline
 from .host import bridge, helpers, memory
 from .host.conditioning import TIMELINE, check_parts, read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import ModelName, check_text_width, name_model, options_for
+from .host.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
 from .host.model_contents import check_contents, contents, used_options
-from .host.render import FOUND_PROFILES, HostRender
+from .host.render import HostRender, request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
@@ -66,13 +66,13 @@ class ApplyHeadForcing(io.ComfyNode):
                 "Apply Head Forcing has no vae that could encode pictures: use Head Forcing Sampler, or disconnect "
                 "references from Prompt Timeline"
             )
-        request = Request(chosen, timeline, embeds)
+        request = NativeRequest(chosen, timeline, embeds)
         return io.NodeOutput(applied(model, request), RolloutSampler(request), request.sigmas(), request.length())
 
 
 @dataclass(frozen=True)
-class Request:
-    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes."""
+class NativeRequest:
+    """Settings of *Apply Head Forcing*; size, length, seed and noise levels come from the native nodes later."""
 
     options: RenderOptions
     timeline: Timeline
@@ -93,7 +93,7 @@ class Request:
         shape: Sequence[int],
         sigmas: Tensor | None = None,
         seed: int = 0,
-        named: ModelName | None = None,
+        named: ModelName = NO_NAME,
     ) -> HostRender:
         """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
         own, (_, _, frames, height, width) = self.options.schedule, shape
@@ -109,23 +109,16 @@ class Request:
         options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
-        return HostRender(
-            model,
-            options,
-            self.timeline,
-            self.embeds,
-            found_profiles=FOUND_PROFILES if named is None else named.keeps(FOUND_PROFILES),
-            weights="" if named is None else named.weights,
-        )
+        return HostRender(model, request_of(model, options, self.timeline, self.embeds, named=named))
 
 
-def applied(model: Any, request: Request) -> Any:
+def applied(model: Any, request: NativeRequest) -> Any:
     """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
 
     def prepare(executor, patcher, noise_shape, *args, **kwargs):
         try:
             render = request.render(patcher, noise_shape)
-            plan = render.plan()
+            plan = render.request.plan()
         except ValueError:  # told when sampling begins, if it is with `RolloutSampler`
             return executor(patcher, noise_shape, *args, **kwargs)
         one_pass = (1, noise_shape[1], plan.frames_per_pass, *noise_shape[3:])
@@ -141,7 +134,7 @@ class RolloutSampler(comfy.samplers.Sampler):
     function of the seed and their numbers, so that the same seed gives the same latents.
     """
 
-    def __init__(self, request: Request):
+    def __init__(self, request: NativeRequest):
         self.request = request
 
     @helpers.shows_errors
@@ -166,11 +159,11 @@ class RolloutSampler(comfy.samplers.Sampler):
         check_contents(model)
         named, seed = name_model(model), extra_args.get("seed") or 0
         render = self.request.render(model, noise.shape, sigmas, seed, named)
-        plan = render.planned()
+        plan = render.request.job().with_found_roles().plan
+        method = render.request.options.method
         if plan.restart_frames:
             raise HeadForcingError(
-                f"method {render.options.method} encodes video frames between its rollouts; use Head Forcing Sampler "
-                "with a vae"
+                f"method {method} encodes video frames between its rollouts; use Head Forcing Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))
         # what runs in each step is read there, from a copy that ComfyUI made for this sampling
@@ -180,16 +173,16 @@ class RolloutSampler(comfy.samplers.Sampler):
         progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
         with memory.explained(needs, kept=False):
             for video in range(len(noise)):
-                job, kept = render.job(plan, video), KeptLatents()
+                job, kept = render.request.job(plan, video), KeptLatents()
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
-                attention = hosted.attention.or_better(job.dtype, noise.device, plan.shape)
+                attention = hosted.attention.or_better(job.request.dtype, noise.device, plan.shape)
                 made = make_video(job, hosted, Place(noise.device, attention), [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
                 for line in [*(recall.describe() for recall in made.recalls), *made.guards, made.kernels]:
                     if line:
                         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
                 if made.found_profile is not None:
-                    plan = render.plan(made.found_profile)
+                    plan = render.request.plan(made.found_profile)
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
         progress.complete(samples)
         return samples
@@ -235,7 +228,7 @@ def _check_latent(noise: Tensor, channels: int, latent_image: Tensor | None, den
         raise HeadForcingError("noise: connect RandomNoise; its seed sets the noise of every block")
 
 
-def _check_guider(guider: Any, extra_args: dict[str, Any], request: Request) -> None:
+def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeRequest) -> None:
     """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
     patcher, conds = getattr(guider, "model_patcher", None), getattr(guider, "conds", {})
     if patcher is None or not bridge.is_hosting(patcher):

@@ -1,6 +1,5 @@
 """Compare Methods: one timeline and seed rendered with several methods, side by side."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -12,16 +11,14 @@ from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.render.comparison import (
-    NOTE,
     Compared,
     Entry,
     entries_of,
     grid,
-    left_out_notes,
     measured,
-    method_notes,
     names_all,
-    table,
+    plan_entries,
+    report_text,
 )
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
@@ -29,12 +26,12 @@ from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
 from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import compute_dtype, name_model, options_for
+from .host.loaded_model import name_model, options_for
 from .host.memory import check_disk_room
 from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
-from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
+from .host.render import HostRender, model_pictures, request_of, sample
 from .host.vae import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
@@ -103,21 +100,9 @@ class CompareMethods(io.ComfyNode):
         positive, timeline, embeds = read_prompts(model, positive, chosen)
         check_contents(model)
         named = name_model(model)
-        shared = HostRender(
-            model,
-            chosen,
-            timeline,
-            embeds,
-            runs=named.keeps(RUNS) if resume else None,
-            found_profiles=named.keeps(FOUND_PROFILES),
-            vae=vae,
-            filename_prefix=filename_prefix,
-            hidden=cls.hidden,
-            weights=named.weights,
-        )
-        todo, left_out = _planned(entries, shared, positive, skip=names_all(methods))
-        if not todo:
-            raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
+        request = request_of(model, chosen, timeline, embeds, vae=vae, named=named, resume=resume)
+        shared = HostRender(model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden)
+        todo, left_out = plan_entries(entries, lambda entry: _plan(entry, shared, positive), names_all(methods))
         check_disk_room([video.needs for video in todo])
         progress = RenderProgress(model, [video.plan for video in todo], cls.hidden, previews=False)
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
@@ -125,9 +110,9 @@ class CompareMethods(io.ComfyNode):
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
             tags = helpers.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
-        notes = [*method_notes(rows), *left_out_notes(left_out), *contents(model).lines(), *named.notes]
-        text = "\n".join([table(rows), "", NOTE, "", *notes])
-        return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), text, ui=progress.player.output([file]))
+        video = InputImpl.VideoFromFile(str(file.path))
+        text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
+        return io.NodeOutput(video, text, ui=progress.player.output([file]))
 
 
 class _Video(NamedTuple):
@@ -139,37 +124,27 @@ class _Video(NamedTuple):
     needs: Needs
 
 
-def _planned(
-    entries: Sequence[Entry], shared: HostRender, positive: list[Any], skip: bool
-) -> tuple[list[_Video], dict[str, str]]:
-    """All videos, checked before the first is rendered; with `skip` also why others cannot be, by their labels."""
-    todo: list[_Video] = []
-    left_out: dict[str, str] = {}
-    for entry in entries:
-        options = entry.options(shared.options, shared.options.seed)
-        pictures = pictures_of(options, positive, shared.vae)
-        prefix = _prefix(shared.filename_prefix, entry)
-        render = replace(shared, options=options, filename_prefix=prefix, pictures=pictures)
-        try:
-            plan = entry.planned(render.plan)
-            todo.append(_Video(entry, render, plan, render.check_needs(plan)))
-        except HeadForcingError as error:
-            if not skip:
-                raise
-            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
-    return todo, left_out
+def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
+    """Plan and check the video of an entry."""
+    common = shared.request.options
+    options = entry.options(common, common.seed)
+    pictures = model_pictures(shared.model, pictures_of(options, positive, shared.vae))
+    request = replace(shared.request, options=options, pictures=pictures)
+    render = replace(shared, request=request, filename_prefix=_prefix(shared.filename_prefix, entry))
+    plan = entry.planned(request.plan)
+    return _Video(entry, render, plan, render.check_needs(plan))
 
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
     entry, render = video.entry, video.render
-    plan = render.job(video.plan).take_found_roles(render.plan)
+    plan = render.request.job(video.plan).with_found_roles().plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)
     if made.video is None:
-        kept = "; its finished blocks are kept, queue again to go on" if render.runs is not None else ""
+        kept = "; its finished blocks are kept, queue again to go on" if render.request.runs is not None else ""
         raise HeadForcingError(f"{entry.label}: the video could not be written ({made.failure}){kept}")
-    return measured(entry, render.options.seed, plan, compute_dtype(render.model), made, _stop_where_asked)
+    return measured(entry, plan, render.request.dtype, made, on_progress=_stop_where_asked)
 
 
 def _prefix(filename_prefix: str, entry: Entry) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import av
 import comfy.model_management
 import comfy.utils
+import torch
 from comfy_api.latest import InputImpl, io
 from PIL import Image
 from torch import Tensor
@@ -127,11 +128,13 @@ class _Models:
 
     @property
     def key(self) -> str:
-        """A hash of the models, of the first values of each weight."""
-        used = [model for model in (self.upscale, self.interpolation) if model is not None]
-        weights = [weight for model in used for weight in model.model.parameters() if not weight.is_meta]
-        kinds = [type(model.model).__name__ for model in used]
-        return digest(kinds, self.multiplier, *(weight.detach().flatten()[:4] for weight in weights))
+        """A hash of the models, with all their weights."""
+        parts: list[Any] = [self.multiplier]
+        for model in (self.upscale, self.interpolation):
+            if model is not None:
+                parts.append(type(model.model).__name__)
+                parts += model.model.state_dict().values()
+        return digest(*parts)
 
     @property
     def scale(self) -> float:
@@ -156,7 +159,9 @@ class _Models:
         begin, known = divmod(first, self.multiplier)
         for images in footage.chunks(begin, length):
             for few in self._interpolate(images)[known:].split(at_once):
-                yield to_uint8(self._enlarge(few)[:, :height, :width])
+                between = _checked(few, "video" if self.interpolation is None else "interp_model")
+                enlarged = _checked(self._enlarge(between), "upscale_model")
+                yield to_uint8(enlarged[:, :height, :width])
             known = 1  # of later chunks: the last frame of the one before
 
     def _interpolate(self, images: Tensor) -> Tensor:
@@ -172,6 +177,13 @@ class _Models:
         from comfy_extras.nodes_upscale_model import ImageUpscaleWithModel
 
         return _run(ImageUpscaleWithModel, self.upscale, images)
+
+
+def _checked(images: Tensor, model: str) -> Tensor:
+    """Refuse NaN and infinity, which a video would show as black."""
+    if not torch.isfinite(images).all():
+        raise HeadForcingError(f"{model} gives NaN or infinity for these frames: use another model, or float32")
+    return images
 
 
 def _run(node: Any, *inputs: Any) -> Tensor:

@@ -1,6 +1,5 @@
 """Head Forcing Sampler: a minute-long video, block by block, on any Wan MODEL."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,21 +8,20 @@ from comfy_api.latest import InputImpl, io
 from comfy_execution.graph_utils import ExecutionBlocker
 
 from ..headforcing_core.errors import HeadForcingError
-from ..headforcing_core.head_profiles.rules import remark_on_rule
 from ..headforcing_core.methods.registry import describe_method
 from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
-from ..headforcing_core.render.result import RenderResult, describe_roles
-from ..headforcing_core.report.latents import describe_events
+from ..headforcing_core.render.request import RenderJob
+from ..headforcing_core.render.result import RenderResult
 from .host import folders, helpers, live_story, player
 from .host.conditioning import other_blocks, read_prompts
-from .host.loaded_model import compute_dtype, inexact, name_model, options_for
+from .host.loaded_model import name_model, options_for
 from .host.memory import check_disk_room
 from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.queued_graph import Part
-from .host.render import FOUND_PROFILES, RUNS, HostRender, sample
+from .host.render import HostRender, request_of, sample
 from .host.vae import STARTS, draft_decoder, pictures_of, start_of
 from .sampler_inputs import sampler_inputs, sampler_options
 
@@ -90,45 +88,52 @@ def _render(
     named = name_model(model)
     notes += named.notes if resume else []
     story = live_story.LiveStory(positive, hidden, model, options.seconds)
-    render = HostRender(
+    decoder = draft_decoder(options.schedule.latents, vae) if part.draft else vae
+    request = request_of(
         model,
         options,
         timeline,
         embeds,
-        start,
-        runs=named.keeps(RUNS) if resume else None,
-        found_profiles=named.keeps(FOUND_PROFILES),
-        vae=draft_decoder(options.schedule.latents, vae) if part.draft else vae,
+        start=start,
+        pictures=pictures_of(options, positive, vae),
+        vae=decoder,
+        named=named,
+        resume=resume,
+        part=part,
+        notes=story.about(),
+    )
+    render = HostRender(
+        model,
+        request,
+        vae=decoder,
         filename_prefix=f"{filename_prefix}_draft" if part.draft else filename_prefix,
         hidden=hidden,
         decode_in_background=decode_in_background,
-        weights=named.weights,
         story=story,
         part=part,
-        pictures=pictures_of(options, positive, vae),
     )
     return render, story, [*notes, *start.notes]
 
 
 def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]) -> io.NodeOutput:
     """Make the videos of a batch, while their story can be changed, and report on them; `notes` are part of that."""
-    planned, start, model = render.planned(), render.start.latents, render.model
-    count = batch_size if start is None else max(batch_size, len(start))
+    request, model = render.request, render.model
+    planned = request.job().with_found_roles().plan
+    count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     check_disk_room([needs := render.check_needs(planned, count)])
-    notes += [*(f"inexact: {what}" for what in inexact(model)), *contents(model).lines()]
+    notes += contents(model).lines()
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)
     progress.completed()
-    plan, render = videos[-1].plan, render.retold(videos[-1])
-    # the story of the last plan; roles that have been found since are not in it
-    told = {name: vars(plan)[name] for name in ("timeline", "story", "alike", "rows", "video_frames")}
-    plan_text = describe(replace(planned, **told), compute_dtype(model))
-    method = describe_method(render.options.method, render.options.method_options)
+    job = videos[-1].job
+    # with the story of the last video, and without the roles that have been found since
+    plan_text = describe(planned.with_layout_of(job.plan), request.dtype)
+    method = describe_method(request.options.method, request.options.method_options)
     report = [*method, plan_text, *story.notes, "", needs.describe(), *notes, *lines]
     files = [folders.shown(made.video.path) for made in videos if made.video is not None]
     return io.NodeOutput(
-        _latents(videos, plan, render.job(plan).about),
+        _latents(videos, job),
         "\n".join(report).rstrip(),
         [_video(made) for made in videos],
         ui=progress.player.output(files) if files else None,
@@ -148,38 +153,18 @@ def _sample(
         progress.next_video(video, plan)
         made = sample(render, plan, video, progress)
         videos.append(made)
-        plan, render = made.plan, render.retold(made)
+        plan, render = made.plan, replace(render, request=made.job.request)
         if render.story is not None:
             render.story.video_frames = plan.video_frames
-        took = f"sampled in {made.seconds:.1f} s, attention {made.attention}"
-        lines += ["", f"video {video + 1} of {count}: {took}", *_describe(made)]
+        lines += ["", f"video {video + 1} of {count}:", *made.lines(lambda path: f"output/{folders.shown(path).label}")]
         if made.found_profile is not None:
-            plan = render.plan(made.found_profile)
+            plan = render.request.plan(made.found_profile)
     return videos, lines
 
 
-def _describe(made: RenderResult) -> list[str]:
-    """Lines of the report about one render: reused blocks, roles, failures."""
-    lines = [f"reused {made.reused_blocks} blocks of an earlier render"] if made.reused_blocks else []
-    lines += [f"damaged: {problem}" for problem in made.problems]
-    if made.events:
-        lines.append(describe_events(made.events))
-    lines += [made.run.text(), *(recall.describe() for recall in made.recalls), *made.guards]
-    lines += [made.kernels] if made.kernels else []
-    if made.video is not None:
-        lines.append(f"wrote output/{folders.shown(made.video.path).label}")
-    if made.failure is not None:
-        lines.append(f"no video: {made.failure}; the latents are complete, use Decode Latents to Video")
-    if made.found_profile is not None:
-        kept = made.kept_profile
-        found = f"found {describe_roles(made.found_profile)} heads"
-        lines.append(found if kept is None else f"{found}; kept for the next run with this model in {kept.name}")
-        lines += [f"note: {remark}" for remark in remark_on_rule(made.found_profile)]
-    return lines
-
-
-def _latents(videos: list[RenderResult], plan: RenderPlan, about: Mapping[str, Any]) -> dict[str, Any]:
-    """The LATENT of a batch, with what *Decode Latents to Video* needs to know."""
+def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
+    """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video* needs to know."""
+    plan, about = job.plan, job.about
     samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
     trim = {"video_frames": plan.video_frames, "frames": plan.frames, "about": about}
     return {"samples": samples, "head_forcing": {**trim, "restart_frames": list(plan.restart_frames)}}

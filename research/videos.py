@@ -64,8 +64,9 @@ class ScoredVideo:
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
         source, given, entry = self.video.source, vars(self.args), self.video.entry
+        asked = source.request.options
         assert isinstance(entry, Entry)
-        options = {field.name: getattr(source.options, field.name) for field in fields(source.options)}
+        options = {field.name: getattr(asked, field.name) for field in fields(asked)}
         files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
         profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))
         return {
@@ -100,16 +101,16 @@ def plan_videos(
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
         common = compare.compared_source(changed(args, prompts=texts[0]))
-        timelines = [common.options.parse(read_text(text)) for text in texts[1:]]
-        sources = [common, *(replace(common, timeline=timeline) for timeline in timelines)]
+        timelines = [common.request.options.parse(read_text(text)) for text in texts[1:]]
+        sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
             try:
                 for entry in renders_of(row):
                     for number, (source, text) in enumerate(zip(sources, texts, strict=True)):
                         video = ComparedVideo.of(source, entry, args.seed + number, folder)
                         # of two videos in one folder of runs, one would be refused
-                        machine = replace(video.source.machine, runs=runs / video.path.stem)
-                        video = replace(video, source=replace(video.source, machine=machine))
+                        own = video.source.with_request(runs=runs / video.path.stem)
+                        video = replace(video, source=own)
                         planned.append(ScoredVideo(name, story, number, text, args, video))
             except HeadForcingError as error:
                 left_out[name] = str(error).removeprefix(f"{row.label}: ")
@@ -227,7 +228,8 @@ class Scores:
         embeds, renders = _encoded(self.unmade), {}
         for each in self.unmade:
             source = each.video.source
-            renders[each.name] = source.job(each.video.plan, [embeds[text] for text in source.timeline.texts]), source
+            own = {text: embeds[text] for text in source.request.timeline.texts}
+            renders[each.name] = source.job(each.video.plan, own)
         check_roles(renders, farm)
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
@@ -250,9 +252,10 @@ class Scores:
             raise HeadForcingError(f"{error} ({self.progress}, the same command goes on)") from error
 
     def _job(self, each: ScoredVideo, shared: Mapping[str, Shared[Tensor]], farm: Farm) -> ScoreJob:
-        embeds = [] if each.name in self.made else [shared[text] for text in each.video.source.timeline.texts]
+        texts = [] if each.name in self.made else each.video.source.request.timeline.texts
+        embeds = {text: shared[text] for text in texts}
         compared = each.video.job(changed(each.args, prompts=each.text), embeds, farm)
-        runs = each.video.source.machine.runs if each.args.runs is None else None
+        runs = each.video.source.request.runs if each.args.runs is None else None
         return ScoreJob(compared, each.made_from, self.metrics, runs and runs.absolute())
 
     def add_vbench(self, story: str) -> str:
@@ -276,7 +279,7 @@ class Scores:
 
 def _encoded(videos: Sequence[ScoredVideo]) -> dict[str, Tensor]:
     """The embedding of every text of the videos."""
-    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.timeline.texts))
+    texts = list(dict.fromkeys(text for each in videos for text in each.video.source.request.timeline.texts))
     if not texts:
         return {}
-    return {text: embed.cpu() for text, embed in zip(texts, videos[0].video.source.encode(texts), strict=True)}
+    return {text: embed.cpu() for text, embed in videos[0].video.source.encode(texts).items()}

@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,7 +24,6 @@ from ..head_profiles.profiler import pick_part
 from ..render.describe import markdown_table
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
-from ..rollout.rows import Picture
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
 from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
@@ -40,7 +40,7 @@ class VideoJob:
     """
 
     args: argparse.Namespace
-    embeds: tuple[Shared[Tensor], ...]
+    embeds: Mapping[str, Shared[Tensor]]
     source: Source | None
     patience: float
 
@@ -58,11 +58,15 @@ class Planned:
     starts: bool
 
     @property
-    def texts(self) -> list[tuple[Any, str]]:
-        """The text encoder and the text of each prompt."""
+    def encoder(self) -> tuple[Path | None, Path | None] | None:
+        """The files of the text encoder or its embeddings; None for the embedded model's."""
         files = self.source.files
-        encoder = None if files is None else (files.text_encoder, files.embeddings)
-        return [(encoder, text) for text in self.source.timeline.texts]
+        return None if files is None else (files.text_encoder, files.embeddings)
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts of its prompts."""
+        return self.source.request.timeline.texts
 
 
 def batch(args: argparse.Namespace) -> Result:
@@ -100,7 +104,8 @@ def make_video(job: VideoJob) -> Note:
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        video, result = render_one(source, source.plan(), job.embeds, args.out, args.latents, patience=job.patience)
+        plan = source.request.plan()
+        video, result = render_one(source, plan, job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
@@ -136,15 +141,27 @@ def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
         source = Source.of(args, elsewhere=farm.remote)
-        plan = source.plan()
+        plan = source.request.plan()
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
         # a worker reads the video frames of a start itself: of many videos they would not fit into memory
         starts = source.start is not None or bool(source.references)
-        stand_ins = {name: Picture(torch.empty(0), name) for name in source.references}
-        return Planned(replace(source, start=None, references={}, pictures=stand_ins), plan, needs, starts)
+        return Planned(replace(source, start=None, references={}), plan, needs, starts)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
+
+
+def _encode(videos: Iterable[Planned]) -> dict[Any, dict[str, Tensor]]:
+    """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
+    by_encoder: dict[Any, list[Planned]] = {}
+    for video in videos:
+        by_encoder.setdefault(video.encoder, []).append(video)
+    encoded = {}
+    for encoder, readers in by_encoder.items():
+        texts = list(dict.fromkeys(text for video in readers for text in video.texts))
+        embeds = readers[0].source.encode(texts)
+        encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
+    return encoded
 
 
 def _make(
@@ -155,22 +172,19 @@ def _make(
     quiet: bool,
 ) -> None:
     """Make all videos and put their outcomes into `made`."""
-    encoded: dict[tuple[Any, str], Tensor] = {}  # each text encoder is loaded once
-    for encoder, source in {video.texts[0][0]: video.source for video in planned.values()}.items():
-        texts = list(dict.fromkeys(text for v in planned.values() for reads, text in v.texts if reads == encoder))
-        encoded |= {(encoder, text): e.cpu() for text, e in zip(texts, source.encode(texts), strict=True)}
+    encoded = _encode(planned.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    checked = {n: (v.source.job(v.plan, [encoded[text] for text in v.texts]), v.source) for n, v in planned.items()}
-    check_roles(checked, farm)
-    del checked
+    check_roles({name: video.source.job(video.plan, encoded[video.encoder]) for name, video in planned.items()}, farm)
     with farm:
-        shared = {key: farm.share(embed) for key, embed in encoded.items()}
+        shared = {
+            encoder: {text: farm.share(embed) for text, embed in embeds.items()} for encoder, embeds in encoded.items()
+        }
         del encoded
         jobs = {
             name: VideoJob(
                 todo[name],
-                embeds=tuple(shared[text] for text in video.texts),
+                embeds={text: shared[video.encoder][text] for text in video.texts},
                 source=None if farm.parallel or video.starts else video.source,
                 patience=PATIENCE_SECONDS if farm.parallel else 0.0,
             )

@@ -18,19 +18,18 @@ from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
 from ..render.comparison import (
-    NOTE,
     Compared,
     Entry,
     entries_of,
     grid,
-    left_out_notes,
     measured,
     method_notes,
     names_all,
-    table,
+    plan_entries,
+    report_text,
 )
 from ..render.plan import RenderPlan
-from ..render.resources import check_disk, in_turn
+from ..render.resources import Needs, check_disk, in_turn
 from ..report.learned.base import Panel
 from ..video.sheets import side_by_side
 from .arguments import Result
@@ -65,8 +64,9 @@ def compare(args: argparse.Namespace) -> Result:
             "notes": notes,
             "left_out": left_out,
         }
-        text = "\n".join([table(rows), "", NOTE, "", *notes, *left_out_notes(left_out)])
-        return write_result(args.out, "comparison", text, found, [f"grid     {made.path}", f"picture  {picture}"])
+        return write_result(
+            args.out, "comparison", report_text(rows, left_out), found, [f"grid     {made.path}", f"picture  {picture}"]
+        )
 
 
 def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
         "weights": source.info.path.name,
         "fingerprint": source.info.fingerprint,
         "lora": None if args.lora is None else args.lora.name,
-        "model_family": source.options.model_family,
+        "model_family": source.request.options.model_family,
         "profile": str(args.profile or "bundled"),
         "inexact": source.machine.inexact,
         "dtype": str(source.machine.dtype).removeprefix("torch."),
@@ -122,18 +122,20 @@ class ComparedVideo:
     @classmethod
     def of(cls, common: Source, entry: Entry, seed: int, folder: Path) -> ComparedVideo:
         """Plan an entry's video."""
-        source = replace(common, options=entry.options(common.options, seed))
-        return cls(entry, source, entry.planned(source.plan), folder / f"{entry.key}-seed{seed}.mp4")
+        source = common.with_request(options=entry.options(common.request.options, seed))
+        return cls(entry, source, entry.planned(source.request.plan), folder / f"{entry.key}-seed{seed}.mp4")
 
     def job(
-        self, args: argparse.Namespace, embeds: Sequence[Shared[Tensor]], farm: Farm, encodes: bool = False
+        self, args: argparse.Namespace, embeds: Mapping[str, Shared[Tensor]], farm: Farm, encodes: bool = False
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
-        given = changed(args, out=self.path.parent, runs=self.source.machine.runs)
+        given = changed(args, out=self.path.parent, runs=self.source.request.runs)
         if farm.parallel:
             given = changed(portable(given), json=True)  # workers show no bars
-        seed = self.source.options.seed
-        return ComparedJob(given, self.entry, seed, tuple(embeds), encodes, None if farm.parallel else self)
+        seed = self.source.request.options.seed
+        return ComparedJob(
+            given, self.entry, seed, embeds=embeds, encodes=encodes, video=None if farm.parallel else self
+        )
 
 
 @dataclass(frozen=True)
@@ -146,7 +148,7 @@ class ComparedJob:
     args: argparse.Namespace
     entry: Entry
     seed: int
-    embeds: tuple[Shared[Tensor], ...]
+    embeds: Mapping[str, Shared[Tensor]]
     encodes: bool
     video: ComparedVideo | None
 
@@ -155,20 +157,14 @@ def plan_videos(
     source: Source, entries: Sequence[Entry], args: argparse.Namespace, farm: Farm, skip: bool = False
 ) -> tuple[list[ComparedVideo], dict[str, str]]:
     """Plan and check the videos of all entries; returns them and, with `skip`, why others are left out."""
-    videos, needs, left_out = [], [], {}
-    for entry in entries:
-        try:
-            video = ComparedVideo.of(source, entry, args.seed, args.out)
-            needs.append(video.source.check_needs(video.plan, video.path, elsewhere=farm.remote))
-            videos.append(video)
-        except HeadForcingError as error:
-            if not skip:
-                raise
-            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
-    if not videos:
-        raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
-    check_disk(in_turn(needs), source.machine.runs, args.out)
-    return videos, left_out
+
+    def plan_one(entry: Entry) -> tuple[ComparedVideo, Needs]:
+        video = ComparedVideo.of(source, entry, args.seed, args.out)
+        return video, video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+
+    planned, left_out = plan_entries(entries, plan_one, skip)
+    check_disk(in_turn([needs for _, needs in planned]), source.request.runs, args.out)
+    return [video for video, _ in planned], left_out
 
 
 def _render_all(
@@ -176,13 +172,13 @@ def _render_all(
 ) -> list[Compared]:
     """Render and measure all videos."""
     embeds = source.encode()
-    renders = {video.path.stem: (video.source.job(video.plan, embeds), video.source) for video in videos}
+    renders = {video.path.stem: video.source.job(video.plan, embeds) for video in videos}
     check_roles(renders, farm)
     encodes, rows = any(video.plan.restart_frames for video in videos), {}
     with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
-        shared = [farm.share(embed) for embed in embeds]
+        shared = {text: farm.share(embed) for text, embed in embeds.items()}
         jobs = {video.path.stem: video.job(args, shared, farm, encodes) for video in videos}
-        for name, row in run_compared(jobs, {name: job.setup for name, (job, _) in renders.items()}, farm):
+        for name, row in run_compared(jobs, {name: job.setup for name, job in renders.items()}, farm):
             rows[name] = row
             bar.set_postfix_str(name, refresh=False)
             bar.update()
@@ -235,4 +231,4 @@ def render_compared(job: ComparedJob, panel: Panel | None = None) -> Compared:
         render, result = render_one(
             video.source, video.plan, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
-    return measured(video.entry, job.seed, render.plan, video.source.machine.dtype, result, panel=panel)
+    return measured(video.entry, render.plan, video.source.machine.dtype, result, panel=panel)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from torch import Tensor
 from ..distributed.farm import Farm, Shared
 from ..distributed.ray_farm import farm_named
 from ..errors import HeadForcingError
-from ..render.job import RenderJob
 from ..render.plan import RenderPlan
+from ..render.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
 from .values import Kept
@@ -28,12 +28,12 @@ def farm_of(args: argparse.Namespace) -> Farm:
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
 
 
-def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> None:
+def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
     """Refuse videos at the same time that would each find head roles: one after the other all use the first's."""
-    if not farm.parallel or len(videos) == 1:
+    if not farm.parallel or len(jobs) == 1:
         return
-    for name, (job, source) in videos.items():
-        if job.take_found_roles(source.plan).auto is not None and not job.finished_blocks:
+    for name, job in jobs.items():
+        if job.with_found_roles().plan.auto is not None and not job.finished_blocks:
             raise HeadForcingError(
                 f"{name}: the roles of this model's heads are not known yet, and videos made at the same time would "
                 "each find their own: make one video first, measure them with `headforcing profile`, or give a profile"
@@ -43,7 +43,7 @@ def check_roles(videos: Mapping[str, tuple[RenderJob, Source]], farm: Farm) -> N
 def render_one(
     source: Source,
     plan: RenderPlan,
-    embeds: Sequence[Shared[Tensor]],
+    embeds: Mapping[str, Shared[Tensor]],
     video: Path | None,
     latents: Path | None = None,
     *,
@@ -56,7 +56,8 @@ def render_one(
         encodes: whether a video of any of these jobs needs the VAE's encoder.
         patience: seconds to wait for another process that writes to the run folder.
     """
-    job = replace(source.job_with_found_roles(plan, [embed() for embed in embeds]), patience=patience)
+    read = {text: embed() for text, embed in embeds.items()}
+    job = source.job(plan, read).with_request(patience=patience).with_found_roles()
     decodes, encodes, machine = video is not None, encodes or bool(job.plan.restart_frames), source.machine
     devices = str(machine.device), str(machine.vae_device)
     key = source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes

@@ -24,8 +24,8 @@ from ..recorded.replay import Case, replay
 from ..render.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
 from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
-from ..render.job import file_tags
 from ..render.options import RenderOptions
+from ..render.request import file_tags
 from ..render.resources import Needs
 from ..render.sinks import load_latents, partial_path
 from ..rollout.schedule import AUTO_FAMILY

@@ -12,19 +12,17 @@ import torch
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
-from ..files import cache_folder
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
 from ..model.cuda_graph import GraphedForward
 from ..render.describe import going_on
-from ..render.job import RenderJob, file_tags
 from ..render.plan import RenderPlan
 from ..render.render import Listener, Place, make_video
+from ..render.request import RenderJob
 from ..render.result import RenderResult
 from ..render.sinks import LatentsFile, ProgressBar, VideoFile, partial_path
 from ..rollout.loop import WanVideoModel
-from ..runs.folder import count_blocks
 from ..video.restarts import FrameCodec
 from .values import pick_device
 
@@ -39,7 +37,7 @@ OUT_OF_MEMORY = (
 
 @dataclass(frozen=True)
 class Machine:
-    """Devices, attention backend and run folder of a command.
+    """Devices and attention backend of a command.
 
     `vae_device` is None for decoding in turn; `peers` are the ranks that make one video together, None for one GPU.
     """
@@ -50,8 +48,6 @@ class Machine:
     attention_choice: str
     cuda_graph: bool
     compile: bool
-    runs: Path | None
-    found_profiles: Path | None
     quiet: bool
     vae_device: torch.device | None
     fp8_linears: bool
@@ -68,8 +64,8 @@ class Machine:
             vae_device = pick_device(args.vae_device, "--vae-device")
             if vae_device == device and device.type != "cpu":
                 vae_device = None  # on one GPU sampling and decoding take turns
-        peers, cache = vars(args).get("peers"), cache_folder()
-        follows = peers is not None and not peers.leads  # rank 0 alone has a run folder and shows progress
+        peers = vars(args).get("peers")
+        follows = peers is not None and not peers.leads  # rank 0 alone shows progress
         return cls(
             device=device,
             dtype=dtype,
@@ -77,8 +73,6 @@ class Machine:
             attention_choice=choice,
             cuda_graph=args.cuda_graph and not elsewhere,
             compile=args.compile,
-            runs=None if follows else args.runs,
-            found_profiles=args.found_profiles or (cache and cache / "profiles"),
             quiet=args.json or follows,
             vae_device=vae_device,
             fp8_linears=args.fp8_linears,
@@ -136,11 +130,10 @@ class LoadedModel:
         listeners: list[Listener] = [bar]
         mp4 = None
         if video is not None and self.codec is not None:
+            decoder = self.codec.decoder
             mp4 = VideoFile(
                 video,
-                plan,
-                partial(self.codec.decoder, plan.restart_frames),
-                file_tags(job.about),
+                lambda plan: decoder(plan.restart_frames),
                 scale=self.scale,
                 background=machine.vae_device,
                 losable=latents is not None,
@@ -152,8 +145,14 @@ class LoadedModel:
             from ..render.live_story import LiveEdits
 
             listeners.append(LiveEdits(story))
+        ranks = None
+        if peers is not None:
+            from ..distributed.ranks import MeasuredRanks
+
+            ranks = MeasuredRanks(str(machine.device))
+            listeners.append(ranks)
         try:
-            result = make_video(replace(job, codec=self.codec), model, machine.place(plan), listeners)
+            result = make_video(job.with_request(codec=self.codec), model, machine.place(plan), listeners)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -161,12 +160,8 @@ class LoadedModel:
             raise HeadForcingError("; ".join([rank + OUT_OF_MEMORY, *self._kept(bar, video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*self._kept(bar, video)) from stop
-        if peers is not None and bar.render is not None:
-            from ..distributed.ranks import RanksReport
-
-            cache: Any = bar.render.run.cache  # a `ParallelCache`
-            ranks = RanksReport.collect(cache, self.backbone, str(machine.device), result.seconds)
-            result = replace(result, reports={"ranks": ranks})
+        if ranks is not None and ranks.report is not None:
+            result = replace(result, reports={"ranks": ranks.report})
         if mp4 is not None:
             result = replace(result, video=mp4.info, failure=mp4.failure)
         return replace(result, latents_file=latents)
@@ -175,11 +170,11 @@ class LoadedModel:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says so."""
         if bar.render is None or (self.machine.peers is not None and not self.machine.peers.leads):
             return []
-        run, keys = bar.render.run.folder, bar.render.job.keys
+        job = bar.render.job
         kept = "without --runs FOLDER no block is kept"
-        if run is not None:
-            kept = f"{count_blocks(run.folder, keys)} of {len(keys)} blocks are kept in {run.folder}, "
-            kept += f"repeat the command to {going_on(bar.render.job.plan)}"
+        if job.folder is not None:
+            kept = f"{job.finished_blocks} of {len(job.keys)} blocks are kept in {job.folder}, "
+            kept += f"repeat the command to {going_on(job.plan)}"
         if video is not None and partial_path(video).is_file():
             kept += f"; the video so far is {partial_path(video)}"
         return [kept]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from ..errors import one_line
-from ..files import Named, check_kept, partial_path
+from ..files import Named, check_kept, check_regular, partial_path
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
 Mistake = argparse.ArgumentTypeError
@@ -67,11 +68,20 @@ class Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Raises HeadForcingError for files that would be written over a file that is read, see `check_kept`."""
+        """Raises HeadForcingError as `check_files`."""
         found, unknown = super().parse_known_args(args, namespace)
         if not unknown and self._subparsers is None:  # an unknown argument is an error; a command checks its own files
-            check_kept(*named_files(self, found))
+            self.check_files(found)
         return found, unknown
+
+    def check_files(self, found: argparse.Namespace) -> None:
+        """Refuse pipes and devices in place of files that are read, and files that would be written over one of these,
+        see `check_kept`."""
+        reads, writes = named_files(self, found)
+        for _, path in reads:
+            if os.path.exists(path) and not os.path.isdir(path):
+                check_regular(path)
+        check_kept(reads, writes)
 
 
 def subcommands(parser: argparse.ArgumentParser) -> Callable[[str, Any, str], argparse.ArgumentParser]:

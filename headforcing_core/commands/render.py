@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
-from dataclasses import asdict, replace
+from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def _render(
     source: Source, video: Path | None, latents: Path | None = None, note: str = ""
 ) -> tuple[Needs, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded, the note is told after the first."""
-    plan, peers = source.plan(), source.machine.peers
+    plan, peers = source.request.plan(), source.machine.peers
     if peers is not None:  # first, since it takes no time
         from ..distributed.division import check_division
 
@@ -87,18 +87,19 @@ def _render(
     needs = None if plan.auto is not None else source.check_needs(plan, video)  # found roles may need less
     sys.stderr.write(note)
     source = source.with_start()
-    job = source.job_with_found_roles(plan, source.encode())
+    job = source.job(plan, source.encode()).with_found_roles()
     if peers is not None:
         from ..distributed.ranks import check_ranks
 
         check_ranks(job, peers)
     needs = needs or source.check_needs(job.plan, video)
-    check_disk(needs, source.machine.runs, video and video.parent)
+    check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
     story = FollowedStory(source, source.follow)
-    result = loaded.render(replace(job, about={**job.about, **story.about()}), video, latents, story)
+    notes = {**job.request.notes, **story.about()}
+    result = loaded.render(job.with_request(notes=notes), video, latents, story)
     if target := video or latents:
         story.save(story_path(target))
     return needs, result
@@ -106,13 +107,16 @@ def _render(
 
 def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     """Report of a render; the exit code is 1 where only the latents could be written."""
-    options, start, story = source.options, source.start, source.follow
+    options, start, story = source.request.options, source.start, source.follow
     lines = [
         *describe_method(options.method, options.method_options),
         describe(result.plan, source.machine.dtype),
         *([source.family] if source.family else []),
         *([] if start is None else [f"starts with {start.about}"]),
-        *["", needs.describe(), "", result.describe()],
+        "",
+        needs.describe(),
+        "",
+        *result.lines(),
     ]
     found = {**result.to_dict(), "needs": asdict(needs), "model_family": options.model_family}
     found |= {} if story is None else {"story": story.text}
@@ -124,7 +128,10 @@ class FollowedStory(Story):
     """The story of a source's followed file; says in one line on stderr what is taken and what is not."""
 
     def __init__(self, source: Source, file: FollowedFile):
-        self._source, self._file, self._asked, self.seconds = source, file, file.text, source.options.seconds
+        self._source = source
+        self._file = file
+        self._asked = file.text
+        self.seconds = source.request.options.seconds
 
     def ask(self) -> Timeline | None:
         text = self._file.changed()
@@ -136,7 +143,7 @@ class FollowedStory(Story):
     def check(self, plan: RenderPlan, more: int) -> None:
         check_growth(more, room_on(self._source.machine.device))
 
-    def encode(self, texts: list[str]) -> Sequence[Tensor]:
+    def encode(self, texts: list[str]) -> Mapping[str, Tensor]:
         try:
             return self._source.encode(texts)
         except torch.OutOfMemoryError as error:

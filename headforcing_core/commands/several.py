@@ -8,7 +8,6 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr, suppress
-from dataclasses import replace
 from typing import NoReturn
 
 import torch
@@ -134,9 +133,9 @@ def _check_before_start(args: argparse.Namespace) -> None:
     render.check_outputs(args)
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
         source = Source.of(args, elsewhere=True)  # on a GPU this process would hold memory of the first one
-    plan = source.plan()
+    plan = source.request.plan()
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)
-    kept = replace(source, machine=replace(source.machine, runs=None))  # keys of blocks need embeddings
-    check_roles(kept.job(plan).take_found_roles(kept.plan))
+    job = source.job(plan, {}).with_request(runs=None)  # keys of blocks would need embeddings
+    check_roles(job.with_found_roles().plan)
     source.check_needs(plan, args.out, elsewhere=True)

@@ -16,22 +16,19 @@ from torch import Tensor
 from ..demo import assets, word_hash
 from ..demo.rooms_autoencoder import RoomsStreamingDecoder
 from ..errors import HeadForcingError, one_line
-from ..files import check_writable
+from ..files import cache_folder, check_writable
 from ..hashing import digest
-from ..head_profiles.auto import AutoProfile
-from ..head_profiles.profile import HeadProfile
 from ..model import fp8
 from ..model.latents import WAN21
 from ..model.wan import WanModel
 from ..render.describe import format_bytes
 from ..render.family import family_for
-from ..render.job import RenderJob, about_video
-from ..render.options import RenderOptions
 from ..render.plan import RenderPlan
+from ..render.request import RenderJob, RenderRequest, StartLatents
 from ..render.resources import COMMAND_LINE, NO_DECODER, Needs, room_on
 from ..render.sinks import load_latents
 from ..render.start import Start
-from ..rollout.rows import Picture
+from ..rollout.rows import Embeddings, Picture
 from ..rollout.schedule import known_family
 from ..timeline.timeline import Timeline, parse_timeline
 from ..video.memory import DecoderMemory
@@ -42,9 +39,10 @@ from .values import (
     DTYPES,
     FollowedFile,
     ModelFiles,
-    chosen_references,
     chosen_start,
+    read_references,
     read_text,
+    reference_files,
     render_options,
     text_encoder_bytes,
 )
@@ -52,68 +50,99 @@ from .values import (
 
 @dataclass(frozen=True)
 class Source:
-    """The inputs of a command's render, before weights are loaded.
+    """The request that the arguments of a command describe, with what carries it out, before weights are loaded.
 
     Attributes:
+        request: without embeddings at first, and with stand-ins for video frames that are not encoded yet.
         files: of the model; None is the embedded one.
         scale: every pixel of the video becomes a square of this side.
-        start, references: video frames to go on from, and pictures by name; `with_start` encodes them as
-            `start_latents [frames, 16, h, w]` and `pictures`.
-        follow: the file of the story, where it is read again during the render.
+        start, references: video frames to continue from, and pictures by name; see `with_start`.
+        follow: the file of the story, if it is read again during the render.
         family: a line on the model family, for the report.
     """
 
-    options: RenderOptions
-    timeline: Timeline
+    request: RenderRequest
     machine: Machine
     info: CheckpointInfo
     files: ModelFiles | None = None
     scale: int = 1
-    start_latents: Tensor | None = None
     start: Start | None = None
-    start_key: str = ""
     follow: FollowedFile | None = None
     family: str = ""
     references: Mapping[str, Start] = field(default_factory=dict)
-    pictures: Mapping[str, Picture] = field(default_factory=dict)
 
     @classmethod
     def of(cls, args: argparse.Namespace, elsewhere: bool = False) -> Source:
-        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one."""
+        """The inputs that the arguments of a command name: the model of `--weights`, else the embedded one.
+
+        `elsewhere`: another machine renders.
+        """
         given, family, family_line, files = vars(args), known_family(args.model_family), "", None
         if given.get("weights"):
             files = ModelFiles.of(args)
             family, family_line = family_for(args.model_family, files.weights)
         options = render_options(args, None if files else assets.SIZE, family)
-        references = chosen_references(args, options)
+        pictures = reference_files(args)
         follow = FollowedFile(args.follow) if given.get("follow") else None
         if files or follow or args.prompts:
-            timeline = options.parse(follow.text if follow else read_text(args.prompts), references=tuple(references))
+            text = follow.text if follow else read_text(args.prompts)
+            timeline = options.parse(text, references=tuple(pictures))
             if files is None:
                 note_unlike_training(timeline)
         else:  # the plan cuts or extends it when another length is asked for
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
         info = (files or ModelFiles(assets.model_path())).inspect()
-        identify, latents = info.identify, given.get("start_latents")
         if args.fp8_linears:
+            identify = info.identify
             info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
-        return cls(
+        machine = Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere)
+        references = read_references(pictures, options)  # after the prompts: a large picture takes seconds
+        start = chosen_start(args, options)
+        begins_with = None
+        if start is not None:
+            stand_in = torch.empty(1, start.frames, 0, 0, 0)
+            begins_with = StartLatents(stand_in, about=start.about)
+        elif given.get("start_latents") is not None:
+            latents = load_latents(args.start_latents, (options.width, options.height))
+            begins_with = StartLatents(latents[None])
+        cache = cache_folder()
+        follows = machine.peers is not None and not machine.peers.leads  # rank 0 alone has a run folder
+        notes: dict[str, Any] = {"weights": info.path.name}
+        if machine.inexact:
+            notes["inexact"] = machine.inexact
+        if references:
+            notes["references"] = {name: shown.about for name, shown in references.items()}
+        request = RenderRequest(
+            info.config,
             options,
             timeline,
-            Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere),
+            start=begins_with,
+            pictures={name: Picture(torch.empty(0), name) for name in references},
+            dtype=machine.dtype,
+            runs=None if follows else args.runs,
+            found_profiles=args.found_profiles or (cache and cache / "profiles"),
+            latent_format=None if files is None else info.config.latents.name,
+            notes=notes,
+        )
+        return cls(
+            request,
+            machine,
             info,
             files=files,
             scale=1 if files else args.scale,
-            start_latents=None if latents is None else load_latents(latents, (options.width, options.height)),
-            start=chosen_start(args, options),
+            start=start,
             follow=follow,
             family=family_line,
             references=references,
         )
 
+    def with_request(self, **changes: Any) -> Source:
+        """The same with other fields of the request."""
+        return replace(self, request=replace(self.request, **changes))
+
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
-        timeline = self.options.parse(text, references=self.timeline.references)
+        timeline = self.request.options.parse(text, references=self.request.timeline.references)
         if self.files is None:
             note_unlike_training(timeline)
         return timeline
@@ -123,21 +152,16 @@ class Source:
         """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
-    def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
-        """The checked plan; `profile`, if given, replaces that of the options."""
-        start = 0 if self.start is None else self.start.frames
-        frames = start or (0 if self.start_latents is None else len(self.start_latents))
-        return self.options.plan(self.info.config, self.timeline, frames, profile)
-
-    def encode(self, texts: list[str] | None = None) -> list[Tensor]:
-        """The embeddings of all texts; call it before `load`, as text encoder and weights may not fit together."""
-        texts = texts or self.timeline.texts
+    def encode(self, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
+        """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text encoder and weights
+        may not fit together."""
+        texts = self.request.timeline.texts if texts is None else texts
         if self.files is None:
-            return [word_hash.encode(text) for text in texts]
-        embeds, expected = self.files.encode(texts, self.machine.device), self.info.config.text_dim
+            return {text: word_hash.encode(text) for text in texts}
+        embeds, expected = self.files.encode(list(texts), self.machine.device), self.info.config.text_dim
         if embeds[0].shape[-1] != expected:
             raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds[0].shape[-1]}")
-        return embeds
+        return dict(zip(texts, embeds, strict=True))
 
     def check_encoders(self, plan: RenderPlan) -> None:
         """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no VAE."""
@@ -155,43 +179,22 @@ class Source:
             return self
         codec = self._codec(encodes=True)
         assert codec is not None
-        source = replace(self, pictures={name: shown.picture(codec) for name, shown in self.references.items()})
-        if self.start is None:
-            return source
-        return replace(source, start_latents=self.start.encoded(codec), start_key=self.start.key(codec))
-
-    def job(self, plan: RenderPlan, embeds: Sequence[Tensor] = ()) -> RenderJob:
-        """The video of a plan of this source, from the embeddings of its prompts; none where needs are estimated.
-
-        Weights are read for their fingerprint only where something is kept under it, or compared by it.
-        """
-        named = self.machine.runs is not None or plan.auto is not None or self.machine.peers is not None
-        return RenderJob(
-            plan,
-            dict(zip(self.timeline.texts, embeds, strict=False)),
-            self.info.fingerprint if named else "",
-            self.machine.dtype,
-            start_latents=self.start_latents,
-            start_key=self.start_key,
-            runs=self.machine.runs,
-            state_seconds=self.options.state_seconds,
-            found_profiles=self.machine.found_profiles,
-            about=self._about(plan) if embeds else {},
-            pictures=self.pictures,
+        request = replace(
+            self.request, pictures={name: shown.picture(codec) for name, shown in self.references.items()}
         )
+        if self.start is not None:
+            latents = StartLatents(self.start.encoded(codec)[None], self.start.key(codec), self.start.about)
+            request = replace(request, start=latents)
+        return replace(self, request=request)
 
-    def job_with_found_roles(self, plan: RenderPlan, embeds: Sequence[Tensor]) -> RenderJob:
-        """The same, with the roles of heads that were found for this model earlier where the plan would find them."""
-        job = self.job(plan, embeds)
-        known = job.take_found_roles(self.plan)
-        return job if known is plan else self.job(known, embeds)
+    def job(self, plan: RenderPlan, embeds: Embeddings) -> RenderJob:
+        """The video of a plan of this source, from the embeddings of its prompts.
 
-    def _about(self, plan: RenderPlan) -> dict[str, Any]:
-        latent_format = None if self.files is None else self.info.config.latents.name
-        about = about_video(plan, self.options.method_name, self.options.seed, latent_format)
-        more: dict[str, Any] = {"inexact": self.machine.inexact, "start": self.start and self.start.about}
-        more["references"] = {name: shown.about for name, shown in self.references.items()}
-        return {**about, "weights": self.info.path.name, **{name: value for name, value in more.items() if value}}
+        The fingerprint of the weights, for which they are read, is taken only if something is stored or compared by it.
+        """
+        named = self.request.runs is not None or plan.auto is not None or self.machine.peers is not None
+        weights = self.info.fingerprint if named else ""
+        return replace(self.request, embeds=embeds, weights=weights).job(plan)
 
     def check_needs(
         self, plan: RenderPlan, video: Path | None, *, loaded: bool = False, elsewhere: bool = False
@@ -203,7 +206,7 @@ class Source:
         machine, device, files = self.machine, self.machine.device, self.files
         if machine.cuda_graph and device.type != "cuda":
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
-        for folder in (machine.runs, video and video.parent):
+        for folder in (self.request.runs, video and video.parent):
             check_writable(folder and folder / "probe")
         decoder, text_encoder = NO_DECODER, 0
         if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
@@ -224,7 +227,8 @@ class Source:
             room //= machine.peers.world  # all ranks are on this machine
         if loaded and room is not None:
             room += weights + decoder.weights
-        needs = self.job(plan).check_needs(
+        needs = self.request.check_needs(
+            plan,
             weights,
             room if machine.peers is None else None,
             COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),

@@ -6,7 +6,7 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,18 +121,22 @@ def render_options(
     return RenderOptions(**named | settings)
 
 
-def chosen_references(args: argparse.Namespace, options: RenderOptions) -> dict[str, Start]:
-    """The pictures of `--reference` by name, each shown for a block."""
-    words = vars(args).get("reference")
-    if not words:
-        return {}
-    given = [named_file(word) for word in words]
-    for word, (name, file) in zip(words, given, strict=True):
+def reference_files(args: argparse.Namespace) -> dict[str, Path]:
+    """The files of `--reference` by name."""
+    given = []
+    for word in vars(args).get("reference") or ():
+        name, file = named_file(word)
         if not name or file == Path():
             raise HeadForcingError(f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}")
+        given.append((name, file))
     check_names([name for name, _ in given])
+    return dict(given)
+
+
+def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[str, Start]:
+    """The pictures by name, each shown for a block."""
     size, frames = (options.width, options.height), options.schedule.frames_per_block
-    return {name: Start.image_file(file, size, frames) for name, file in given}
+    return {name: Start.image_file(file, size, frames) for name, file in files.items()}
 
 
 def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:

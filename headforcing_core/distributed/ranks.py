@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -13,9 +14,9 @@ from ..hashing import digest
 from ..model.attention import AttentionFunction
 from ..names import versions
 from ..render.describe import format_bytes
-from ..render.job import RenderJob
 from ..render.plan import RenderPlan
-from ..render.render import Place
+from ..render.render import Listener, Place, Render
+from ..render.request import RenderJob
 from ..render.resources import Needs
 from .cache import ParallelCache
 from .division import Division
@@ -29,7 +30,7 @@ def rank_place(peers: Peers, device: torch.device, attention: AttentionFunction,
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
 
     def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(peers, job.plan.shape, job.dtype, device, attention)
+        return ParallelCache(peers, job.plan.shape, job.request.dtype, device, attention)
 
     return Place(device, attention, choice, new_cache, peers.from_first)
 
@@ -49,7 +50,7 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
     division = Division.of(plan.shape, peers.world, peers.speeds)
     peers.agree(
         versions=", ".join(f"{name} {version}" for name, version in versions().items()),
-        weights=job.weights,
+        weights=job.request.weights,
         plan=job.keys[-1],
         division=digest(division.heads, [(strip.row, strip.column) for strip in division.strips]),
     )
@@ -137,3 +138,24 @@ class RanksReport:
                 f"{rank['waited_seconds']:.1f} of {self.seconds:.1f} s in exchanges"
             )
         return lines
+
+
+class MeasuredRanks(Listener):
+    """Collects the report when the last block is there.
+
+    Attributes:
+        report: None before.
+    """
+
+    def __init__(self, device: str):
+        self.device = device
+        self.report: RanksReport | None = None
+
+    def begin(self, render: Render) -> None:
+        self._render = render
+        self._begun = time.perf_counter()
+
+    def finish(self) -> None:
+        cache: Any = self._render.run.cache  # a `ParallelCache`
+        seconds = time.perf_counter() - self._begun
+        self.report = RanksReport.collect(cache, self._render.model.backbone, self.device, seconds)

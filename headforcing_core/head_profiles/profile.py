@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -182,8 +183,7 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None, 
 
     A profile with labels is chosen only if `labelled`, and then first. Raises HeadForcingError if there is none.
     """
-    bundled = [load_profile(path) for path in bundled_profiles().values()]
-    fitting = [each for each in bundled if (each.num_layers, each.num_heads) == (num_layers, num_heads)]
+    fitting = [each for each in _bundled() if (each.num_layers, each.num_heads) == (num_layers, num_heads)]
     labels = labelled and any(each.labels is not None for each in fitting)
     chosen = {each.name: each for each in fitting if (each.labels is not None) == labels}
     of_family = [each for each in chosen.values() if family in each.families]
@@ -193,6 +193,12 @@ def default_profile(num_layers: int, num_heads: int, family: str | None = None, 
             f"No bundled head profile fits a model of {num_layers}x{num_heads} heads; load one for this model."
         )
     return (*of_family, *fallbacks)[0]
+
+
+@cache
+def _bundled() -> tuple[HeadProfile, ...]:
+    """All bundled profiles, read once; these files belong to the package."""
+    return tuple(HeadProfile.from_json(path.read_text("utf-8")) for path in bundled_profiles().values())
 
 
 def classify(

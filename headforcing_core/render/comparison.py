@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -74,6 +74,29 @@ def entries_of(text: str) -> list[Entry]:
     return [Entry(name, name) for name in dict.fromkeys(names)]
 
 
+Planned = TypeVar("Planned")
+
+
+def plan_entries(
+    entries: Sequence[Entry], plan_one: Callable[[Entry], Planned], skip: bool
+) -> tuple[list[Planned], dict[str, str]]:
+    """Plan and check the videos of all entries before the first is rendered.
+
+    Returns them and, with `skip`, why others cannot be rendered, by their labels. Raises HeadForcingError if none can.
+    """
+    planned, left_out = list[Planned](), dict[str, str]()
+    for entry in entries:
+        try:
+            planned.append(plan_one(entry))
+        except HeadForcingError as error:
+            if not skip:
+                raise
+            left_out[entry.label] = str(error).removeprefix(f"{entry.label}: ")
+    if not planned:
+        raise HeadForcingError(f"none of the methods can be rendered: {next(iter(left_out.values()))}")
+    return planned, left_out
+
+
 @dataclass(frozen=True)
 class Compared:
     """Measurements of a finished video of a comparison."""
@@ -100,10 +123,10 @@ class Compared:
 
 def measured(
     entry: Entry,
-    seed: int,
     plan: RenderPlan,
     dtype: torch.dtype,
     result: RenderResult,
+    *,
     on_progress: Progress | None = None,
     panel: Panel | None = None,
 ) -> Compared:
@@ -113,7 +136,7 @@ def measured(
     report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
     return Compared(
         entry,
-        seed,
+        plan.seed,
         video,
         report.video_frames,
         frame_slots=plan.shape.frame_slots,
@@ -149,9 +172,11 @@ def table(rows: Sequence[Compared]) -> str:
     return markdown_table(["method", *TABLE_COLUMNS], lines)
 
 
-def left_out_notes(left_out: Mapping[str, str]) -> list[str]:
-    """Lines on methods that `all` asked for and that cannot be rendered."""
-    return [f"left out: {label}: {reason}" for label, reason in left_out.items()]
+def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
+    """The table, notes on the methods, and on those that `all` asked for and that cannot be rendered."""
+    lines = [table(rows), "", NOTE, "", *method_notes(rows)]
+    lines += [f"left out: {label}: {reason}" for label, reason in left_out.items()]
+    return "\n".join(lines)
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:

@@ -62,7 +62,7 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     for name in plan.timeline.references:
         held = [str(i) for i, told in enumerate(plan.timeline.segments, 1) if name in plan.timeline.pictures(told)]
         lines.append(f"picture @{name}: " + (f"held in prompts {', '.join(held)}" if held else "no prompt names it"))
-    lines += ["", plan.story.table(video_frames_of(plan.start_frames))]
+    lines += ["", plan.timeline.table(video_frames_of(plan.start_frames))]
     if plan.start_frames:
         lines.append(
             f"Times and blocks are counted from the end of the {plan.start_frames} start frames, video frames from "

@@ -30,16 +30,14 @@ class Layout:
     """A timeline on the blocks of a video.
 
     Attributes:
-        timeline: with the block length and duration of the video.
-        story: the same with a tag for every scene that comes back, by itself or because a tag says so.
-        alike: as for `Script`; empty if no prompt recalls a scene.
+        timeline: with the block length and duration of the video, and a tag for every scene that comes back.
+        alike: as for `Script`; empty if no tag of the story recalls a scene.
         start_frames, start_blocks: latent frames at the beginning of the video that are given, not made, and as blocks.
         video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
     """
 
     schedule: Schedule
     timeline: Timeline
-    story: Timeline
     alike: Mapping[str, str]
     start_frames: int
     start_blocks: int
@@ -48,27 +46,40 @@ class Layout:
     @property
     def facts(self) -> VideoFacts:
         """The facts that the story decides."""
-        story, blocks = self.story, self.start_blocks + self.timeline.blocks
-        pictures = bool(story.references)
+        timeline = self.timeline
         return VideoFacts(
-            self.schedule, blocks, self.start_frames, len(story.segments), story.recalls, pictures=pictures
+            self.schedule,
+            self.start_blocks + timeline.blocks,
+            self.start_frames,
+            len(timeline.segments),
+            timeline.recalls,
+            pictures=bool(timeline.references),
         )
+
+    @property
+    def texts(self) -> list[str]:
+        """The texts whose embeddings the rows need, each once."""
+        timeline = self.timeline
+        prompts = [timeline.spoken(segment) for segment in timeline.segments]
+        first_texts = [timeline.first_text(segment) for segment in timeline.segments]
+        likeness = [self.alike[prompt] for prompt in prompts if prompt in self.alike]
+        return list(dict.fromkeys([*prompts, *likeness, *first_texts]))
 
     def make_rows(self, policy: Method, seed: int) -> tuple[BlockRow, ...]:
         """The row of every block; raises HeadForcingError for switches and pictures that the method cannot do."""
-        start_blocks, segments = self.start_blocks, self.story.segments
+        start_blocks, segments = self.start_blocks, self.timeline.segments
         switches = {
             start_blocks + segment.start_block: switch
             for segment in segments[1:]
             if (switch := policy.own_switch(segment.switch)) is not None
         }
-        prompts = _block_prompts(self.story)
+        prompts = _block_prompts(self.timeline)
         rows = lay_out_rows([prompts[0]] * start_blocks + prompts, self.schedule, seed, switches, start_blocks)
         for number, segment in enumerate(segments, 1):
             first = start_blocks + segment.start_block
             if segment.seed is not None:
                 rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
-            if pictures := self.story.pictures(segment):
+            if pictures := self.timeline.pictures(segment):
                 _check_pictures(number, pictures, policy.most_pictures)
                 first = first if segment.start_block else 0  # start frames are written behind those of the first prompt
                 rows[first] = replace(rows[first], pictures=pictures)
@@ -82,8 +93,7 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
         seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
             extends its last prompt.
     """
-    prompts = len(timeline.segments) if timeline.recalls else 0
-    alike = dict(zip(timeline.texts[:prompts], timeline.texts[prompts:], strict=False))
+    alike = timeline.likeness_texts
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
@@ -103,7 +113,7 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
         tuple(segments), clock, seconds, tuple(requested), schedule.shot_prefix, references=timeline.references
     )
     video_frames = video_frames_of(start_frames) + math.ceil(seconds * clock.fps - 1e-6)
-    return Layout(schedule, timeline, policy.with_scenes(timeline), alike, start_frames, start_blocks, video_frames)
+    return Layout(schedule, policy.with_scenes(timeline), alike, start_frames, start_blocks, video_frames)
 
 
 def _block_prompts(timeline: Timeline) -> list[str | Blend]:

@@ -5,21 +5,19 @@ Blocks have the keys, and so the latents, of a render that had the new story fro
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..rollout.loop import Block
-from ..rollout.rows import HasBegunError, first_difference
+from ..rollout.rows import Embeddings, HasBegunError, first_difference
 from ..timeline.clock import format_time
 from ..timeline.timeline import Timeline
-from .job import RenderJob, about_story
 from .plan import RenderPlan
 from .render import Listener, Render
+from .request import RenderJob
 from .resources import needs_of
 
 
@@ -37,8 +35,8 @@ class Story:
         """Refuse a plan that takes `more` bytes of memory beside the one that is rendered: a story may bring the first
         switch that writes blocks again, and prompts to encode. See `resources.check_growth`."""
 
-    def encode(self, texts: list[str]) -> Sequence[Tensor]:
-        """Text embeddings `[tokens, text_dim]` of prompts that are new."""
+    def encode(self, texts: list[str]) -> Embeddings:
+        """Text embeddings `[tokens, text_dim]` of prompts that are new, by text."""
         raise NotImplementedError
 
     def taken(self, plan: RenderPlan, block: int) -> None:
@@ -83,13 +81,15 @@ class LiveEdits(Listener):
         render, before, run = self._render, self._render.job, self._render.run
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(before.plan, plan, render.script.begun)
-        new = [text for text in dict.fromkeys(plan.timeline.texts) if text not in before.embeds]
-        after, now = (needs_of(plan, before.dtype, 0).rendering for plan in (plan, before.plan))
-        known, more = next(iter(before.embeds.values())), after - now
-        if known.device.type == torch.device(render.place.device).type:  # new prompts lie there, too, at their longest
-            more += len(new) * plan.config.text_len * plan.config.text_dim * known.element_size()
+        request = before.request
+        new = [text for text in plan.layout.texts if text not in request.embeds]
+        more = needs_of(plan, request.dtype, 0).rendering - needs_of(before.plan, request.dtype, 0).rendering
+        any_embedding = next(iter(request.embeds.values()))
+        if any_embedding.device.type == torch.device(render.place.device).type:
+            longest = plan.config.text_len * plan.config.text_dim * any_embedding.element_size()
+            more += len(new) * longest
         self._story.check(plan, more)
-        job = self._with(plan, new)
+        job = self._with(plan, timeline, new)
         if first_difference(job.script.rows, render.script.rows) < min(render.script.begun, len(render.script)):
             raise HeadForcingError(
                 "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
@@ -99,15 +99,16 @@ class LiveEdits(Listener):
         render.change(job)
         return block
 
-    def _with(self, plan: RenderPlan, new: list[str]) -> RenderJob:
+    def _with(self, plan: RenderPlan, timeline: Timeline, new: list[str]) -> RenderJob:
         """The job of another plan, with the embeddings of its prompts and no others; only `new` texts are encoded."""
         job = self._render.job
-        known = {**job.embeds, **(dict(zip(new, self._story.encode(new), strict=True)) if new else {})}
-        embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
-        about = {**job.about, **about_story(plan), **self._story.about()}
-        changed = replace(job, plan=plan, embeds=embeds, about=about)
-        changed.check_finite()
-        return changed
+        known = dict(job.request.embeds)
+        if new:
+            known.update(self._story.encode(new))
+        embeds = {text: known[text] for text in plan.layout.texts}  # others would stay until the render ends
+        request = job.request.with_story(timeline, plan.timeline.seconds, embeds, self._story.about())
+        request.check_finite()
+        return replace(job, request=request, plan=plan)
 
 
 def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:

@@ -29,10 +29,11 @@ from .settings import RenderSettings
 
 
 @dataclass(frozen=True)
-class RenderPlan(Layout):
+class RenderPlan:
     """A checked render.
 
     Attributes:
+        layout: the prompts on the blocks.
         rows: one per block. Start blocks get the first prompt, because the prompts they were made with are not known.
             Their switches name no recalled scenes yet; see `script`.
         seed: of the noise, where the timeline sets no other.
@@ -42,6 +43,7 @@ class RenderPlan(Layout):
     """
 
     config: WanConfig
+    layout: Layout
     shape: Shape
     rows: tuple[BlockRow, ...]
     seed: int
@@ -90,8 +92,8 @@ class RenderPlan(Layout):
                 "head profile"
             )
         return cls(
-            **vars(layout),
             config=config,
+            layout=layout,
             shape=shape,
             rows=rows,
             seed=seed,
@@ -113,9 +115,38 @@ class RenderPlan(Layout):
             raise HeadForcingError(
                 "this method caches a video of one prompt in another way than one of several; render the story anew"
             )
-        changed = replace(self, **vars(layout), shape=shape, rows=rows)
+        changed = replace(self, layout=layout, shape=shape, rows=rows)
         changed.check_warm_up()
         return changed
+
+    def with_layout_of(self, other: RenderPlan) -> RenderPlan:
+        """The plan with the prompts and the length of another one, for a description."""
+        return replace(self, layout=other.layout, rows=other.rows)
+
+    @property
+    def schedule(self) -> Schedule:
+        """Noise levels and blocks of the model."""
+        return self.layout.schedule
+
+    @property
+    def timeline(self) -> Timeline:
+        """The prompts, with a tag for every scene that comes back."""
+        return self.layout.timeline
+
+    @property
+    def start_frames(self) -> int:
+        """Number of latent frames at the beginning of the video that are given."""
+        return self.layout.start_frames
+
+    @property
+    def start_blocks(self) -> int:
+        """The same in blocks."""
+        return self.layout.start_blocks
+
+    @property
+    def video_frames(self) -> int:
+        """Length of the video in video frames, start frames included."""
+        return self.layout.video_frames
 
     def _shape_of(self, frames: int, video_frames: int) -> Shape:
         """The shape of a video of another length whose caches are the same; raises HeadForcingError if they are not."""
@@ -154,7 +185,7 @@ class RenderPlan(Layout):
     def script(self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})) -> Script:
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
         those of `Timeline.references`."""
-        script = Script(self.rows, embeds, self.alike, pictures)
+        script = Script(self.rows, embeds, self.layout.alike, pictures)
         if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
             return script
         return number_recalls(script, self.policy.recalled(script))
@@ -187,6 +218,12 @@ class RenderPlan(Layout):
     def blocks(self) -> int:
         """Number of blocks, start blocks included."""
         return len(self.rows)
+
+    def blocks_until(self, seconds: float) -> int:
+        """Number of blocks up to a time of the story, start blocks included; of all if it is 0."""
+        if seconds == 0:
+            return self.blocks
+        return min(self.blocks, self.start_blocks + self.timeline.clock.blocks_for(seconds))
 
     @property
     def new_blocks(self) -> int:

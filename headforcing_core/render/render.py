@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from types import FunctionType
@@ -27,10 +27,9 @@ from ..rollout.rows import SeededNoise
 from ..runs.folder import RunFolder
 from ..video.queue_thread import QueueThread
 from ..weights.containers import first_not_finite
-from .job import RenderJob, about_story
-from .plan import RenderPlan
+from .request import RenderJob
 from .result import RenderResult
-from .run import WAITING_TASKS, Run, carry_out
+from .run import WAITING_TASKS, Run, Task, carry_out
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Listener:
         pass
 
     def begin(self, render: Render) -> None:
-        """The render begins; what an earlier one has finished is known."""
+        """The render begins; what an earlier one has finished is known. `render.job` has the current story."""
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         """A denoising step is done, or with None one is about to begin; a `rollout.loop.StepCallback`."""
@@ -65,19 +64,39 @@ class Listener:
     def add(self, block: Block) -> None:
         """The next block is finished; start blocks and those of earlier renders included."""
 
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """The render goes on with other prompts or another length; `about` as in `RenderJob`."""
+    def change(self, render: Render) -> None:
+        """The render continues with other prompts or another length, those of `render.job`."""
 
     def finish(self) -> None:
         """All blocks are there."""
 
 
 class Render:
-    """One video of a job while it is made; `job` has the story that is told now."""
+    """One video while it is made.
 
-    def __init__(self, job: RenderJob, model: VideoModel, place: Place, run: Run, listeners: Sequence[Listener] = ()):
-        self.job, self.model, self.place, self.run, self.listeners = job, model, place, run, listeners
-        self.script, self.finished = job.script, 0
+    Attributes:
+        job: with the current story. It stands nowhere else: the run folder, the listeners and the report read it here.
+        run, model, script: until the render has ended, see `release`.
+    """
+
+    def __init__(
+        self,
+        job: RenderJob,
+        model: VideoModel,
+        place: Place,
+        folder: RunFolder | None = None,
+        thread: QueueThread[Task] | None = None,
+        listeners: Sequence[Listener] = (),
+    ):
+        self.job = job
+        self.model = model
+        self.place = place
+        self.listeners = listeners
+        self.script = job.script
+        self.run = Run(self, folder, thread, place.share)
+        if place.new_cache is not None:  # the state of a part of a cache is no state of the cache
+            self.run.state_seconds = 0.0
+        self.finished = 0
         self._finite: dict[int, list[Tensor]] = {}  # per block under way, whether each step's prediction is finite
 
     def blocks(self) -> Iterator[Block]:
@@ -94,7 +113,7 @@ class Render:
                 listener.add(block)
             self.run.measure(block)
             yield block
-            if self.finished == self.job.until:
+            if self.finished == self.job.until < self.job.plan.blocks:
                 break
             begun = time.perf_counter()
         self.run.finish(self.finished == self.job.plan.blocks)
@@ -102,17 +121,23 @@ class Render:
             listener.finish()
 
     def change(self, job: RenderJob) -> None:
-        """Go on with a job that differs only in `about` and in rows that have not begun, else raise HasBegunError."""
+        """Continue with a job that differs only in notes and in rows that have not begun, else raise HasBegunError."""
         self.script.replace(job.script)
-        self.job = self.run.job = job
+        self.job = job
         for listener in self.listeners:
-            listener.change(job.plan, job.about)
+            listener.change(self)
+
+    def release(self) -> None:
+        """Drop the model, the caches and the listeners. A listener that keeps the render keeps only its job: in a
+        circle of references the caches would stay until Python looks for circles."""
+        self.listeners = ()
+        del self.run, self.model, self.script
 
     def _new_cache(self, known: HeadProfile | None) -> Cache:
         job, place = self.job, self.place
         if place.new_cache is not None:
             return place.new_cache(job)
-        return job.plan.make_cache(job.dtype, place.device, place.attention, known)
+        return job.plan.make_cache(job.request.dtype, place.device, place.attention, known)
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         """Pass a denoising step on; the test of its result runs on its device, and nothing waits for the answer."""
@@ -135,7 +160,7 @@ class Render:
             raise HeadForcingError(
                 f"{place}: NaN or infinity, because the weight {weight} holds some; load or convert the model again"
             )
-        dtype = str(self.job.dtype).removeprefix("torch.")
+        dtype = str(self.job.request.dtype).removeprefix("torch.")
         raise HeadForcingError(
             f"{place}: NaN or infinity in the latents; compute in bf16 or float32 (now {dtype}) or choose another "
             "attention backend; blocks stored before it stay"
@@ -157,7 +182,7 @@ class Render:
             given,
             held=run.start if job.plan.held_frames else None,
             unfinished=run.stored[-1].unfinished if run.stored else (),
-            reencode=None if job.codec is None else job.codec.reencode,
+            reencode=None if job.request.codec is None else job.request.codec.reencode,
             on_step=self.step,
         )
         yield from job.plan.method(run.found_profile).rollout(self.model, run.cache, inputs)
@@ -191,32 +216,32 @@ def begin_render(
     job: RenderJob, model: VideoModel, place: Place = HERE, listeners: Sequence[Listener] = ()
 ) -> Iterator[Render]:
     """A render of this video, with its run folder open where there is one."""
-    about = {**job.about, "attention": attention_name(place.attention, place.attention_choice)}
-    if job.runs is not None:
-        about = {**about_story(job.plan), **about, "versions": versions()}
-    pictures = place.share(dict(job.pictures)) if job.pictures else {}
-    # the state of a part of a cache is no state of the cache
-    state_seconds = job.state_seconds if place.new_cache is None else 0.0
-    job = replace(job, about=about, pictures=pictures, state_seconds=state_seconds)
-    job.check_finite()
-    job.plan.check_encoder(job.codec is not None, "give `codec`")
+    request = job.request
+    notes = {**job.notes, "attention": attention_name(place.attention, place.attention_choice)}
+    if request.runs is not None:
+        notes["versions"] = versions()
+    if request.pictures:
+        request = replace(request, pictures=place.share(dict(request.pictures)))
+    job = replace(job, request=request, notes=notes)
+    request.check_finite()
+    job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
         folder, thread = None, None
-        if job.runs is not None:
-            folder = stack.enter_context(RunFolder(job.runs, job.setup, job.about, job.patience))
+        if request.runs is not None:
+            folder = stack.enter_context(RunFolder(request.runs, job.setup, job.about, request.patience))
             thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
-        render = Render(job, model, place, Run(job, folder, thread, place.share), listeners)
+        render = Render(job, model, place, folder, thread, listeners)
         try:
             yield render
         finally:
-            # listeners know the render: in a circle, model and cache would stay until Python looks for circles
-            render.listeners = ()
+            render.release()
 
 
 def _result(render: Render, seconds: float) -> RenderResult:
     run, job, kept = render.run, render.job, None
-    if job.found_profiles is not None and run.found_profile is not None and run.found_now:
-        kept = store_found_profile(job.found_profiles, job.weights, run.found_profile)
+    folder = job.request.found_profiles
+    if folder is not None and run.found_profile is not None and run.found_now:
+        kept = store_found_profile(folder, job.request.weights, run.found_profile)
     return RenderResult(
         events=run.events,
         run=run.meter.report(run.events),
@@ -230,9 +255,7 @@ def _result(render: Render, seconds: float) -> RenderResult:
         problems=run.problems,
         attention=job.about["attention"],
         guards=run.guards,
-        plan=job.plan,
-        embeds=job.embeds,
-        about=job.about,
+        job=job,
         recalls=run.recalls,
         kernels=kernels_put_aside(torch.device(render.place.device)),
     )

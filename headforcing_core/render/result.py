@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +14,12 @@ from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
 from ..report.latents import RunMeter, RunReport, describe_events
-from ..rollout.rows import Embeddings
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
     from ..runs.stored import StoredVideo
     from ..video.writer import VideoInfo
+    from .request import RenderJob
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class RenderResult:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
         events, found_profile, found_now, problems, guards, recalls: as for `Run`.
         kept_profile: file in which the found roles were stored for later renders with the model.
-        plan, embeds, about: those of the job, or what a `live_story.Story` has made of them.
+        job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
         latents: `[frames, 16, h, w]`, start frames included, where they were kept.
         kernels: which Triton kernels did not work on the device, and why; empty if none.
@@ -49,9 +49,7 @@ class RenderResult:
     problems: Sequence[str]
     attention: str
     guards: Sequence[str]
-    plan: RenderPlan
-    embeds: Embeddings
-    about: Mapping[str, Any]
+    job: RenderJob
     video: VideoInfo | None = None
     failure: str | None = None
     latents_file: Path | None = None
@@ -59,6 +57,16 @@ class RenderResult:
     recalls: Sequence[Recall] = ()
     kernels: str = ""
     reports: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def plan(self) -> RenderPlan:
+        """The plan of the story that the render ended with."""
+        return self.job.plan
+
+    @property
+    def inexact(self) -> Sequence[str]:
+        """Settings that make the numbers other than those of the dtype."""
+        return self.job.about.get("inexact", ())
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -73,7 +81,7 @@ class RenderResult:
             "problems": list(self.problems),
             "attention": self.attention,
             **({"kernels": self.kernels} if self.kernels else {}),
-            "inexact": list(self.about.get("inexact", ())),
+            "inexact": list(self.inexact),
             **({"guards": list(self.guards)} if self.guards else {}),
             **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
@@ -81,29 +89,38 @@ class RenderResult:
             **{key: report.to_dict() for key, report in self.reports.items()},
         }
 
-    def describe(self) -> str:
-        """Plain text: decisions of episodic memory, latent statistics, files and time."""
-        lines = [describe_events(self.events)] if self.events else []
-        lines += [recall.describe() for recall in self.recalls]
-        lines += ["", self.run.text(), ""]
+    def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
+        """The lines of a report on the render; `shown` gives a file's name as its reader knows it.
+
+        Files and time come first, then decisions of episodic memory and statistics of the latents.
+        """
+        lines = []
         if self.video is not None:
-            lines.append(f"video    {self.video.path} ({self.video.video_frames} frames)")
+            lines.append(f"wrote {shown(self.video.path)} ({self.video.video_frames} frames)")
         if self.failure is not None:
-            lines.append(f"failed   {self.failure}; the latents are complete")
+            lines.append(f"no video: {self.failure}; the latents are complete")
         if self.latents_file is not None:
-            lines.append(f"latents  {self.latents_file}")
-        if self.found_profile is not None:
-            lines.append(f"found    {describe_roles(self.found_profile)} heads")
-            lines += [f"note     {remark}" for remark in remark_on_rule(self.found_profile)]
+            lines.append(f"wrote {shown(self.latents_file)} (latents)")
+        lines.append(f"sampled in {self.seconds:.1f} s, attention {self.attention}")
         if self.reused_blocks:
-            lines.append(f"reused   {self.reused_blocks} blocks of an earlier render")
-        lines += [f"damaged  {problem}" for problem in self.problems]
-        lines += [f"inexact  {what}" for what in self.about.get("inexact", ())]
-        lines += [f"guard    {line}" for line in self.guards]
-        lines += [f"kernels  {self.kernels}"] if self.kernels else []
-        lines += [line for report in self.reports.values() for line in report.describe()]
-        lines.append(f"took     {self.seconds:.1f} s, attention {self.attention}")
-        return "\n".join(lines)
+            lines.append(f"reused {self.reused_blocks} blocks of an earlier render")
+        lines += [f"damaged: {problem}" for problem in self.problems]
+        lines += [f"inexact: {what}" for what in self.inexact]
+        if self.kernels:
+            lines.append(self.kernels)
+        if self.found_profile is not None:
+            found = f"found {describe_roles(self.found_profile)} heads"
+            kept = self.kept_profile
+            lines.append(found if kept is None else f"{found}; kept for the next render of this model in {kept.name}")
+            lines += [f"note: {remark}" for remark in remark_on_rule(self.found_profile)]
+        if self.events:
+            lines.append(describe_events(self.events))
+        lines += [recall.describe() for recall in self.recalls]
+        lines += self.guards
+        lines.append(self.run.text())
+        for report in self.reports.values():
+            lines += report.describe()
+        return lines
 
 
 def describe_roles(profile: HeadProfile) -> str:

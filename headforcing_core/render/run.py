@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -24,13 +24,19 @@ from ..rollout.rows import Script
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
 from ..video.queue_thread import QueueThread
-from .job import RenderJob
 from .plan import RenderPlan
+from .request import RenderJob
 
 log = logging.getLogger(__name__)
 
 WAITING_TASKS = 8  # blocks and notes that may wait for the disk
 Task = Callable[[], None]
+
+
+class JobHolder(Protocol):
+    """The render, which alone has the job with the current story."""
+
+    job: RenderJob
 
 
 class Run:
@@ -44,7 +50,6 @@ class Run:
         share: as for `Place`.
 
     Attributes:
-        job: with the story that is told now.
         known: whether the folder knew the video before this render.
         start: `[frames, 16, h, w]`, latents that the video begins with.
         first_made: number of the first block that is made; those before it are given.
@@ -55,13 +60,22 @@ class Run:
     """
 
     def __init__(
-        self, job: RenderJob, folder: RunFolder | None, thread: QueueThread[Task] | None, share: Callable[[Any], Any]
+        self,
+        render: JobHolder,
+        folder: RunFolder | None,
+        thread: QueueThread[Task] | None,
+        share: Callable[[Any], Any],
     ):
-        self.job, self.folder, self._thread, self._share = job, folder, thread, share
+        self._render = render
+        self.folder = folder
+        self._thread = thread
+        self._share = share
+        job = self.job
         self.first_made = job.plan.start_blocks
-        self._part = None if job.until is None else max(0, min(job.until, job.plan.blocks) - self.first_made)
-        self.state_seconds, self._state_stored = job.state_seconds, time.monotonic()
-        self.known = self.found_now = False
+        self.state_seconds = job.request.options.state_seconds
+        self._state_stored = time.monotonic()
+        self.known = False
+        self.found_now = False
         self.start: Tensor | None = None
         self.stored: list[StoredBlock] = []
         self.cache: Cache
@@ -77,9 +91,19 @@ class Run:
         return RunMeter()
 
     @property
+    def job(self) -> RenderJob:
+        """The job with the current story."""
+        return self._render.job
+
+    @property
     def plan(self) -> RenderPlan:
-        """The plan of the story that is told now."""
+        """The plan of the current story."""
         return self.job.plan
+
+    @property
+    def _asked_for(self) -> int:
+        """Number of blocks that the render makes or reads, without start blocks."""
+        return max(0, self.job.until - self.first_made)
 
     # ------------------------------------------------------------------------------------------------ resuming
 
@@ -96,10 +120,11 @@ class Run:
             self.known = folder.save_video(self.job.keys, self.job.about)
             start = None if start is None else folder.save_start(start)
         self.start = self._share(start)
-        given, expected = 0 if self.start is None else len(self.start), self.plan.start_frames + self.plan.held_frames
+        given = 0 if self.start is None else len(self.start)
+        expected = self.plan.start_frames + self.plan.held_frames
         if given != expected:
             raise ValueError(f"the plan begins with {expected} latent frames, {given} are given")
-        self.stored = self._share([] if folder is None else folder.load_blocks(self.job.keys[: self._part]))
+        self.stored = self._share([] if folder is None else folder.load_blocks(self.job.keys[: self._asked_for]))
         if folder is not None and self.stored:
             self._read_roles(folder)
         self.ended = self._share(None if folder is None else self._read_end(folder))
@@ -183,8 +208,9 @@ class Run:
     @property
     def is_stored(self) -> bool:
         """Whether earlier renders have made all that is asked for, so that the model is not called."""
-        part = self._part is not None and self._part < self.plan.new_blocks
-        return self.ended is not None or (part and len(self.stored) == self._part)
+        if self._asked_for < self.plan.new_blocks and len(self.stored) == self._asked_for:
+            return True
+        return self.ended is not None
 
     def is_made(self, index: int) -> bool:
         """Whether this render makes the block of that number."""

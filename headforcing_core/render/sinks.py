@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from ..rollout.loop import Block
 from ..video.stream import StreamingDecoder, VideoStream
 from ..video.writer import VideoInfo
 from ..weights.containers import WRITABLE, read_weights
-from .job import file_tags
 from .plan import RenderPlan
 from .render import Listener, Render
+from .request import RenderJob, file_tags
 
 log = logging.getLogger(__name__)
 
@@ -39,10 +39,11 @@ class KeptLatents(Listener):
 
 
 class VideoFile(Listener):
-    """The video of a plan as an MP4 that grows while blocks are made, and plays at any time.
+    """The video of a render as an MP4 that grows while blocks are made, and plays at any time.
 
     Args:
         path: of the file; None where `claim` of a subclass chooses it.
+        decoder: makes the decoder of a plan.
         background: decode in a thread, on that device, while the next blocks are sampled; None decodes between blocks.
         losable: an error of decoder or disk ends the video and not the render, because the latents are kept elsewhere.
 
@@ -56,41 +57,43 @@ class VideoFile(Listener):
     def __init__(
         self,
         path: Path | None,
-        plan: RenderPlan,
-        decoder: Callable[[], StreamingDecoder],
-        tags: dict[str, str],
+        decoder: Callable[[RenderPlan], StreamingDecoder],
         *,
         scale: int = 1,
         background: torch.device | None = None,
         losable: bool = False,
         while_waiting: Callable[[], None] = lambda: None,
     ):
-        self.path, self.plan, self.decoder, self.tags, self.scale = path, plan, decoder, tags, scale
-        self.background, self.losable, self.while_waiting = background, losable, while_waiting
+        self.path = path
+        self.decoder = decoder
+        self.scale = scale
+        self.background = background
+        self.losable = losable
+        self.while_waiting = while_waiting
         self.info: VideoInfo | None = None
         self.failure: str | None = None
         self.video: VideoStream
         self._stack = ExitStack()
 
-    def __enter__(self) -> Any:
+    def begin(self, render: Render) -> None:
+        plan = render.job.plan
         with ExitStack() as stack:
-            path, partial = self.claim(stack)
+            path, partial = self.claim(stack, plan)
             self.video = VideoStream(
                 path,
-                self.decoder(),
-                self.plan.timeline.clock.fps,
-                self.plan.video_frames,
+                self.decoder(plan),
+                plan.timeline.clock.fps,
+                self.length(plan),
                 self.scale,
-                self.tags,
+                self.tags(render.job),
                 partial=partial,
                 background=self.background,
                 while_waiting=self.while_waiting,
             )
             stack.enter_context(self.video)
             self._stack = stack.pop_all()
-        return self
 
-    def claim(self, stack: ExitStack) -> tuple[Path, Path]:
+    def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
         """The path of the file, and where it grows until it is finished; what is entered into `stack` lasts as long."""
         if self.path is None:
             raise ValueError("a video file without a path is claimed by a subclass")
@@ -110,14 +113,18 @@ class VideoFile(Listener):
         """Latents `[frames, 16, h, w]` as the decoder takes them."""
         return latents
 
-    def tags_of(self, about: Mapping[str, Any]) -> dict[str, str]:
-        """The tags of the file, from what is noted `about` the video."""
-        return {**self.tags, **file_tags(about)}
+    def length(self, plan: RenderPlan) -> int:
+        """Number of video frames of the file."""
+        return plan.video_frames
 
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
+    def tags(self, job: RenderJob) -> dict[str, str]:
+        """The tags of the file."""
+        return file_tags(job.about)
+
+    def change(self, render: Render) -> None:
         def change() -> None:
-            self.video.metadata = self.tags_of(about)
-            self.video.end_after(plan.video_frames)
+            self.video.metadata = self.tags(render.job)
+            self.video.end_after(self.length(render.job.plan))
 
         self._attempt(change)
 
@@ -167,8 +174,8 @@ class ProgressBar(Listener):
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         self._bar.update(latents is not None)
 
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        self._bar.total = plan.steps
+    def change(self, render: Render) -> None:
+        self._bar.total = render.job.plan.steps
 
     def __exit__(self, *error: object) -> None:
         if self._bar is not None:

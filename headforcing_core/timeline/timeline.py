@@ -92,11 +92,22 @@ class Timeline:
         return named_in(segment.text, self.references) if self.references else ()
 
     @property
+    def likeness_texts(self) -> dict[str, str]:
+        """By prompt, its text without the words that all prompts have in common; empty if none recalls a scene.
+
+        The embeddings of these texts tell which scenes are alike, see `likeness`.
+        """
+        if not self.recalls:
+            return {}
+        prompts = [self.spoken(segment) for segment in self.segments]
+        return dict(zip(prompts, telling_texts(prompts), strict=True))
+
+    @property
     def texts(self) -> list[str]:
-        """The texts to encode: the prompts, each without common words if one recalls a scene, those of new shots."""
-        prompts = list(map(self.spoken, self.segments))
-        telling = telling_texts(prompts) if self.recalls else []
-        return [*prompts, *telling, *(self.first_text(segment) for segment in self.segments if self._cuts(segment))]
+        """The texts to encode, each once: the prompts, their texts for likeness, those of first blocks of new shots."""
+        prompts = [self.spoken(segment) for segment in self.segments]
+        first_texts = [self.first_text(segment) for segment in self.segments]
+        return list(dict.fromkeys([*prompts, *self.likeness_texts.values(), *first_texts]))
 
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""

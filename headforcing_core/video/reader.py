@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import warnings
 from pathlib import Path
 
@@ -15,10 +16,17 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..errors import HeadForcingError, one_line
-from ..files import reason
+from ..files import check_regular, reason
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
+IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may run programs: EPS runs Ghostscript
+# FFmpeg's names of file formats that hold a video. Formats that name other files or addresses (playlists, lists of
+# files, session descriptions) are not among them.
+VIDEO_FORMATS = (
+    "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,mpegvideo,flv,ogg,asf,mxf,gif,webp_pipe,apng,nut,ivf,h264,"
+    "hevc,wmv,dv,rm,y4m,yuv4mpegpipe"
+)
 VideoSource = str | Path | io.BytesIO
 
 
@@ -27,14 +35,27 @@ def name_of(source: VideoSource) -> str:
     return "the video" if isinstance(source, io.BytesIO) else Path(source).name
 
 
+def address(path: str | Path) -> str:
+    """The path of a file on this disk for FFmpeg, which would take `concat:...` or `http:...` for something else."""
+    return os.path.abspath(path)
+
+
 def open_video(source: VideoSource, name: str | None = None) -> av.container.InputContainer:
-    """Open a video file for a `with` block. Raises HeadForcingError, which names it `name`, if it is not a video."""
+    """Open a video file for a `with` block: a regular file in one of `VIDEO_FORMATS`, read from this disk alone.
+
+    Raises HeadForcingError, which names it `name`, if it is something else.
+    """
     name = name or str(source)
     if isinstance(source, io.BytesIO):
         source.seek(0)  # it may have been read before
+        opened: str | io.BytesIO = source
+    else:
+        check_regular(source)
+        opened = address(source)
+    options = {"format_whitelist": VIDEO_FORMATS, "protocol_whitelist": "file"}
     try:
         # tags of a damaged file are any bytes
-        container = av.open(source if isinstance(source, io.BytesIO) else str(source), "r", metadata_errors="replace")
+        container = av.open(opened, "r", options=options, metadata_errors="replace")
     except (OSError, ValueError, av.error.FFmpegError) as error:
         raise HeadForcingError(f"{name} cannot be read as a video ({error}): give a video file") from error
     if not container.streams.video:
@@ -54,22 +75,27 @@ def read_image(path: Path) -> Tensor:
     """An image file as a video frame `[h, w, 3]` in 0..1, float32, as ComfyUI's node Load Image reads it.
 
     Upright by its EXIF data, grey as RGB, without transparency, the first of several in a file. Raises HeadForcingError
-    for a file that is no image, damaged or too large.
+    for a file that is no image in one of `IMAGE_FORMATS`, damaged or too large.
     """
+    check_regular(path)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # refused in the next lines
-            opened = Image.open(path)
+            opened = Image.open(path, formats=IMAGE_FORMATS)
         with opened as image:
             if math.prod(image.size) > MAX_IMAGE_PIXELS:
                 raise HeadForcingError(
                     f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 80 million"
                 )
             upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith("I"):  # 16 bits, which a conversion would cut to the lowest 8
-                grey = np.asarray(upright, dtype=np.float32) / 65535
+            if upright.mode.startswith(("I", "F")):  # 16 bits or floats, which a conversion would cut to 8 bits
+                grey = np.asarray(upright, dtype=np.float32) / (1 if upright.mode == "F" else 65535)
+                if not np.isfinite(grey).all():
+                    raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
                 return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
-            return torch.from_numpy(np.asarray(upright.convert("RGB"), dtype=np.float32) / 255)
+            pixels = np.asarray(upright.convert("RGB"), dtype=np.float32)
+            pixels /= 255  # in place: a large image takes 1 GB
+            return torch.from_numpy(pixels)
     except HeadForcingError:
         raise
     except (OSError, ValueError, SyntaxError, EOFError, Image.DecompressionBombError) as error:

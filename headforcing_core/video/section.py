@@ -18,8 +18,8 @@ from ..timeline.clock import TEMPORAL_STRIDE, VIDEO_FPS, video_frames_of
 from .reader import VideoSource, fit, name_of, open_video
 from .sound import Sound, sound_of_file
 
-# Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier. Well below
-# the 16 ms between the frames of usual files.
+# Containers round timestamps, to the millisecond at worst: a video frame counts as shown this much earlier, or by a
+# quarter of the time between two frames, if that is less.
 _ROUNDING = 0.004
 MAX_START_SECONDS = 30.0  # of video frames in memory
 _PLAYS = "give a video that plays elsewhere"
@@ -68,9 +68,14 @@ class Clock:
         times = [begin, *(time for time in self.times if begin < time < end)]
         return self if not start and not duration else replace(self, times=times, end=max(end, begin))
 
+    @property
+    def rounding(self) -> float:
+        """Seconds by which a video frame counts as shown earlier."""
+        return min(_ROUNDING, 0.25 / self.fps)
+
     def frames_at(self, fps: float) -> int:
         """Number of video frames of the file at another frame rate."""
-        return max(1, math.floor((self.end - self.times[0] + _ROUNDING) * fps))
+        return max(1, math.floor((self.end - self.times[0] + self.rounding) * fps))
 
     def section(self, count: int, fps: float, part: str) -> list[float]:
         """The times of `count` video frames at `fps` from the beginning, or up to the end."""
@@ -198,17 +203,17 @@ def _decoded(
         aspect = float(stream.sample_aspect_ratio or 1)
         try:
             if seeks:
-                container.seek(math.floor((times[0] - _ROUNDING) / float(stream.time_base or 1)), stream=stream)
+                container.seek(math.floor((times[0] - clock.rounding) / float(stream.time_base or 1)), stream=stream)
             for place, frame in enumerate(container.decode(stream)):
                 time = frame.time if clock.timed else place / clock.fps
                 if time is None:
                     continue
                 if shown is not None:
-                    until = bisect_left(times, time - _ROUNDING)
+                    until = bisect_left(times, time - clock.rounding)
                     if until > found:  # most frames of a file with more of them are never shown
                         yield shown, aspect, until - found
                     found = max(found, until)
-                elif seeks and time > times[0] + _ROUNDING:
+                elif seeks and time > times[0] + clock.rounding:
                     return
                 shown = frame
                 if found == len(times):

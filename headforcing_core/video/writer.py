@@ -22,6 +22,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
+from .reader import address
 from .sound import Sound
 
 # The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own FFmpeg has.
@@ -171,10 +172,10 @@ class VideoWriter:
             remove_leftovers(self._partial)
             self._remove_partial()  # it may be a link to another file, which opening would empty
         try:
-            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
+            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
         except OSError:  # on Windows, the file of an earlier attempt that a player has open
             self._partial = self._partial.with_name(f"{self._partial.stem}-{uuid.uuid4().hex[:8]}.mp4")
-            return av.open(str(self._partial), "w", format="mp4", options=_GROWING)
+            return av.open(address(self._partial), "w", format="mp4", options=_GROWING)
 
     @contextmanager
     def _explain_errors(self) -> Iterator[None]:
@@ -194,8 +195,8 @@ class VideoWriter:
         """Copy the encoded frames, without re-encoding, to an unfragmented file at `path`."""
         with (
             replacing(self.path) as temporary,
-            av.open(str(self._partial)) as source,
-            av.open(str(temporary), "w", format="mp4", options=_FINISHED) as target,
+            av.open(address(self._partial)) as source,
+            av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.metadata)
             stream = target.add_stream_from_template(source.streams.video[0])
@@ -227,7 +228,7 @@ class VideoWriter:
 def _groups(path: Path) -> Iterator[list[av.Packet]]:
     """The packets, as an encoder gives them, from each key frame to the next, without the last, maybe cut off ones."""
     group: list[av.Packet] = []
-    with suppress(OSError, av.error.FFmpegError), av.open(str(path)) as source:
+    with suppress(OSError, av.error.FFmpegError), av.open(address(path)) as source:
         stream = source.streams.video[0]
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
         for packet in source.demux(stream):

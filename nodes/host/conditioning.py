@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -63,20 +63,20 @@ class TimelineNode:
         options = replace(self.options, seconds=self.seconds, switch=self.switch)
         return options.parse(self.text, self.shared_prompt, tuple(self.references))
 
-    def encode(self, texts: list[str]) -> list[list[Any]]:
-        """`[tensor, options]` of each prompt, as entries of a CONDITIONING."""
+    def encode(self, texts: Iterable[str]) -> dict[str, list[Any]]:
+        """By text its `[tensor, options]`, the entry of a CONDITIONING."""
         clip = CLIPS.get(self.clip)
         if clip is None:
             raise HeadForcingError("the text encoder is no longer in memory; queue the new story as a render")
-        encoded = {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in dict.fromkeys(texts)}
-        return [encoded[text] for text in texts]
+        return {text: clip.encode_from_tokens_scheduled(clip.tokenize(text))[0] for text in texts}
 
     def conditioning(self) -> tuple[list[Any], Timeline]:
         """The node's output: the first prompt as a CONDITIONING that carries all of them."""
         timeline = self.timeline()
         entries = self.encode(timeline.texts)
-        carried = {"timeline": timeline, "embeds": [tensor for tensor, _ in entries], "node": self}
-        tensor, options = entries[0]
+        embeds = {text: tensor for text, (tensor, _) in entries.items()}
+        carried = {"timeline": timeline, "embeds": embeds, "node": self}
+        tensor, options = entries[timeline.texts[0]]
         return [[tensor, {**options, TIMELINE: carried}]], timeline
 
 
@@ -104,10 +104,11 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
         return positive
     (tensor, entry), node = positive[0], replace(node, options=options)
     carried, timeline = entry[TIMELINE], node.timeline()
-    known = dict(zip(carried["timeline"].texts, carried["embeds"], strict=True))
-    if missing := [text for text in timeline.texts if text not in known]:
-        known |= zip(missing, (encoded for encoded, _ in node.encode(missing)), strict=True)
-    again = {"timeline": timeline, "embeds": [known[text] for text in timeline.texts], "node": node}
+    known = dict(carried["embeds"])
+    missing = [text for text in timeline.texts if text not in known]
+    if missing:
+        known.update({text: encoded for text, (encoded, _) in node.encode(missing).items()})
+    again = {"timeline": timeline, "embeds": {text: known[text] for text in timeline.texts}, "node": node}
     return [[tensor, {**entry, TIMELINE: again}]]
 
 
@@ -140,12 +141,12 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     check_parts(options, "positive")
     carried = options.get(TIMELINE)
     if carried is not None:
-        if not torch.equal(tensor, carried["embeds"][0]):
+        timeline, embeds = carried["timeline"], carried["embeds"]
+        if not torch.equal(tensor, embeds[timeline.texts[0]]):
             raise HeadForcingError(
                 "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"
             )
-        texts, embeds = carried["timeline"].texts, (embeds[0] for embeds in carried["embeds"])
-        return carried["timeline"], dict(zip(texts, embeds, strict=True))
+        return timeline, {text: tensor[0] for text, tensor in embeds.items()}
     timeline = parse_timeline("the connected prompt", seconds or None)
     return timeline, {timeline.texts[0]: tensor[0]}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import chain, count
 from pathlib import Path
 from typing import NamedTuple
@@ -13,17 +13,26 @@ from typing import NamedTuple
 import folder_paths
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import claimed_first, remove_matching
+from ...headforcing_core.files import claimed_first, reason, remove_matching
 from ...headforcing_core.head_profiles.profile import HeadProfile
 
 NODE_TEXTS = Path(__file__).resolve().parents[2] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
 METRICS_FOLDER = "metrics"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
+ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0  # of a finished video that was begun: it takes as long to make as it has
+WINDOWS = os.name == "nt"
+_FILLED_IN = re.compile("%(year|month|day|hour|minute|second|width|height)%")  # by ComfyUI's server
 
-for _name, _endings in ((PROFILE_FOLDER, {".json"}), (METRICS_FOLDER, {".safetensors", ".pth", ".bin"})):
-    _places = [str(Path(folder_paths.models_dir) / _name)]
-    folder_paths.folder_names_and_paths.setdefault(_name, (_places, _endings))
+
+def _add_model_folder(name: str, endings: set[str]) -> None:
+    """Make ComfyUI look for files of these endings in a folder of its models."""
+    place = str(Path(folder_paths.models_dir) / name)
+    folder_paths.folder_names_and_paths.setdefault(name, ([place], endings))
+
+
+_add_model_folder(PROFILE_FOLDER, {".json"})
+_add_model_folder(METRICS_FOLDER, {".safetensors", ".pth", ".bin"})
 
 
 class OutputFile(NamedTuple):
@@ -62,11 +71,13 @@ def growing_file(
     """Claim the file where a video grows until it gets its number: the same whenever the video of that key is made.
 
     Another server that makes the same video at the same time gets another name. Removes what was left by videos of
-    the prefix that nobody has gone on with for a day, but for those that were to be `lasting`, as the work is in them.
+    the prefix that nobody has gone on with for a day, or for 30 days if they were to be `lasting`, since the work is in
+    them.
     """
     folder, name, _, subfolder = _output_place(filename_prefix, width, height)
-    left = rf"{re.escape(name)}_v[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}})?\.mp4"
-    remove_matching(folder, left, ABANDONED_VIDEO_SECONDS)
+    for kind, seconds in (("v", ABANDONED_VIDEO_SECONDS), ("f", ABANDONED_LASTING_SECONDS)):
+        left = rf"{re.escape(name)}_{kind}[0-9a-f]{{8}}(-\d{{1,3}})?\.part(-[0-9a-f]{{8}}|\.earlier)?\.mp4"
+        remove_matching(folder, left, seconds)
     first = f"{name}_{'f' if lasting else 'v'}{key}"  # no number may follow the prefix: ComfyUI would count on from it
     names = chain([first], (f"{first}-{number}" for number in count(2)))
     with claimed_first((folder / f"{each}.part.mp4" for each in names), replaces=True) as path:
@@ -79,11 +90,28 @@ def shown(path: Path) -> OutputFile:
     return OutputFile(path, path.name, "" if subfolder == os.curdir else subfolder)
 
 
+def _why_no_folder(filename_prefix: str, error: OSError) -> str:
+    """Why the folder of a prefix cannot be made or used, in a few words."""
+    folder = output_folder()
+    for part in Path(os.path.normpath(filename_prefix)).parts[:-1]:
+        folder = folder / part
+        with suppress(OSError):
+            if folder.exists() and not folder.is_dir():
+                return f"{part} is a file, not a folder"
+    return reason(error)
+
+
 def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, str, int, str]:
     unusable = re.search("[\0-\x1f\x7f\ud800-\udfff]", filename_prefix)
     if not filename_prefix.strip() or unusable or len(filename_prefix.encode()) > 200:
         raise HeadForcingError(
             f"filename_prefix must be a short name like 'video/HeadForcing', got {filename_prefix[:80]!r}"
+        )
+    forbidden = re.search('[<>:"|?*]', _FILLED_IN.sub("", filename_prefix))
+    if WINDOWS and forbidden is not None:
+        raise HeadForcingError(
+            f"filename_prefix {filename_prefix!r}: Windows allows no {forbidden[0]} in a name; ComfyUI's editor fills "
+            "in %date:yyyy-MM-dd%, and a graph that is sent through the API needs the date itself"
         )
     try:
         _check_inside(os.path.dirname(os.path.normpath(filename_prefix)))  # ComfyUI makes folders, and follows links
@@ -91,6 +119,10 @@ def _output_place(filename_prefix: str, width: int, height: int) -> tuple[Path, 
             filename_prefix, str(output_folder()), width, height
         )
         _check_inside(folder)  # its %date% and the like are filled in now
+    except OSError as error:
+        raise HeadForcingError(
+            f"filename_prefix {filename_prefix!r}: the folder cannot be used ({_why_no_folder(filename_prefix, error)})"
+        ) from error
     except Exception as error:  # ComfyUI raises a bare Exception for a path outside the output folder
         raise HeadForcingError(
             f"filename_prefix {filename_prefix!r} must stay inside ComfyUI's output folder, and not lead out of it "

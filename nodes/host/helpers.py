@@ -16,8 +16,8 @@ from comfy_execution.utils import get_executing_context
 from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.job import file_tags
 from ...headforcing_core.render.options import DEFAULTS
+from ...headforcing_core.render.request import file_tags
 from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
 from .folders import NODE_TEXTS, OutputFile, check_prefix, output_folder
 
@@ -206,5 +206,5 @@ def graph_tags(hidden: Any) -> dict[str, str]:
 
 
 def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.job.file_tags`."""
+    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.request.file_tags`."""
     return {} if args.disable_metadata or not about else file_tags(about, fps)

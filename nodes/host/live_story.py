@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 import comfy.model_management
-from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.render.live_story import Story
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.resources import check_growth
-from ...headforcing_core.rollout.rows import HasBegunError
+from ...headforcing_core.rollout.rows import Embeddings, HasBegunError
 from ...headforcing_core.timeline.clock import format_time
 from ...headforcing_core.timeline.timeline import Timeline
 from . import helpers, pages, queued_graph
@@ -32,10 +32,44 @@ _FIELDS = ("client_id", "prompt_id", "node_id", "text")
 _FOR_ALL_PROMPTS = ("shared_prompt", "switch", "blend_blocks", "re_anchor")
 _NOT_RUNNING = "no render of this story is running; press Run to render it"
 
-_lock = threading.Lock()
-_running: LiveStory | None = None
-_changed: tuple[str, str | None, TimelineNode | None] = ("", None, None)  # the last change: prompt id, node id, values
-_changes = 0
+
+class Edits:
+    """The edits of running stories, in the one place where two threads meet.
+
+    A request's thread (`tell`) puts an edit beside the render and waits for the answer. The sampler's thread takes it
+    between two blocks (`LiveStory.ask`), changes the render, and answers (`LiveStory.taken`, `LiveStory.refused`). The
+    lock is held only while these fields, `LiveStory.node` or the waiting edit of a story change hands, never while
+    something is encoded or rendered. ComfyUI runs one prompt at a time, so that one story can be edited.
+
+    Attributes:
+        running: the story that can be edited.
+        latest: the last edit that a render has taken; another sampler of the same run begins with it.
+        count: number of edits that renders have taken since the server started.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.running: LiveStory | None = None
+        self.latest: TakenEdit | None = None
+        self.count = 0
+
+    def has_taken(self, edit: TakenEdit) -> None:
+        """Note an edit that a render has taken."""
+        with self.lock:
+            self.latest = edit
+            self.count += 1
+
+
+@dataclass(frozen=True)
+class TakenEdit:
+    """The values of a *Prompt Timeline* node of a run after an edit."""
+
+    prompt_id: str
+    node_id: str
+    node: TimelineNode
+
+
+EDITS = Edits()
 
 
 class _Request(Future[dict[str, Any]]):
@@ -76,8 +110,9 @@ class LiveStory(Story):
         self._hidden, self._model = hidden, model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
-        if self.node_id is not None and _changed[2] is not None and _changed[:2] == (self.prompt_id, self.node_id):
-            self._waiting = _Request(_changed[2])  # to another sampler of the same run
+        latest = EDITS.latest
+        if latest is not None and (latest.prompt_id, latest.node_id) == (self.prompt_id, self.node_id):
+            self._waiting = _Request(latest.node)
 
     # ------------------------------------------------------------------- in the thread of a request
 
@@ -104,8 +139,8 @@ class LiveStory(Story):
                 f"Timeline back to {self.node.seconds:g}"
             )
         request = _Request(changed, client)
-        with _lock:
-            if _running is not self:
+        with EDITS.lock:
+            if EDITS.running is not self:
                 raise HeadForcingError(_NOT_RUNNING)
             waiting, self._waiting = self._waiting, request
         if waiting is not None:
@@ -117,7 +152,7 @@ class LiveStory(Story):
     def ask(self) -> Timeline | None:
         if self.node is not None:
             self.announce(running=True)
-        with _lock:
+        with EDITS.lock:
             self._asked, self._waiting = self._waiting, None
         return None if self._asked is None else self._asked.timeline
 
@@ -126,11 +161,11 @@ class LiveStory(Story):
             raise HeadForcingError("the videos of a batch have one length, and the first of this one is finished")
         check_growth(more, free_on(self._model))
 
-    def encode(self, texts: list[str]) -> Sequence[Tensor]:
+    def encode(self, texts: list[str]) -> Embeddings:
         assert self.node is not None
         try:
-            embeds = [tensor[0] for tensor, _ in self.node.encode(texts)]
-            check_text_width(self._model, embeds)
+            embeds = {text: tensor[0] for text, (tensor, _) in self.node.encode(texts).items()}
+            check_text_width(self._model, embeds.values())
             return embeds
         except (HeadForcingError, comfy.model_management.InterruptProcessingException):
             raise
@@ -143,7 +178,6 @@ class LiveStory(Story):
             self.reload()  # the text encoder may have taken the model's place
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        global _changed, _changes
         request, self._asked = self._asked, None
         assert request is not None and self.node is not None and self.node_id is not None
         seconds = plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks))
@@ -152,8 +186,8 @@ class LiveStory(Story):
         log.info("Head Forcing: %s", self.notes[-1])
         with suppress(AttributeError, KeyError, TypeError):  # of a graph that a script made
             queued_graph.rewrite(self._hidden, self.node_id, self.node.widgets, request.node.widgets)
-        with _lock:
-            _changed, _changes = (self.prompt_id, self.node_id, request.node), _changes + 1
+        EDITS.has_taken(TakenEdit(self.prompt_id, self.node_id, request.node))
+        with EDITS.lock:
             self.node, self.changed_by = request.node, request.client
         self.announce(running=True)  # now, for the other pages
         answer = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
@@ -187,7 +221,7 @@ class LiveStory(Story):
 
     def end(self) -> None:
         """Answer the request that still waits."""
-        with _lock:
+        with EDITS.lock:
             waiting = [request for request in (self._waiting, self._asked) if request is not None]
             self._waiting = self._asked = None
         for request in waiting:
@@ -198,20 +232,19 @@ class LiveStory(Story):
 @contextmanager
 def running(story: LiveStory) -> Iterator[None]:
     """Let the story be changed in the `with` block."""
-    global _running
-    with _lock:
-        _running = story
+    with EDITS.lock:
+        EDITS.running = story
     try:
         yield
     finally:
-        with _lock:
-            _running = None
+        with EDITS.lock:
+            EDITS.running = None
         story.end()
 
 
 def changes() -> int:
     """Number of stories changed while they were rendered, since the server started."""
-    return _changes
+    return EDITS.count
 
 
 def change(body: Any) -> dict[str, Any]:
@@ -222,7 +255,7 @@ def change(body: Any) -> dict[str, Any]:
     """
     if not isinstance(body, dict) or not all(isinstance(body.get(name), str) for name in _FIELDS):
         raise HeadForcingError(f"expected a JSON object with {', '.join(_FIELDS)}, each a text")
-    story, client, node_id = _running, body["client_id"], body["node_id"]
+    story, client, node_id = EDITS.running, body["client_id"], body["node_id"]
     if (
         story is None
         or not story.client_id

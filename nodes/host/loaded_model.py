@@ -95,6 +95,9 @@ class ModelName:
         return [f"stored blocks are neither read nor written: values on the model could not be read ({what})"]
 
 
+NO_NAME = ModelName("")
+
+
 def name_model(model: Any) -> ModelName:
     """Name a MODEL by every weight, every patch on it with its strength, and all else that a rollout runs of it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import comfy.model_management
@@ -37,7 +37,10 @@ class RenderProgress(Listener):
     """
 
     def __init__(self, model: Any, plans: Sequence[RenderPlan], hidden: Any, previews: bool = True, part: Part = WHOLE):
-        self.plan, self.videos, self.part = plans[0], len(plans), part
+        self._planned = plans[0]  # of the video that is made next
+        self._render: Render | None = None  # of the video that is made
+        self.videos = len(plans)
+        self.part = part
         self.player, self.text = NodePlayer(hidden), ""
         self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
@@ -55,11 +58,18 @@ class RenderProgress(Listener):
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Begin this video of the batch; its plan has the roles that were found in the first one."""
-        self.video, self.plan, self.name = video, plan, name
-        self.block = self.growing = self.run = self.event = None
+        self.video, self._planned, self.name = video, plan, name
+        self._render = self.block = self.growing = self.run = self.event = None
+
+    @property
+    def plan(self) -> RenderPlan:
+        """The plan with the current story."""
+        return self._planned if self._render is None else self._render.job.plan
 
     def begin(self, render: Render) -> None:
         """Set the number of reused steps and the run folder."""
+        self._render = render
+        self._counted = self._planned
         self.run, self.stored = render.run.folder, len(render.run.stored)
         self.reused += render.run.stored_steps
         self.done += render.run.stored_steps
@@ -90,13 +100,12 @@ class RenderProgress(Listener):
         else:
             self.bar.update_absolute(self.done, preview=image)
 
-    def change(self, plan: RenderPlan, about: Mapping[str, Any]) -> None:
-        """Show the prompts and the length of the story that is told from now on, in later videos too."""
-        videos = self.videos - self.video
-        until, before = self.part.until(plan), self.part.until(self.plan)
-        self.blocks += (until - before) * videos
-        self.bar.total += (self._steps(plan) - self._steps(self.plan)) * videos
-        self.plan = plan
+    def change(self, render: Render) -> None:
+        """Show the prompts and the length of the current story, in later videos too."""
+        before, now, videos = self._counted, self.plan, self.videos - self.video
+        self.blocks += (self.part.until(now) - self.part.until(before)) * videos
+        self.bar.total += (self._steps(now) - self._steps(before)) * videos
+        self._counted = now
 
     def completed(self) -> None:
         """Show a summary of the render."""

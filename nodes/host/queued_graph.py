@@ -93,8 +93,7 @@ class Part:
 
     def until(self, plan: RenderPlan) -> int:
         """The number of blocks that are made, start blocks included; raises HeadForcingError for what is no time."""
-        blocks = plan.start_blocks + plan.timeline.clock.blocks_for(self.until_seconds)
-        return plan.blocks if self.until_seconds == 0 else min(blocks, plan.blocks)
+        return plan.blocks_until(self.until_seconds)
 
     def first(self, plan: RenderPlan) -> int:
         """The block with which the file begins: the one before the part, since a decoder has to see what was before."""

@@ -251,9 +251,12 @@ class Given:
     """The start of a render."""
 
     latents: Tensor | None = None  # `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise
-    key: str = ""  # as for `RenderJob.start_key`
+    key: str = ""  # as for `StartLatents`
     about: str = ""  # what it is, where it was encoded here
     notes: tuple[str, ...] = ()  # lines for the report
+
+
+NO_START = Given()
 
 
 def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
@@ -262,7 +265,7 @@ def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
     if len(connected) > 1:
         raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
     if not connected:
-        return Given()
+        return NO_START
     (name,), value = connected, inputs[connected[0]]
     if name == "start_frames":
         latents, dropped = _whole_blocks(value, options.schedule)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from ...headforcing_core.demo.rooms_autoencoder import load_rooms_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.head_profiles.profile import HeadProfile
 from ...headforcing_core.model.wan import WanModel
-from ...headforcing_core.render.job import RenderJob
+from ...headforcing_core.render.options import DEFAULTS
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.render import make_blocks
+from ...headforcing_core.render.request import RenderJob, RenderRequest
 from ...headforcing_core.render.settings import RenderSettings
 from ...headforcing_core.rollout.loop import BlockCache, WanVideoModel
 from ...headforcing_core.rollout.rows import Picture
@@ -89,7 +89,7 @@ class RoomsJudge:
 
     def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
         """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that prompts hold."""
-        job = replace(job_of(plan), pictures=pictures or {})
+        job = job_of(plan).with_request(pictures=pictures or {})
         return torch.cat([block.latents for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))])
 
     def measure_story(
@@ -144,7 +144,8 @@ class RoomsJudge:
 
 def job_of(plan: RenderPlan) -> RenderJob:
     """The render of a plan with the embedded model's text embeddings."""
-    return RenderJob(plan, {text: word_hash.encode(text) for text in plan.timeline.texts})
+    embeds = {text: word_hash.encode(text) for text in plan.layout.texts}
+    return RenderRequest(plan.config, DEFAULTS, plan.timeline, embeds).job(plan)
 
 
 def _denoised(

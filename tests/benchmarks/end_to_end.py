@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.attention import AttentionFunction, attention_function
-from headforcing.headforcing_core.render.job import RenderJob
+from headforcing.headforcing_core.render.options import DEFAULTS
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
+from headforcing.headforcing_core.render.request import RenderRequest
 from headforcing.headforcing_core.render.resources import needs_of
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import Block, rollout
@@ -62,12 +63,16 @@ def video(
     synchronize(case.device)
     begun = time.perf_counter()
     with TemporaryDirectory() as folder, torch.no_grad():
-        job = RenderJob(plan, case.embeds, "random", case.dtype, runs=Path(folder) / "runs" if stored else None)
+        runs = Path(folder) / "runs" if stored else None
+        request = RenderRequest(
+            plan.config, DEFAULTS, plan.timeline, case.embeds, weights="random", dtype=case.dtype, runs=runs
+        )
+        job = request.job(plan)
         listeners: list[Any] = [ends := Ends(None if encoded else decoder)]
         if encoded:
             from headforcing.headforcing_core.render.sinks import VideoFile
 
-            listeners.insert(0, VideoFile(Path(folder) / "video.mp4", plan, lambda: decoder, {}))
+            listeners.insert(0, VideoFile(Path(folder) / "video.mp4", lambda plan: decoder))
         make_video(job, model, Place(case.device, attention), listeners)
         synchronize(case.device)
         whole = time.perf_counter() - begun

@@ -19,6 +19,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.render.render import Place
+from headforcing.headforcing_core.render.request import StartLatents
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from small_engine import BUSY, F, difference, every_head, mixed, wan
@@ -170,7 +171,8 @@ def test_stopping_one_rank_stops_all_after_the_same_pass(model):
 
 def render(planned: Render, start, stop_after=None, runs=None, peers=None):
     """The latents of a render or of its first blocks, start frames included, and how many blocks were reused."""
-    job = replace(planned.job, start_latents=start, start_key="s", runs=runs)
+    begins_with = None if start is None else StartLatents(start[None], "s")
+    job = planned.job.with_request(start=begins_with, runs=runs)
     model, place = planned.model(), Place()
     if peers is not None:
         model.forward, place = parallel_forward, rank_place(peers, torch.device("cpu"), sdpa, "sdpa")

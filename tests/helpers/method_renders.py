@@ -8,14 +8,15 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.base import MethodPolicy
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import make_blocks
+from headforcing.headforcing_core.render.request import RenderJob
 from headforcing.headforcing_core.render.run import Run
 from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from jobs import job_of as render_job
 from torch import Tensor, nn
 from toy_renders import rendered
 
@@ -69,9 +70,9 @@ def repeated(latents: Tensor) -> Tensor:
 
 
 def job_of(made: RenderPlan, **options) -> RenderJob:
-    embeds = {text: word_hash.encode(text) for text in made.timeline.texts}
+    embeds = {text: word_hash.encode(text) for text in made.layout.texts}
     codec = SimpleNamespace(reencode=repeated, fingerprint=lambda: "")
-    return RenderJob(made, embeds, "toy", **{"codec": codec, **options})
+    return render_job(made, embeds, "toy", **{"codec": codec, **options})
 
 
 def keys_of(made: RenderPlan) -> list[str]:

@@ -61,3 +61,18 @@ def pairs(parser: argparse.ArgumentParser, folder: Path) -> Iterator[tuple[str, 
                 target = Namespace(**{**defaults, writer.dest: made / "made.json", reader.dest: value})
                 for path in writer.type.writes(getattr(target, writer.dest), target):
                     yield f"{reader.dest} {writer.dest}", target, read[0], path
+
+
+def naming(parser: argparse.ArgumentParser, file: str) -> Iterator[tuple[str, Namespace]]:
+    """Arguments of a command of which one names a file to read, for every such argument, and that argument's name."""
+    defaults = {action.dest: action.default for action in parser._actions} | {"latents": Path("made.safetensors")}
+    for action in parser._actions:
+        if not isinstance(action.type, PathType):
+            continue
+        for word in (file, f"@{file}", f"hero={file}"):
+            try:
+                value = action.type(word)
+            except argparse.ArgumentTypeError:  # not a folder
+                continue
+            if Path(file) in action.type.reads(value, Namespace(**defaults)):
+                yield action.dest, Namespace(**{**defaults, action.dest: value})

@@ -13,7 +13,6 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile, defa
 from headforcing.headforcing_core.methods.registry import method_schedule
 from headforcing.headforcing_core.model.attention import sdpa
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.render.job import RenderJob, about_story
 from headforcing.headforcing_core.render.live_story import Story
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.render import Listener, Place, begin_render
@@ -23,6 +22,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
+from jobs import job_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -93,9 +93,9 @@ class Render:
         self.plan = RenderPlan.make(config, policy, noise, self.timeline, settings, profile, frames)
         self.embeds = {text: word_hash.encode(text) for text in self.timeline.texts}
         self.backbone, self.folder, self.start = backbone, folder, start
-        self.job = RenderJob(
+        self.job = job_of(
             self.plan, self.embeds, "toy", video=video, start_latents=start, runs=folder, state_seconds=state_seconds,
-            pictures=pictures or {}, about=about_story(self.plan) | {"start_frames": self.plan.start_frames},
+            pictures=pictures or {},
         )  # fmt: skip
         self.attention = sdpa
         self.setup, self.keys = self.job.setup, self.job.keys
@@ -103,7 +103,7 @@ class Render:
     def go(self, stop_after=None, on_step=lambda block, step, latents: None, model=None):
         """All latents made or reused, `[frames, 16, 8, 8]`; `stop_after` blocks the render is stopped."""
         stop_after = None if stop_after is None else self.plan.start_blocks + stop_after
-        job = replace(self.job, runs=self.folder)  # tests move the folder
+        job = self.job.with_request(runs=self.folder)  # tests move the folder
         latents = rendered(job, model or self.model(), Place(attention=self.attention), stop_after, on_step)
         self.run, self.reused, self.events = latents.run, len(latents.run.stored), latents.run.events
         self.problems = self.run.problems
@@ -112,7 +112,7 @@ class Render:
     def straight(self):
         """The same render in one go, without a run folder; made once for all tests that ask for it."""
         if self.asked not in _straight:
-            latents = rendered(replace(self.job, runs=None), self.model(), Place())
+            latents = rendered(self.job.with_request(runs=None), self.model(), Place())
             _straight[self.asked] = torch.cat(latents.blocks[self.plan.start_blocks :]), latents.run.events
         made, self.straight_events = _straight[self.asked]
         return made
@@ -162,7 +162,7 @@ class Told(Story):
 
     def encode(self, texts):
         self.encoded += texts
-        return [word_hash.encode(text) for text in texts]
+        return {text: word_hash.encode(text) for text in texts}
 
     def taken(self, plan, block):
         self.changes.append(block)

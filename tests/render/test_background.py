@@ -166,7 +166,7 @@ def test_model_cache_and_decoder_leave_memory_with_the_render(options, tmp_path,
     def render() -> None:
         args = ["demo", "--device", "cpu", "--seconds", "1", "--scale", "1", "--out", ".", "--json", *options]
         source = Source.of(_parser().parse_args(args))
-        job, loaded = source.job(source.plan(), source.encode()), source.load()
+        job, loaded = source.job(source.request.plan(), source.encode()), source.load()
         kept.extend([weakref.ref(loaded.backbone), weakref.ref(loaded.codec.network)])
         loaded.render(job, Path("video.mp4"), Path("latents.safetensors"))
 

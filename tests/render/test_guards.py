@@ -9,13 +9,14 @@ from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile, default_profile
-from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.request import RenderRequest, StartLatents
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from headforcing.headforcing_core.weights.containers import first_not_finite, is_finite
+from jobs import job_of
 from safetensors.torch import save_file
 from toy_renders import Render, measured, toy_model
 
@@ -23,7 +24,7 @@ from toy_renders import Render, measured, toy_model
 def setup(profile: HeadProfile | None = None, **settings) -> str:
     options = RenderOptions(width=64, height=64, seconds=3.0, profile=profile, **settings)
     plan = options.plan(assets.TOY_CONFIG, parse_timeline("a fox", 3.0))
-    return RenderJob(plan, {}, "0" * 16).setup
+    return job_of(plan, {}, "0" * 16).setup
 
 
 def test_block_keys_name_every_guard_and_statistics_that_are_used():
@@ -61,13 +62,21 @@ def test_one_bad_value_is_found_in_any_type():
 
 def test_inputs_are_refused_by_name():
     good, bad = torch.zeros(2, 3), torch.tensor([[0.0, float("inf")]])
-    RenderJob(None, {"a": good, "b": good}, start_latents=good, pictures={"hall": Picture(good, "")}).check_finite()
+
+    def request(**fields) -> RenderRequest:
+        return RenderRequest(
+            assets.TOY_CONFIG, RenderOptions(), parse_timeline("a"), **{"embeds": {"a": good}, **fields}
+        )
+
+    start = StartLatents(good)
+    request(embeds={"a": good, "b": good}, start=start, pictures={"hall": Picture(good, "")}).check_finite()
     for name, given in {
-        "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}}, "the start latents": {"start_latents": bad},
+        "the embedding of prompt 2": {"embeds": {"a": good, "b": bad}},
+        "the start latents": {"start": StartLatents(bad)},
         "the picture @hall": {"pictures": {"hall": Picture(bad, "a key")}},
     }.items():  # fmt: skip
         with pytest.raises(HeadForcingError, match=f"{name}: NaN or infinity"):
-            RenderJob(None, **{"embeds": {"a": good}, **given}).check_finite()
+            request(**given).check_finite()
 
 
 class BreaksAt(WanVideoModel):

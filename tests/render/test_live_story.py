@@ -11,9 +11,9 @@ import torch
 from headforcing.headforcing_core.commands.source import toy_codec
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import METHODS, method_policy
-from headforcing.headforcing_core.render.job import RenderJob, about_story, about_video, file_tags
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.render import Listener, Place, make_video
+from headforcing.headforcing_core.render.request import RenderJob, about_story, file_tags
 from headforcing.headforcing_core.render.resources import check_growth
 from headforcing.headforcing_core.render.result import RenderResult
 from headforcing.headforcing_core.render.sinks import KeptLatents, VideoFile
@@ -43,8 +43,7 @@ def job(backbone, tmp_path):
         policy = method_policy(method)
         steps = "" if policy.own_schedule else "1, 0.6"
         made = Render(backbone, tmp_path / "runs", text, seconds, start=start, policy=policy, sigmas=steps)
-        about = about_video(made.plan, method, 3, None)
-        return replace(made.job, codec=toy_codec(torch.device("cpu")), about=about)
+        return made.job.with_request(codec=toy_codec(torch.device("cpu")))
 
     return make
 
@@ -80,9 +79,9 @@ _fresh: dict[str, tuple[torch.Tensor, RenderResult]] = {}  # by what is asked fo
 
 def fresh(backbone, job):
     """The latents and the result of a render that finds nothing stored; made once for all tests that ask for it."""
-    asked = repr((job.plan, job.start_latents is not None))
+    asked = repr((job.plan, job.request.start is not None))
     if asked not in _fresh:
-        _fresh[asked] = render(backbone, replace(job, runs=None))
+        _fresh[asked] = render(backbone, job.with_request(runs=None))
     return _fresh[asked]
 
 
@@ -102,7 +101,7 @@ def test_the_changed_story_is_the_video_it_would_have_been_from_the_beginning(ba
     assert torch.equal(latents, straight)
     shape = replace(result.plan.shape, policy=wanted.plan.policy)  # may count scenes, for the size of the cache
     assert replace(result.plan, shape=shape) == wanted.plan and result.events == expected.events
-    assert result.embeds.keys() == wanted.embeds.keys()
+    assert result.job.request.embeds.keys() == wanted.request.embeds.keys()
     again, found = render(backbone, wanted)
     assert found.reused_blocks == wanted.plan.blocks and torch.equal(again, straight)
 
@@ -126,7 +125,7 @@ def test_what_has_not_begun_is_changed_and_the_video_is_found_again(backbone, jo
     latents, result = render(backbone, job(options.pop("text", PLANNED), **options), story)
     wanted = job(made, **options)
     assert story.changes == [block] and torch.equal(latents, fresh(backbone, wanted)[0])
-    assert result.about["seeds"] == wanted.about["seeds"] and len(story.refusals) == len(texts) - 1
+    assert result.job.about["seeds"] == wanted.about["seeds"] and len(story.refusals) == len(texts) - 1
     assert render(backbone, wanted)[1].reused_blocks == wanted.plan.new_blocks
 
 
@@ -139,7 +138,7 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
         render(backbone, planned, Told({1: CHANGED}), listeners=[StopAt(6)])
     latents, result = render(backbone, wanted)
     assert result.reused_blocks == 7 and torch.equal(latents, fresh(backbone, wanted)[0])
-    prompts = {len(video.about["prompts"]) for video in stored_videos(wanted.runs)}
+    prompts = {len(video.about["prompts"]) for video in stored_videos(wanted.request.runs)}
     assert prompts == {3, 4}, "the first story stays listed"
 
 
@@ -198,12 +197,13 @@ def test_latents_file_and_notes_are_those_of_a_render_that_had_the_story_and_its
     backbone, job, tmp_path, seconds, text
 ):
     wanted, planned = job(text, seconds=seconds), job(PLANNED)
-    mp4 = VideoFile(tmp_path / "told.mp4", planned.plan, planned.codec.decoder, file_tags(planned.about))
+    decoder = planned.request.codec.decoder
+    mp4 = VideoFile(tmp_path / "told.mp4", lambda plan: decoder(plan.restart_frames))
     latents, result = render(backbone, planned, Told({4: text}, seconds), [mp4])
     with av.open(str(mp4.path)) as container:
         tags = json.loads(container.metadata["head_forcing"])
     assert result.plan == wanted.plan and torch.equal(latents, fresh(backbone, wanted)[0])
-    assert result.about["video_frames"] == mp4.info.video_frames == wanted.plan.video_frames
+    assert result.job.about["video_frames"] == mp4.info.video_frames == wanted.plan.video_frames
     assert tags == json.loads(file_tags(wanted.about)["head_forcing"]) | {"story": "as it was told"}
     (video,) = stored_videos(tmp_path / "runs")
     assert video.take.number == 1 and video.about.items() >= about_story(wanted.plan).items(), "the same take"
@@ -217,7 +217,7 @@ def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
     class Edited(Told):
         def encode(self, texts):
             embeds = super().encode(texts)
-            alive.update(embeds)
+            alive.update(embeds.values())
             return embeds
 
         def taken(self, plan, block):
@@ -230,7 +230,7 @@ def test_prompts_that_a_story_gives_up_leave_memory(backbone, job):
     story = Edited(texts)
     latents, result = render(backbone, planned, story)
     assert len(story.changes) == 5 and len(story.encoded) == 5
-    assert result.embeds.keys() == {RED, CROSS, "a cube, 6"}
+    assert result.job.request.embeds.keys() == {RED, CROSS, "a cube, 6"}
     assert max(most) <= 2, "those of the story that is told, and no others"
     assert torch.equal(latents, fresh(backbone, job(texts[6]))[0])
-    render(backbone, replace(planned, runs=None))  # the first story is still there
+    render(backbone, planned.with_request(runs=None))  # the first story is still there

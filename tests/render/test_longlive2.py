@@ -14,7 +14,6 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.live_story import LiveEdits
 from headforcing.headforcing_core.render.options import RenderOptions
 from headforcing.headforcing_core.render.start import Start
@@ -22,6 +21,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2, schedule
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from jobs import job_of
 from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file
@@ -125,7 +125,7 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
 
     def made(text: str, stop: int | None = None, runs: Path | None = None, listeners=()) -> torch.Tensor:
         plan = options.plan(config, options.parse(text))
-        job = RenderJob(plan, {text: embeds[text] for text in plan.timeline.texts}, "tiny", runs=runs)
+        job = job_of(plan, {text: embeds[text] for text in plan.layout.texts}, "tiny", runs=runs)
         return torch.cat(rendered(job, model, stop_after=stop, listeners=listeners).blocks)
 
     first, other = "a | b | [reset] c", "a | b | [seed 7] c"
@@ -136,7 +136,7 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
     assert torch.equal(made(first, runs=tmp_path), straight), "a stopped render goes on"
     assert torch.equal(made(other, runs=tmp_path), changed), "a take"
     story, asked = Told({}, 6.0), iter([None, options.parse(other)])
-    story.ask, story.encode = lambda: next(asked, None), lambda texts: [embeds[text] for text in texts]
+    story.ask, story.encode = lambda: next(asked, None), lambda texts: {text: embeds[text] for text in texts}
     assert torch.equal(made(first, listeners=[LiveEdits(story)]), changed) and not story.refusals, "a live edit"
 
 

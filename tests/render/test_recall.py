@@ -87,7 +87,7 @@ def test_a_story_changed_while_it_renders_recalls_what_it_would_have_from_the_be
     latents, result = run(Render(backbone, tmp_path, before, SECONDS, policy=policy), story)
     assert not story.refusals and [recall.scene for recall in result.recalls] == [scene]
     assert torch.equal(latents, Render(backbone, tmp_path, after, SECONDS, policy=policy).straight())
-    assert f"before block 7: recalled scene {scene}: frames" in result.describe()
+    assert f"before block 7: recalled scene {scene}: frames" in "\n".join(result.lines())
     assert result.to_dict()["recalls"][0]["scene"] == scene
 
 

@@ -145,7 +145,7 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
 
     def part():
         made.clear()
-        job = replace(whole.job, until=whole.plan.start_blocks + 7)
+        job = whole.job.with_request(until_seconds=whole.plan.timeline.clock.start_seconds(7))
         blocks, run = rendered(job, whole.model(), on_step=lambda block, step, latents: made.append(latents))
         assert torch.equal(torch.cat(blocks[whole.plan.start_blocks :]), expected[:21])
         return len(run.stored), any(latents is not None for latents in made)
@@ -161,7 +161,8 @@ def test_a_part_has_the_blocks_of_the_whole_video_and_is_read_again_without_the_
 def test_finished_blocks_wait_in_the_hosts_memory_and_a_restored_state_needs_no_pass_over_them(backbone, tmp_path):
     render = Render(backbone, tmp_path, **STORED)
     render.go(stop_after=2)
-    with begin_render(replace(render.job, state_seconds=0.0), render.model(), Place("meta")) as again:
+    options = replace(render.job.request.options, state_seconds=0.0)
+    with begin_render(render.job.with_request(options=options), render.model(), Place("meta")) as again:
         again.run.resume(lambda known: render.plan.make_cache(torch.float32, "meta"), again.script)
         assert again.run.cache.device.type == "meta"
         assert [latents.device.type for latents in again.run.given()] == ["cpu"] * 2

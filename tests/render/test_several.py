@@ -231,7 +231,7 @@ def planned(peers, options=()):
 
 def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(monkeypatch):
     source = Source.of(planned(ThreadPeers(1, 2, Meeting(2)), ["--shard-weights"]))
-    plan = source.plan()
+    plan = source.request.plan()
     needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
     whole = replace(source, machine=alone).check_needs(plan, None)
     assert needs.cache + check_rank_memory(
@@ -250,7 +250,7 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
 def test_ranks_with_other_settings_are_refused():
     def rank(peers):
         source = Source.of(planned(peers, ["--seed", str(peers.rank // 2)]))
-        check_ranks(source.job(source.plan(), source.encode()), peers)
+        check_ranks(source.job(source.request.plan(), source.encode()), peers)
 
     with pytest.raises(HeadForcingError, match=r"rank 2 of 3 has another plan than rank 0 \(\w+, not \w+\)"):
         together(3, rank)

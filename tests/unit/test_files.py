@@ -24,7 +24,7 @@ from headforcing.headforcing_core.files import (
     replacing,
 )
 from headforcing.headforcing_core.video.writer import VideoWriter
-from path_arguments import commands, pairs, undeclared
+from path_arguments import commands, naming, pairs, undeclared
 
 
 def names(folder: Path) -> list[str]:
@@ -136,6 +136,21 @@ def test_no_command_takes_for_output_what_it_reads(name: str, tmp_path: Path, mo
         written.unlink()
     if name == "generate":
         assert found >= {"weights latents", "prompts latents", "profile latents", "start_video out"}
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_waits_for_a_pipe_in_place_of_a_file(name: str, tmp_path: Path, monkeypatch) -> None:
+    """Every option that names a file that is read, with a pipe that nobody writes to."""
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.png")
+    for option, args in naming(COMMANDS[name], "pipe.png"):
+        with pytest.raises(HeadForcingError, match="pipe.png is a pipe or a device"):
+            COMMANDS[name].check_files(args)
+            pytest.fail(option)
+    if name == "generate":
+        options = {option for option, _ in naming(COMMANDS[name], "pipe.png")}
+        assert options >= {"reference", "start_image", "start_video", "weights", "vae", "prompts"}
 
 
 @pytest.fixture

@@ -149,7 +149,7 @@ PLACES = set(
     "get_folder_paths models_dir base_path get_full_path".split()
 )
 WRITERS = {"write_video", "VideoStream", "grid", "save", "replacing", "check_writable"}  # to a path
-HANDING_ON = {"HostRender", "RenderJob"}  # two folders to the engine, which writes there
+HANDING_ON = {"RenderRequest"}  # two folders to the engine, which writes there
 HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}  # folders that come from another file
 
 

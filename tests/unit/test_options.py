@@ -12,10 +12,10 @@ from headforcing.headforcing_core.commands.values import render_options
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
 from headforcing.headforcing_core.methods.registry import ALIASES, describe_method, method_names, method_policy
-from headforcing.headforcing_core.render.job import RenderJob
 from headforcing.headforcing_core.render.options import DEFAULTS, RenderOptions
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
+from jobs import job_of
 from method_renders import PROFILE, SMALL, STRIPES
 
 CHOICES = {
@@ -28,7 +28,7 @@ def setup_of(method: str, options: str = "", **more) -> str:
     plan = RenderOptions(method=method, width=96, height=64, method_options=options, **more).plan(
         SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES
     )
-    return RenderJob(plan, {}, "0123456789abcdef", torch.bfloat16).setup
+    return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
 
 
 @pytest.mark.parametrize("name", method_names())
@@ -138,5 +138,5 @@ def last_key(method: str, text: str, profile=PROFILE, start_frames: int = 0, rol
     start = torch.full((start_frames, 16, 8, 12), 0.25) if start_frames else None
     embeds = {segment.text: torch.full((4, 8), 0.5 + i) for i, segment in enumerate(plan.timeline.segments)}
     codec = SimpleNamespace(fingerprint=lambda: "an autoencoder")
-    job = RenderJob(plan, embeds, "0123456789abcdef", torch.bfloat16, start_latents=start, codec=codec)
+    job = job_of(plan, embeds, "0123456789abcdef", dtype=torch.bfloat16, start_latents=start, codec=codec)
     return job.keys[-1][:16]

@@ -1,5 +1,6 @@
 """What a video begins with, from files: a section of any video, and images, in the size of the render."""
 
+import os
 import struct
 import zlib
 from fractions import Fraction
@@ -12,8 +13,9 @@ import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import section as section_module
-from headforcing.headforcing_core.video.reader import fit, read_image
-from headforcing.headforcing_core.video.section import Clock, read_section
+from headforcing.headforcing_core.video.reader import fit, open_video, read_image
+from headforcing.headforcing_core.video.section import Clock, Footage, read_section
+from headforcing.headforcing_core.video.writer import VideoWriter
 from PIL import Image
 
 SIZE = (48, 32)
@@ -189,3 +191,85 @@ def test_a_file_without_timestamps_is_read_by_its_frame_rate(tmp_path):
     for window, (first, last) in (((0.0, 0.0), (0, 37)), ((0.5, 1.0), middle)):
         found = read_section(path, SIZE, 30.0, "first", 1, window, fps=clock.fps)[0]
         assert numbers(found)[0] == first and len(found) == 1 + (last - first) // 4 * 4
+
+
+POSTSCRIPT = (
+    b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 10 10\n(%s) (w) file dup (written) writestring closefile showpage\n"
+)
+
+
+def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path):
+    """Pillow hands EPS to Ghostscript, whatever the file is called."""
+    victim = tmp_path / "victim.txt"
+    victim.write_text("kept")
+    program = tmp_path / "hero.png"
+    program.write_bytes(POSTSCRIPT.replace(b"%s", str(victim).encode()))
+    with pytest.raises(HeadForcingError, match="hero.png cannot be read as an image.*give a PNG or JPEG"):
+        read_image(program)
+    assert victim.read_text() == "kept"
+
+
+@pytest.mark.parametrize("values", [(0.0, 0.25, 1.0, 1.5), (float("nan"), 0.0, 0.0, 0.0)])
+def test_a_picture_of_floats_keeps_its_values_or_is_refused(tmp_path, values):
+    path = tmp_path / "floats.tiff"
+    Image.fromarray(np.asarray(values, np.float32).reshape(2, 2), mode="F").save(path)
+    if np.isfinite(values).all():
+        assert read_image(path)[..., 0].flatten().tolist() == [0.0, 0.25, 1.0, 1.0]
+        return
+    with pytest.raises(HeadForcingError, match="NaN or infinity"):
+        read_image(path)
+
+
+ADDRESSES = (
+    "file:{path}",
+    "concat:{path}|{path}",
+    "http://127.0.0.1:9/x.mp4",
+    "subfile,,start,0,end,0,,:{path}",
+    "pipe:0",
+)
+
+
+@pytest.mark.parametrize("words", ADDRESSES)
+def test_a_video_is_a_file_on_this_disk_and_no_address(tmp_path, words):
+    path = video(tmp_path / "v.mp4", [0, 0.04, 0.08])
+    with pytest.raises(HeadForcingError, match="was not found"):
+        open_video(words.format(path=path))
+
+
+@pytest.mark.parametrize(("name", "text"), {
+    "list.ffconcat": "ffconcat version 1.0\nfile {path}\n",
+    "list.m3u8": "#EXTM3U\n#EXTINF:1,\n{path}\n#EXT-X-ENDLIST\n",
+    "list.sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nm=video 9 RTP/AVP 96\n",
+}.items())  # fmt: skip
+def test_a_list_of_other_files_or_addresses_is_no_video(tmp_path, name, text):
+    path = video(tmp_path / "v.mp4", [0, 0.04, 0.08])
+    (tmp_path / name).write_text(text.format(path=path))
+    with pytest.raises(HeadForcingError, match="cannot be read as a video"):
+        open_video(tmp_path / name)
+
+
+def test_a_file_may_be_called_like_an_address(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    path = video(tmp_path / "v.mp4", [0, 0.04, 0.08])
+    path.rename(tmp_path / "concat:v.mp4")
+    with open_video("concat:v.mp4") as container:
+        assert container.streams.video[0].width == 48
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("read", [read_image, open_video])
+def test_a_pipe_is_refused_at_once(tmp_path, read):
+    os.mkfifo(pipe := tmp_path / "pipe.png")
+    with pytest.raises(HeadForcingError, match="is a pipe or a device"):
+        read(pipe)
+
+
+@pytest.mark.parametrize("fps", [30, 240, 1000])
+def test_a_video_of_a_high_rate_has_as_many_frames_as_its_file(tmp_path, fps):
+    with VideoWriter(tmp_path / "v.mp4", 48, 32, fps, crf=1) as writer:
+        for number in range(40):
+            writer.write(torch.full((1, 32, 48, 3), grey(number) / 255))
+    footage = Footage.of_file(tmp_path / "v.mp4")
+    assert footage.video_frames == 40 and round(footage.fps) == fps
+    frames = torch.stack([frame.float() / 255 for frame in footage.read(0)])
+    assert numbers(frames) == list(range(40))

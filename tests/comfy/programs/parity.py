@@ -28,7 +28,7 @@ bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
 loaded_model, render_video = module(".nodes.host.loaded_model"), module(".nodes.host.render")
 vae_decoding = module(".nodes.host.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
-head_profiles.profiler head_profiles.shares model.attention model.wan render.job render.render
+head_profiles.profiler head_profiles.shares model.attention model.wan render.request render.render render.request
 render.live_story render.options render.resources rollout.loop rollout.schedule timeline.timeline
 video.codec video.stream video.tiny_decoder video.writer weights.checkpoint""".split()
 core = types.SimpleNamespace(**{name.rpartition(".")[2]: module(f".headforcing_core.{name}") for name in CORE})
@@ -74,10 +74,15 @@ class Watcher(core.render.Listener):
         pass
 
 
+def host_render(model, options, timeline, story=None, **request):
+    request = render_video.request_of(model, options, timeline, embeds_of(timeline), **request)
+    return render_video.HostRender(model, request, story=story)
+
+
 @torch.inference_mode()
 def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, story=None):
-    start, options = vae_decoding.Given(None if start is None else start[None]), core.options.RenderOptions(seed=7)
-    render = render_video.HostRender(model, options, plan.timeline, embeds_of(plan.timeline), start, story=story)
+    start = vae_decoding.Given(None if start is None else start[None])
+    render = host_render(model, core.options.RenderOptions(seed=7), plan.timeline, story=story, start=start)
     return render_video.sample(render, plan, video, Watcher(on_step))
 
 
@@ -91,8 +96,10 @@ def own(plan, start=None):
     """The same render by the core alone, and the decisions of its memory."""
     inner = native().model
     start = None if start is None else scaled(inner.process_latent_in, start)
-    job = core.job.RenderJob(plan, embeds_of(plan.timeline), start_latents=start)
-    blocks = list(core.render.make_blocks(job, core_model()))
+    start = None if start is None else core.request.StartLatents(start[None])
+    options, embeds = core.options.RenderOptions(), embeds_of(plan.timeline)
+    request = core.request.RenderRequest(plan.config, options, plan.timeline, embeds, start=start)
+    blocks = list(core.render.make_blocks(request.job(plan), core_model()))
     latents = scaled(inner.process_latent_out, torch.cat([block.latents for block in blocks]))
     return latents, [block.event for block in blocks if block.event is not None]
 

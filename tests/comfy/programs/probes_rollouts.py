@@ -23,6 +23,7 @@ from parity import (
     core,
     core_model,
     embeds_of,
+    host_render,
     hosted,
     loaded_model,
     make_plan,
@@ -182,7 +183,7 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     @torch.inference_mode()
     def run(videos, seconds, model=model, changed=lambda applied: None):
         timeline = core.timeline.parse_timeline("one | two", seconds)
-        request = rollout.Request(options, timeline, embeds_of(timeline))
+        request = rollout.NativeRequest(options, timeline, embeds_of(timeline))
         applied = rollout.applied(model, request)
         changed(applied)
         guider = comfy.samplers.CFGGuider(applied)
@@ -194,8 +195,8 @@ def the_open_sampler_is_given_the_memory_of_our_own_and_leaves_no_caches():
     @torch.inference_mode()
     def by_our_own(seconds):
         timeline = core.timeline.parse_timeline("one | two", seconds)
-        render = render_video.HostRender(model, dataclasses.replace(options, seed=7), timeline, embeds_of(timeline))
-        return render_video.sample(render, render.plan(), 0, Watcher()).latents
+        render = host_render(model, dataclasses.replace(options, seed=7), timeline)
+        return render_video.sample(render, render.request.plan(), 0, Watcher()).latents
 
     def recorded(*args, **kwargs):
         handed.append(sample(*args, **kwargs))

@@ -3,6 +3,7 @@
 In the oldest version the class of a cancel is an Exception, in the newest a BaseException.
 """
 
+import dataclasses
 import errno
 import threading
 import types
@@ -43,11 +44,14 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
     size = core.options.RenderOptions(width=64, height=64, seed=3)
     plan = size.plan(loaded_model.wan_config(model), timeline)
     embeds = {segment.text: core.word_hash.encode(segment.text) for segment in timeline.segments}
+    request = render_video.request_of(model, options, timeline, embeds, vae=vae)
 
     @torch.inference_mode()
     def run(folder, background=False):
-        files = {"runs": folder / "runs", "vae": vae, "filename_prefix": f"{folder.name}/v"}
-        job = render_video.HostRender(model, options, timeline, embeds, decode_in_background=background, **files)
+        own = dataclasses.replace(request, runs=folder / "runs")
+        job = render_video.HostRender(
+            model, own, vae=vae, filename_prefix=f"{folder.name}/v", decode_in_background=background
+        )
         watcher = RenderProgress(model, [plan], types.SimpleNamespace(unique_id="1", extra_pnginfo=None))
         watcher.next_video(0, plan)
         return render_video.sample(job, plan, 0, watcher)
@@ -87,7 +91,8 @@ def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next(
         straight = run(output / "straight")
         for case in CASES:
             check_stopped(*case)
-    needs = render_video.HostRender(model, options, timeline, embeds, runs=output, vae=vae).check_needs(plan)
+    stored = dataclasses.replace(request, runs=output)
+    needs = render_video.HostRender(model, stored, vae=vae).check_needs(plan)
     try:
         with memory.explained(needs, kept=True):
             raise KINDS["oom"]()

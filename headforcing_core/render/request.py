@@ -1,0 +1,274 @@
+"""The request of a render, of one type for command line, nodes, batches, comparisons and live edits; and its videos."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from ..cache.policy import CachePolicy
+from ..errors import HeadForcingError
+from ..files import check_writable
+from ..hashing import SHORT, digest
+from ..head_profiles.auto import AutoProfile, load_found_profile
+from ..head_profiles.profile import HeadProfile
+from ..model.wan import WanConfig
+from ..rollout.rows import Embeddings, Picture, Script
+from ..runs.folder import count_blocks
+from ..timeline.timeline import Timeline
+from .options import RenderOptions
+from .plan import RenderPlan
+from .remedies import too_large
+from .resources import Host, Needs, needs_of
+
+if TYPE_CHECKING:
+    from ..video.restarts import FrameCodec
+
+_KEYS_VERSION = 3  # of what is hashed in block keys; another one makes all stored blocks unusable
+_IN_FILES = ("seed", "method", "prompts", "starts_seconds", "frames_per_block", "story")  # notes in video files
+
+
+@dataclass(frozen=True)
+class StartLatents:
+    """The latents that videos begin with.
+
+    Attributes:
+        latents: `[videos, frames, channels, h, w]`, normalised; the videos of a batch use them in turn.
+        key: in the keys of blocks in place of the latents, if it is not empty.
+        about: what the video begins with, for notes.
+    """
+
+    latents: Tensor
+    key: str = ""
+    about: str = ""
+
+
+@dataclass(frozen=True)
+class RenderRequest:
+    """The inputs of a render: what a person asks for, and what the model has made of it.
+
+    Attributes:
+        config: of the model.
+        embeds: the text embeddings of `Timeline.texts`, by text; empty for a plan or an estimate.
+        start: None begins with noise.
+        pictures: those of `Timeline.references`, by name.
+        dtype: of the computation.
+        weights: the fingerprint of the model's weights; empty if nothing is stored under it.
+        codec: encodes a video frame between rollouts; needed if the plan has `restart_frames`.
+        runs, found_profiles: folders for finished blocks and for roles that were found; None stores none.
+        patience: seconds to wait for another process that writes to `runs`.
+        until_seconds: time of the story at which the render ends; 0: at its end. A later render continues.
+        latent_format: ComfyUI's name for the scale of the latents, for notes.
+        notes: more notes on the videos, see `about_video`.
+    """
+
+    config: WanConfig
+    options: RenderOptions
+    timeline: Timeline
+    embeds: Embeddings = field(default_factory=dict)
+    start: StartLatents | None = None
+    pictures: Mapping[str, Picture] = field(default_factory=dict)
+    dtype: torch.dtype = torch.float32
+    weights: str = ""
+    codec: FrameCodec | None = None
+    runs: Path | None = None
+    found_profiles: Path | None = None
+    patience: float = 0.0
+    until_seconds: float = 0.0
+    latent_format: str | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def plan(self, profile: HeadProfile | AutoProfile | None = None) -> RenderPlan:
+        """The checked plan; `profile`, if given, replaces that of the options."""
+        start_frames = 0 if self.start is None else self.start.latents.shape[1]
+        return self.options.plan(self.config, self.timeline, start_frames, profile)
+
+    def job(self, plan: RenderPlan | None = None, video: int = 0) -> RenderJob:
+        """A video of this request's plan, or of `plan`."""
+        return RenderJob(self, plan or self.plan(), video)
+
+    def with_story(
+        self, timeline: Timeline, seconds: float, embeds: Embeddings, notes: Mapping[str, Any]
+    ) -> RenderRequest:
+        """The request with other prompts and another length; `notes` are added."""
+        options = replace(self.options, seconds=seconds)
+        return replace(self, options=options, timeline=timeline, embeds=embeds, notes={**self.notes, **notes})
+
+    def check_needs(
+        self, plan: RenderPlan, weights: int, room: int | None, host: Host, *, encodes: bool, remedy: str, **sizes: Any
+    ) -> Needs:
+        """Estimate what the render of a plan takes; refuses what cannot be rendered or does not fit on the device.
+
+        Args:
+            weights: bytes of the model's weights.
+            room: free memory of the device; None if it is not known.
+            encodes, remedy: as for `RenderPlan.check_encoder`.
+            sizes: the other arguments of `needs_of`.
+        """
+        plan.check_warm_up()
+        if plan.auto is not None and self.found_profiles is not None:  # written when the video is finished
+            check_writable(self.found_profiles / "probe")
+        plan.check_encoder(encodes, remedy)
+        kept = self.runs is not None
+        state = self.options.state_seconds > 0
+        needs = needs_of(plan, self.dtype, weights, kept=kept, state=state, **sizes)
+        if room is not None and needs.wanted(host) > room:
+            raise too_large(needs, plan, self.dtype, room, host)
+        return needs
+
+    def check_finite(self) -> None:
+        """Refuse text embeddings, start latents and pictures that hold NaN or infinity."""
+        from_vae = {f"the picture @{name}": picture.latents for name, picture in self.pictures.items()}
+        if self.start is not None:
+            from_vae["the start latents"] = self.start.latents
+        from_text = {f"the embedding of prompt {number}": embed for number, embed in enumerate(self.embeds.values(), 1)}
+        for model, tensors in (("VAE", from_vae), ("text encoder", from_text)):
+            for name, values in tensors.items():
+                if not torch.isfinite(values).all():
+                    raise HeadForcingError(
+                        f"{name}: NaN or infinity; encode again, with the {model} in bf16 or float32 instead of fp16"
+                    )
+
+
+@dataclass(frozen=True)
+class RenderJob:
+    """One video of a request, ready to be made by any `VideoModel`.
+
+    Attributes:
+        plan: of the request, perhaps with roles that were found.
+        video: number of the video in a batch; each has noise of its own.
+        notes: on how the video is made, beside those of the request.
+    """
+
+    request: RenderRequest
+    plan: RenderPlan
+    video: int = 0
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    @cached_property
+    def start_latents(self) -> Tensor | None:
+        """The latents that this video begins with, `[frames, channels, h, w]`."""
+        start = self.request.start
+        return None if start is None else start.latents[self.video % len(start.latents)]
+
+    @cached_property
+    def until(self) -> int:
+        """Number of blocks, start blocks included, after which the render ends."""
+        return self.plan.blocks_until(self.request.until_seconds)
+
+    @cached_property
+    def about(self) -> dict[str, Any]:
+        """Notes on the video, for the run folder, files and reports."""
+        options = self.request.options
+        about = about_video(self.plan, options.method_name, options.seed, self.request.latent_format)
+        start = self.request.start
+        if start is not None and start.about:
+            about["start"] = start.about
+        return {**about, **self.request.notes, **self.notes}
+
+    @cached_property
+    def setup(self) -> str:
+        """The hash of everything a block depends on but prompts and length."""
+        plan, request = self.plan, self.request
+        parts: list[Any] = [
+            _KEYS_VERSION,
+            request.weights,
+            str(request.dtype),
+            "auto" if plan.auto is not None else [list(layer) for layer in plan.shape.roles],
+            None if plan.auto is None else plan.auto.key,
+            plan.policy.key,
+            plan.schedule.key,
+            [plan.width, plan.height],
+            [plan.seed, self.video],
+        ]
+        if request.start is not None and request.start.key:
+            parts += ["start", request.start.key]
+        elif request.start is not None:
+            parts.append(self.start_latents)
+        return digest(*parts)
+
+    @cached_property
+    def script(self) -> Script:
+        """The rows of the plan with their embeddings; a render reads its own copy."""
+        return self.plan.script(self.request.embeds, self.request.pictures)
+
+    @cached_property
+    def keys(self) -> list[str]:
+        """The key of each block after the start blocks: the hash of everything that a stored block depends on."""
+        plan, codec, more = self.plan, self.request.codec, dict[int, str]()
+        overlap = plan.passes.overlap
+        if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
+            more[overlap.blocks] = codec.fingerprint()
+        return self.script.keys(self.setup, plan.passes.blocks_per_pass - 1, more)
+
+    @property
+    def folder(self) -> Path | None:
+        """The run folder."""
+        runs = self.request.runs
+        return None if runs is None else runs / self.setup[:SHORT]
+
+    @property
+    def finished_blocks(self) -> int:
+        """Number of this video's blocks that are stored."""
+        return 0 if self.folder is None else count_blocks(self.folder, self.keys)
+
+    def with_request(self, **changes: Any) -> RenderJob:
+        """The job with other fields of its request, which do not change the plan."""
+        return replace(self, request=replace(self.request, **changes))
+
+    def with_found_roles(self) -> RenderJob:
+        """The job with the head roles that an earlier render has found for this model, if it would find them."""
+        plan, request = self.plan, self.request
+        if plan.auto is None or request.found_profiles is None or self.finished_blocks:
+            return self  # a video that began by finding its roles continues so
+        found = load_found_profile(request.found_profiles, request.weights, plan.auto)
+        return self if found is None else replace(self, plan=request.plan(found))
+
+
+# -------------------------------------------------------------------------------------------- notes on a video
+
+
+def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
+    """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is ComfyUI's name for the
+    scale of the latents."""
+    clock, policy = plan.layout.timeline.clock, plan.policy
+    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
+    return {
+        "method": method,
+        "seed": seed,
+        "size": f"{plan.width}x{plan.height}",
+        **about_story(plan),
+        "fps": clock.fps,
+        "frames_per_block": clock.frames_per_block,
+        "start_frames": plan.layout.start_frames,
+        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
+        "restart_frames": list(plan.restart_frames),
+        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
+        "latent_format": latent_format,
+    }
+
+
+def about_story(plan: RenderPlan) -> dict[str, Any]:
+    """The part of `about_video` that prompts and length decide, start frames included in times and frames."""
+    segments, fps = plan.layout.timeline.segments, plan.layout.timeline.clock.fps
+    return {
+        "prompts": [segment.text for segment in segments],
+        "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],
+        "switches": [str(segment.switch) for segment in segments],
+        "seeds": [segment.seed for segment in segments],
+        "video_frames": plan.layout.video_frames,
+    }
+
+
+def file_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
+    """The metadata tag of a video file, see `report.video_tags.read_tags`; `fps` is the file's, if not the plan's."""
+    tags = {name: about[name] for name in _IN_FILES if name in about}
+    if fps is not None and "starts_seconds" in tags:
+        tags["starts_seconds"] = [start * about.get("fps", fps) / fps for start in tags["starts_seconds"]]
+    return {"head_forcing": json.dumps(tags)}
