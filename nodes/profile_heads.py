@@ -106,8 +106,8 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
     embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
-    path = named.keeps(folders.user_folder("measured") / f"{key}.safetensors")
-    shares = HeadShares.load(path) if path is not None and path.exists() else HeadShares(setup)
+    path = folders.user_folder("measured") / f"{key}.safetensors"
+    shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
     missing = shares.missing_prompts()
     if not missing:
         return shares
@@ -123,7 +123,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_
             bar.update_absolute(bar.current + 1, preview=preview(latents.transpose(0, 1)[None]) if last else None)
 
     def keep(*_: int) -> None:
-        if path is not None:
+        if named.is_known:
             shares.save(path)
 
     try:

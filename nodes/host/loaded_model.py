@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -72,7 +71,7 @@ def compute_dtype(model: Any) -> torch.dtype:
 
 @dataclass(frozen=True)
 class ModelName:
-    """What a MODEL computes, as stored blocks and head profiles are named by it.
+    """Name of a MODEL by what it computes, under which blocks and head roles are stored.
 
     Attributes:
         weights: 16 hexadecimal digits, see `name_model`.
@@ -82,14 +81,15 @@ class ModelName:
     weights: str
     unread: tuple[str, ...] = ()
 
-    def keeps(self, folder: Path) -> Path | None:
-        """The folder, where its files can be found again by this name; else None, which keeps nothing."""
-        return None if self.unread else folder
+    @property
+    def is_known(self) -> bool:
+        """Whether files under this name are those of the same model."""
+        return not self.unread
 
     @property
     def notes(self) -> list[str]:
         """A line for the report where nothing is kept."""
-        if not self.unread:
+        if self.is_known:
             return []
         what = ", ".join(self.unread)
         return [f"stored blocks are neither read nor written: values on the model could not be read ({what})"]

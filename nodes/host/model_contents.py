@@ -1,4 +1,4 @@
-"""What other nodes put on a MODEL, in one table: what counts in its identity, what is not used, what is refused.
+"""Contents of a MODEL that other nodes put there: what counts in its identity, what is not used, what is refused.
 
 A rollout calls the layers of the network itself. What stands around the network's own forward pass, around the
 sampling, or in place of its blocks is therefore not run: it is taken away while we sample, and the report names it.
@@ -73,7 +73,7 @@ TABLE: dict[str, dict[str, str]] = {
 
 @dataclass
 class Contents:
-    """What other nodes have put on a MODEL, its weight patches apart.
+    """All that other nodes have put on a MODEL, its weight patches apart.
 
     Attributes:
         run: what a rollout runs, by name; counts in the identity.

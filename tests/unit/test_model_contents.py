@@ -124,18 +124,18 @@ def test_what_a_rollout_runs_counts_with_its_values(carried):
     {"wrappers": {"a_new_type": {None: [closure(1)]}}}, {"hook_patches": {"hook": {}}}, {"attachments": {"theirs": 1}},
     {"additional_models": {"theirs": [1]}}, {"injections": {"theirs": [stateful(1)]}},
 ])  # fmt: skip
-def test_what_the_table_does_not_know_keeps_no_blocks(carried, tmp_path):
+def test_what_the_table_does_not_know_keeps_no_blocks(carried):
     named = loaded_model.name_model(model(**carried))
-    assert named.unread and named.keeps(tmp_path) is None
+    assert named.unread and not named.is_known
     assert named.notes[0].startswith("stored blocks are neither read nor written")
 
 
-def test_what_is_not_run_has_the_name_of_a_model_without_it(tmp_path):
+def test_what_is_not_run_has_the_name_of_a_model_without_it():
     options = {"context_handler": Scale(1), "transformer_options": {"patches": {"attn1": [stateful(1)]}}}
     wrappers = {kind: {"theirs": [stateful(1)]} for kind in ("outer_sample", "predict_noise", "calc_cond_batch")}
     carried = model(model_options=options, wrappers=wrappers, attachments={"lora_metadata": object()})
     named = loaded_model.name_model(carried)
-    assert named == loaded_model.name_model(model()) and named.keeps(tmp_path) == tmp_path
+    assert named == loaded_model.name_model(model()) and named.is_known
     assert len(model_contents.contents(carried).lines()) == 5
     assert len(model_contents.contents(carried).lines(around=False)) == 4
 
