@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -29,7 +30,8 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
         clock: defines the blocks.
         plain: the model's switch where the node says `reset`.
 
-    The answer holds the keys below, with segments as `_describe` makes them; or, for a text that is no timeline,
+    The answer holds the keys below, with segments as `_describe` makes them. For a story that is longer than `seconds`
+    it also holds these as `beyond`, and why it cannot be rendered as `refusal`. For a text that is no timeline it holds
     `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
@@ -43,7 +45,7 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
             text = write_timeline(placed, clock, end, default, own)
         else:
             text = _get(request, "text", str)
-        timeline = parse_timeline(text, seconds or None, clock, shared, default)
+        timeline, refusal = _parse(text, seconds, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
     return {
@@ -55,7 +57,20 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
+        **({"beyond": seconds, "refusal": refusal} if refusal else {}),
     }
+
+
+def _parse(text: str, seconds: float, clock: BlockClock, shared: str, default: Switch) -> tuple[Timeline, str]:
+    """The timeline of a text, and why it does not fit into `seconds`; then it has the length that the text asks for."""
+    try:
+        return parse_timeline(text, seconds or None, clock, shared, default), ""
+    except TimelineError as error:
+        if not seconds:
+            raise
+        with suppress(TimelineError):
+            return parse_timeline(text, None, clock, shared, default), str(error)
+        raise
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
