@@ -36,7 +36,7 @@ from ...headforcing_core.video.restarts import FrameCodec
 from ...headforcing_core.video.writer import VideoInfo
 from . import bridge, folders, helpers, memory, vae
 from .live_story import LiveStory
-from .loaded_model import compute_dtype, inexact, wan_config
+from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
 from .native_model import is_toy_model
 from .player import growing
 from .progress import RenderProgress
@@ -57,7 +57,7 @@ def request_of(
     start: Given = NO_START,
     pictures: Mapping[str, Picture] = MappingProxyType({}),
     vae: Any = None,
-    weights: str = "",
+    named: ModelName = NO_NAME,
     resume: bool = False,
     part: Part = WHOLE,
     notes: Mapping[str, Any] = MappingProxyType({}),
@@ -66,7 +66,7 @@ def request_of(
 
     Args:
         start, pictures: with latents as a LATENT holds them.
-        weights: the fingerprint of the model's, by which stored blocks and roles are known again.
+        named: the model's name, by which stored blocks and roles are known again.
         resume: read and store finished blocks.
         notes: more notes on the videos.
     """
@@ -84,10 +84,10 @@ def request_of(
         start=begins_with,
         pictures=model_pictures(model, pictures),
         dtype=compute_dtype(model),
-        weights=weights,
+        weights=named.weights,
         codec=None if vae is None else ModelCodec.of(inner, vae),
-        runs=RUNS if resume else None,
-        found_profiles=FOUND_PROFILES,
+        runs=RUNS if resume and named.is_known else None,
+        found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         latent_format=type(inner.latent_format).__name__,
         notes={**notes, **{name: value for name, value in known.items() if value}},
