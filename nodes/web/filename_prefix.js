@@ -11,5 +11,9 @@ export function nodeCreated(node) {
   const widget = node.widgets?.find(({ name }) => name === "filename_prefix");
   const fill = window.comfyAPI?.utils?.applyTextReplacements;
   if (!widget || !fill) return;
-  widget.serializeValue = () => (typeof widget.value === "string" ? fill(rootGraph(), widget.value) : widget.value);
+  widget.serializeValue = () => {
+    if (typeof widget.value !== "string") return widget.value;
+    const graph = rootGraph();
+    return fill({ graph, nodes: graph.nodes }, widget.value); // older frontends take the app in place of the graph
+  };
 }

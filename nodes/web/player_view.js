@@ -1,0 +1,245 @@
+// What a player shows in its node: a text, and below it a preview, the growing file or finished ones, and a take's file.
+import { app } from "../../scripts/app.js";
+import { Beside } from "./beside.js";
+import { address, GrowingFile } from "./growing_file.js";
+import { playsGrowing } from "./renders.js";
+import { button, editors, holds, make, nodeOf, storyNodeOf, whileInGraph } from "./shared.js";
+import { nameOf } from "./take_data.js";
+import { t } from "./texts.js";
+import { addElement } from "./widgets.js";
+
+const NAME = "player";
+const TEXT = 48; // height of the text, three lines, in pixels
+const STAGE = 300; // of the pictures; a node keeps its size when one comes, since that would be a step of graph undo
+const CAPTION = 24; // of the names of takes, a part of the stage
+const HEIGHT = TEXT + 4 + STAGE;
+const MARGIN = 20; // of a widget
+const PIXELATED = 128; // videos of at most so many pixels are enlarged without blur, as those of the demo
+const JOINED_BLOCKS = 3;
+
+/** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
+export class View {
+  place = { done: 0, lead: 0, running: false, render: "" };
+
+  constructor(node) {
+    this.node = node;
+    const styled = (tag, style) => make(tag, { style });
+    const picture = "flex: 1 1 0; min-height: 0; min-width: 0; width: 100%; object-fit: contain";
+    this.root = styled(
+      "div",
+      `display: flex; flex-direction: column; gap: 4px; width: 100%; min-height: ${HEIGHT}px; color: var(--input-text)`,
+    );
+    this.text = styled("div", `flex: none; height: ${TEXT}px; font-size: 12px; line-height: 16px; overflow: auto`);
+    this.image = styled("img", picture);
+    this.video = styled("video", picture);
+    this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; min-width: 0; display: flex; gap: 2px" }, this.video);
+    const shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
+    shown.append(this.image, this.stage);
+    this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, shown);
+    this.caption = styled("div", `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${CAPTION}px`);
+    this.stage.style.display = this.image.style.display = "none";
+    this.video.setAttribute("aria-label", t("Video of %1", node.title));
+    Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
+    this.root.append(this.text, this.row, this.caption);
+    this.image.addEventListener("load", () => this.show(this.image));
+    this.video.addEventListener("loadedmetadata", () => this.show(this.video));
+    for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
+    this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
+    this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
+    this.root.addEventListener("wheel", (event) => {
+      if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
+    });
+    addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => HEIGHT + MARGIN });
+    this.#watchFrames();
+    whileInGraph(
+      node,
+      () => this.told && this.update(this.told),
+      () => this.stop(), // else the element plays on, and marks the timeline of whatever takes the node's place
+    );
+  }
+
+  /** Hand each frame that is shown to the timeline, with its time in the file. */
+  #watchFrames() {
+    if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
+    const next = (_, { mediaTime }) => {
+      this.#editor()?.frame(this.video, mediaTime);
+      this.video.requestVideoFrameCallback(next);
+    };
+    this.video.requestVideoFrameCallback(next);
+  }
+
+  /** The editor of the story that this player shows, while it shows that story and stands in the open workflow. */
+  #editor() {
+    const isThere = this.node.graph && (!this.told || nodeOf(this.told.node) === this.node);
+    const story = isThere ? storyNodeOf(this.node) : null;
+    return story && this.#tells(story) && this.source === this.place.render ? editors.get(story) : undefined;
+  }
+
+  /** Whether the scenes of the timeline are those of what is played: a take of another text has other ones. */
+  #tells(story) {
+    return !this.take || Boolean(this.take.written && holds(story, this.take.written));
+  }
+
+  update(message) {
+    const { text, state, video, preview, files, place, prompt_id } = message;
+    const other = prompt_id !== this.told?.prompt_id;
+    this.told = message;
+    if (other) this.leave(); // a take stays until the next run
+    if (!this.take) this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
+    this.say(text, state === "failed");
+    if (this.take) return;
+    if (files?.length) this.finish(files);
+    else if (files) this.clear();
+    else if (video?.bytes && playsGrowing()) this.follow(video, state !== "running");
+    else if (preview) {
+      this.stop(); // what an earlier render has made
+      this.image.src = preview;
+    }
+    this.mark();
+  }
+
+  say(text, failed = false) {
+    this.text.textContent = this.text.title = text;
+    this.text.style.color = failed ? "var(--error-text, #ff4444)" : "";
+  }
+
+  /** Show on the timeline of this node's story how far it is rendered and where it is played. */
+  mark() {
+    if (!this.node.graph || (this.told && nodeOf(this.told.node) !== this.node)) return; // another workflow is open
+    const story = storyNodeOf(this.node);
+    const tells = this.#tells(story);
+    const place = tells ? this.place : { ...this.place, done: 0 };
+    const playing = tells && this.source === place.render; // else it is still an earlier video
+    const { currentTime, duration, readyState, src } = this.video;
+    const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
+    const at = playing && readyState >= 2 && src ? shown - place.lead : null;
+    const file = playing ? this.url : undefined;
+    editors.get(story)?.follow(this, { ...place, at, file, video: this.video });
+  }
+
+  /** Play a take's file in place of the last run's, from the same time; null: that of the run again. */
+  choose(take) {
+    const at = this.video.currentTime;
+    this.leave();
+    this.stop();
+    this.show(null);
+    if (!take) return this.told && this.update(this.told);
+    this.take = take;
+    this.source = take.name;
+    this.place = { done: take.finished, lead: take.lead, running: false, render: take.name };
+    this.files = [take.file];
+    this.video.autoplay = true;
+    this.play(0, at);
+    this.label();
+  }
+
+  /** Play a take beside the video, or none. */
+  compare(take) {
+    if (this.beside) {
+      this.beside.close();
+      this.beside.video.remove();
+    }
+    this.second = take;
+    this.beside = take && new Beside(this.video, app.api.apiURL(address(take.file)), t("Video of %1", nameOf(take)));
+    if (take) this.stage.append(this.beside.video);
+    this.label();
+  }
+
+  /** Play no take from now on. */
+  leave() {
+    if (this.second) this.compare(null);
+    this.take = undefined;
+    this.label();
+  }
+
+  /** Say below the video which takes are played. */
+  label() {
+    const shown = this.take || this.second;
+    const [first, second] = [this.take ? nameOf(this.take) : t("Last run"), this.second && nameOf(this.second)];
+    const names = [first, second].filter(Boolean).map((name) => make("span", { style: "flex: 1" }, name));
+    const swap = () => {
+      for (const row of [this.stage, this.caption])
+        row.style.flexDirection = row.style.flexDirection ? "" : "row-reverse";
+    };
+    const swaps = button("⇄", t("Swap the two takes"), swap);
+    swaps.style.cssText = "border: 0; background: none; color: inherit; font-size: 18px; cursor: pointer";
+    if (second) names.splice(1, 0, swaps);
+    else this.stage.style.flexDirection = this.caption.style.flexDirection = "";
+    this.caption.replaceChildren(...names);
+    this.caption.style.display = shown ? "flex" : "none";
+    this.changed?.();
+  }
+
+  /** Play from a second of the story, if the video has it: it may begin with a scene, and end before the story. */
+  seek(seconds) {
+    const time = seconds + this.place.lead;
+    if (time >= 0 && time < this.video.duration) this.video.currentTime = time;
+  }
+
+  /** Play a file that grows. */
+  follow(video, complete) {
+    this.source = this.place.render;
+    if (this.growing?.id !== video.id) {
+      this.stop();
+      this.video.autoplay = true;
+      const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
+      this.growing = new GrowingFile(this.video, video, joins);
+    }
+    this.growing.grow(video.bytes, complete);
+  }
+
+  /** Play finished files: the last of them, which grew here, from where it has come to, then all in turn. */
+  finish(files) {
+    this.source = this.place.render;
+    if (this.files && address(this.files[0]) === address(files[0])) return;
+    const { currentTime, paused, ended } = this.video;
+    const [grew, stays] = [this.growing !== undefined, paused && !ended && currentTime > 0];
+    this.stop();
+    this.files = files;
+    this.video.autoplay = !(grew && stays);
+    this.play(grew ? files.length - 1 : 0, grew ? currentTime : 0);
+  }
+
+  play(place, from = 0) {
+    this.file = this.files[place % this.files.length];
+    this.video.loop = this.files.length === 1;
+    this.url = app.api.apiURL(address(this.file));
+    this.video.src = this.url + (app.getRandParam?.() ?? "");
+    this.video.currentTime = from; // where it will begin
+  }
+
+  stop() {
+    this.growing?.close();
+    if (this.url?.startsWith("blob:")) URL.revokeObjectURL(this.url);
+    this.growing = this.files = this.file = this.url = undefined;
+    this.video.removeAttribute("src");
+    this.video.load(); // else the element plays on
+  }
+
+  /** Play a file that was dropped on the page with its workflow, until the next run. */
+  playDropped(file) {
+    this.leave();
+    this.stop();
+    this.url = URL.createObjectURL(file);
+    this.place = { done: Number.MAX_SAFE_INTEGER, lead: 0, running: false, render: this.url };
+    this.source = this.url;
+    this.video.loop = true;
+    this.video.src = this.url;
+    this.say(file.name);
+  }
+
+  /** Show the text alone: the frontend shows these files itself. */
+  clear() {
+    this.stop();
+    this.show(null);
+  }
+
+  /** Show one of image and video, or neither. */
+  show(shown) {
+    if (shown === this.image && (this.growing || this.url)) return;
+    this.image.style.display = shown === this.image ? "" : "none";
+    this.stage.style.display = shown === this.video ? "flex" : "none";
+    const small = shown === this.video && this.video.videoHeight <= PIXELATED;
+    this.video.style.imageRendering = small ? "pixelated" : "";
+  }
+}
