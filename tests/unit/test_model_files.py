@@ -299,7 +299,7 @@ def test_tensors_in_one_dict_are_found(tmp_path):
     assert read_tensors(save(tmp_path / "vae.pt", {"state_dict": {"a": torch.ones(2)}}))["a"].sum() == 2
 
 
-@pytest.mark.parametrize("device", ["privateuseone", "hpu", "mtia", "mps", "meta", "nonsense"])
+@pytest.mark.parametrize("device", ["privateuseone", "hpu", "mtia", "mps", "meta", "lazy", "hip", "nonsense"])
 def test_a_device_that_is_not_there_gets_one_short_sentence(device, capsys, tmp_path):
     if device == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has MPS")
