@@ -226,7 +226,8 @@ def _match(
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to none."""
     targets = Targets(names)
     patches: dict[str, LoraPatch] = {}
-    unknown, images = [], []
+    unknown = list[str]()
+    images = list[str]()
     for key, tensor in lora.items():
         parts = split_key(key)
         module, what = parts or (key, "")
