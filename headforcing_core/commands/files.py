@@ -216,7 +216,7 @@ def decode(args: argparse.Namespace) -> Result:
 def replay_case(args: argparse.Namespace) -> Result:
     """Write the latents of a recorded run, and its memory events."""
     with claimed(args.out, args.events):
-        done = replay(Case.open(args.case), args.run_name, args.device, args.attention)
+        done = replay(Case.open(args.case), args.run_name, str(pick_device(args.device)), args.attention)
         with replacing(args.out) as temporary:
             temporary.write_bytes(save({"latents": done.latents.contiguous()}))
         if args.events is not None:

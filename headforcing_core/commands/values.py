@@ -244,7 +244,7 @@ def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
     return needed if device.type == "cpu" or room is None or needed <= room else 0
 
 
-_OTHER_DEVICES = ("mps", "privateuseone", "hpu", "mtia", "maia", "ipu", "vulkan", "xla", "ve")  # pages of reasons
+_TELLING_DEVICES = ("", "cpu", "cuda", "xpu", "meta")  # PyTorch has a short reason for these
 _MOST_DEVICE_WORDS = 160  # letters
 
 
@@ -258,7 +258,7 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
         return probe.device
     except Exception as error:  # a backend that is not there fails in any way
         kind, why = name.partition(":")[0], first_sentence(error)
-        if kind in _OTHER_DEVICES or len(why) > _MOST_DEVICE_WORDS:
+        if kind not in _TELLING_DEVICES or len(why) > _MOST_DEVICE_WORDS:
             why = f"this PyTorch has no {kind.upper() if kind == 'mps' else kind}"
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
 

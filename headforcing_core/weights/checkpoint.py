@@ -184,7 +184,7 @@ def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
     adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
     if adapters is None:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
-    return adapters, stated_alpha(lora, metadata)
+    return adapters, stated_alpha(lora, metadata, adapters)
 
 
 def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:

@@ -22,8 +22,8 @@ BARE = "bare"
 LORA_WRAPPER = "generator_lora"
 # keys of training checkpoints, preferred first; in flat files they may be prefixes of names
 _WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)
-_EMA = re.compile(r"(?:^|[._])ema(?:$|[._])")
-_TRAINING_ONLY = ("critic", "optimizer", "fake_score", "real_score", "teacher")
+_EMA = re.compile(r"(?i)(?:^|[._])(?:ema|averaged)(?:$|[._])")
+_TRAINING_ONLY = re.compile(r"(?i)critic|optimizer|teacher(?!_?forcing)|discriminator|(?:^|_)(?:fake|real)(?:$|_)")
 _MOST_LEVELS = 4  # of dicts in dicts
 
 _PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
@@ -49,7 +49,8 @@ DIFFUSERS_NAMES = (  # no left-hand side occurs in original Wan names, so the ta
 _BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a malicious name must not claim a billion layers
 _QUANTISED = "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8".split()
 _LORA_SUFFIX = re.compile(
-    r"\.(lora_(A|B|down|up)\b.*|lora\.(down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*|oft_\w+)$"
+    r"\.(lora_(A|B|down|up)\b.*|lora\.(down|up)\b.*|diff|diff_b|diff_m|set_weight|alpha|dora_scale|hada_\w+|"
+    r"lokr_\w+|b?oft_\w+|[ab][12](\.weight)?|[wb]_norm)$"
 )
 
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
@@ -113,9 +114,13 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
     for path, tensors in _mappings(tree, ()):
         by_prefix = _by_prefix(tensors)
         for prefix, group in by_prefix.items():
+            parts = [part for part in (*path, *prefix.split(".")) if part]
+            if any(map(_TRAINING_ONLY.search, parts)):
+                continue
             key = _layout_key(path, prefix, alone=len(by_prefix) == 1)
-            if key is not None:
-                layouts.setdefault(key, {}).update(group)
+            if key in layouts and looks_like_wan(layouts[key]) and looks_like_wan(group):
+                key = ".".join(parts)  # another model under the same last key
+            layouts.setdefault(key, {}).update(group)
     rank = {name: number for number, name in enumerate(_WRAPPERS)}
 
     def preference(key: str) -> tuple[bool, int]:
@@ -133,7 +138,7 @@ def _mappings(
         yield path, tensors
     if len(path) < _MOST_LEVELS:
         for name, value in tree.items():
-            if isinstance(value, Mapping) and not str(name).startswith(_TRAINING_ONLY):
+            if isinstance(value, Mapping) and not _TRAINING_ONLY.search(str(name)):
                 yield from _mappings(value, (*path, str(name)))
 
 
@@ -150,18 +155,18 @@ def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
         own = next((prefix for prefix in prefixes if plain.startswith(prefix)), None)
         if own is None:  # a flat file of a LoRA may have the wrapper as a prefix
             wrapper = plain.partition(".")[0]
-            own = f"{wrapper}." if wrapper in _WRAPPERS or wrapper.startswith(_TRAINING_ONLY) else ""
+            own = f"{wrapper}." if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper) else ""
         groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
     return groups
 
 
-def _layout_key(path: tuple[str, ...], prefix: str, alone: bool) -> str | None:
-    """The name of a group of tensors, by which a person chooses it; None for what only training needs."""
-    parts = [part for part in (*path, *prefix.split(".")) if part]
-    if any(part.startswith(_TRAINING_ONLY) for part in parts):
-        return None
+def _layout_key(path: tuple[str, ...], prefix: str, alone: bool) -> str:
+    """The name of a group of tensors, by which a person chooses it."""
+    averaged = [part for part in path if _EMA.search(part)]
+    if averaged and LORA_WRAPPER not in path:
+        return averaged[0]
     for wrapper in _WRAPPERS:
-        if wrapper in parts:
+        if wrapper in path or wrapper in prefix.split("."):
             return wrapper
     if path and (alone or not prefix):
         return path[-1]

@@ -206,13 +206,28 @@ def comfyui_names(
     return renamed
 
 
+def _scale_biases(patches: Mapping[str, LoraPatch], lora_name: str) -> None:
+    """Turn the biases that PEFT trains with a LoRA into whole differences: they have the scale of its product."""
+    for target, patch in patches.items():
+        bias = patch.tensors.pop("up_bias", None)
+        if bias is None:
+            continue
+        product = patches.get(f"{target.removesuffix('.bias')}.weight")
+        if product is None or "down" not in product.tensors:
+            raise HeadForcingError(f"{lora_name} is incomplete: it has a bias for {target} without its matrices")
+        if "diff" in patch.tensors:
+            raise HeadForcingError(f"{lora_name} changes {target} twice: use a file with one LoRA")
+        patch.tensors["diff"] = product.scale(len(product.tensors["down"])) * bias.to(torch.float32)
+
+
 def _match(
     lora: Mapping[str, Tensor], names: Collection[str], lora_name: str, stated: StatedAlpha | None
 ) -> dict[str, LoraPatch]:
     """The patches of a LoRA by the parameter that they change; refuses tensors that belong to none."""
     targets = Targets(names)
     patches: dict[str, LoraPatch] = {}
-    unknown, images = [], []
+    unknown = list[str]()
+    images = list[str]()
     for key, tensor in lora.items():
         parts = split_key(key)
         module, what = parts or (key, "")
@@ -230,6 +245,7 @@ def _match(
         if what in patch.tensors:
             raise HeadForcingError(f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA")
         patch.tensors[what] = tensor
+    _scale_biases(patches, lora_name)
     if unknown:
         raise HeadForcingError(
             f"{lora_name} does not fit: {len(unknown)} of its {len(lora)} tensors belong to no layer of a Wan model "

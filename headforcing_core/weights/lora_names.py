@@ -34,7 +34,6 @@ SPELLINGS: Mapping[str, re.Pattern[str]] = {
 # Kinds that are not merged here, by a tensor that shows them.
 OTHER_KINDS = {
     "mid": "a LoCon with lora_mid",
-    "up_bias": "a LoRA with biases",
     "hada_t1": "a LoHa in Tucker form",
     "hada_t2": "a LoHa in Tucker form",
     "lokr_t2": "a LoKr in Tucker form",
@@ -56,7 +55,7 @@ _INFIX = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_m
 _OF_IMAGES = re.compile(
     r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
 )
-_PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
+_PARAMETERS = {"diff_b": "bias", "up_bias": "bias", "diff_m": "modulation"}
 
 
 def split_key(key: str) -> tuple[str, str] | None:

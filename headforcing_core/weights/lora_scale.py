@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,13 +39,16 @@ class StatedAlpha:
         return alpha / (math.sqrt(rank) if self.by_root else rank)
 
 
-def stated_alpha(path: Path, metadata: Mapping[str, str]) -> StatedAlpha | None:
+def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) -> StatedAlpha | None:
     """The alpha of a LoRA file by its header or by PEFT's config beside it; None if neither states one.
+
+    `names` are those of its tensors: kohya's alpha counts with kohya's names only. Converters keep its header where
+    they have multiplied alpha into renamed tensors.
 
     Raises HeadForcingError for two that disagree, and for values that are no numbers.
     """
     found = {}
-    header = _from_header(path, metadata)
+    header = _from_header(path, metadata, any(".lora_down" in name for name in names))
     if header is not None:
         found["its header"] = header
     config = path.with_name(_CONFIG)
@@ -59,7 +62,7 @@ def stated_alpha(path: Path, metadata: Mapping[str, str]) -> StatedAlpha | None:
     return next(iter(found.values()), None)
 
 
-def _from_header(path: Path, metadata: Mapping[str, str]) -> StatedAlpha | None:
+def _from_header(path: Path, metadata: Mapping[str, str], kohya_names: bool) -> StatedAlpha | None:
     text = metadata.get(_HEADER)
     if text is not None:
         fields = _read(text.encode(), f"the header of {path.name}")
@@ -68,7 +71,7 @@ def _from_header(path: Path, metadata: Mapping[str, str]) -> StatedAlpha | None:
             if "text_encoder" not in prefix:
                 return _from_fields(fields, path.name, prefix)
     kohya = metadata.get("ss_network_alpha", "")
-    if re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya):
+    if kohya_names and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya):
         return StatedAlpha(float(kohya))
     return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -24,7 +25,7 @@ def shard_files(path: Path) -> list[Path]:
     `path` is one of the files, the index that names them, or the folder that holds one such model. Raises
     HeadForcingError that names a missing file.
     """
-    if path.is_dir():
+    if os.path.isdir(path):  # also for names that the system does not allow
         return _in_folder(path)
     if path.name.endswith(_INDEX):
         return _of_index(path)

@@ -80,7 +80,8 @@ def load_text_encoder(
     """Load a umT5 encoder from ComfyUI's file (`umt5_xxl_*.safetensors`) or Wan's (`models_t5_umt5-xxl-enc-bf16.pth`).
 
     The dimensions are inferred from the tensors. The tokenizer is read from the file, or else from `spiece.model` in
-    the same folder or its subfolder `google/umt5-xxl/`. Raises HeadForcingError for missing packages or unusable files.
+    the same folder, its subfolder `google/umt5-xxl/`, or diffusers' `tokenizer`. Raises HeadForcingError for missing
+    packages or unusable files.
     """
     transformers = import_optional("transformers", "text encoders", "text")
     sentencepiece = import_optional("sentencepiece", "text encoders", "text")
@@ -219,7 +220,8 @@ def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
 
 def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:
     folder = path if path.is_dir() else path.parent
-    beside = (folder / "spiece.model", folder / "google" / "umt5-xxl" / "spiece.model")
+    places = ("", "google/umt5-xxl", "../tokenizer")  # the last beside diffusers' text_encoder
+    beside = [folder / place / "spiece.model" for place in places]
     source = next((file for file in beside if file.is_file()), None)
     if embedded is None and source is None:
         raise HeadForcingError(

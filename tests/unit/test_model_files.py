@@ -99,6 +99,12 @@ def test_alpha_counts_wherever_it_is_stated_and_after_a_conversion(case, tmp_pat
     torch.testing.assert_close(change(tmp_path / "other" / "lora.safetensors"), scale * UP @ DOWN)
 
 
+@pytest.mark.parametrize(("form", "scale"), [("musubi", 2.0), ("ComfyUI", 1.0)])
+def test_kohyas_header_counts_with_kohyas_names_only(form, scale, tmp_path):
+    save_file(adapter(form), tmp_path / "lora.safetensors", {"ss_network_alpha": str(ALPHA)})
+    torch.testing.assert_close(change(tmp_path / "lora.safetensors"), scale * UP @ DOWN)
+
+
 def test_two_statements_of_alpha_that_disagree_are_refused(tmp_path):
     lora = stated(tmp_path, {}, {"lora_alpha": 1.0}, {"lora_alpha": 2.0})
     with pytest.raises(HeadForcingError, match="its header states alpha 1 and adapter_config.json states alpha 2"):
@@ -146,17 +152,57 @@ def test_other_algorithms_change_a_weight_by_the_formulas_of_their_papers():
 
 @pytest.mark.parametrize(("name", "kind"), {
     "lora_mid.weight": "a LoCon", "oft_blocks": "an OFT or BOFT", "boft_R": "an OFT or BOFT", "a1.weight": "a GLoRA",
-    "hada_t1": "a LoHa in Tucker form", "lora_B.bias": "a LoRA with biases", "reshape_weight": "the shape of weights",
+    "hada_t1": "a LoHa in Tucker form", "b_norm": "sets norms", "reshape_weight": "the shape of weights",
 }.items())  # fmt: skip
 def test_a_kind_that_is_not_merged_is_named_with_the_node_that_merges_it(name, kind):
     with pytest.raises(HeadForcingError, match=f"{kind}.*LoraLoaderModelOnly"):
         read_patches(WEIGHTS, adapter() | {f"{Q}.{name}": torch.ones(2, 2)}, "x.safetensors")
 
 
+@pytest.mark.parametrize("name", ["a1.weight", "boft_R", "w_norm", "lokr_t2"])
+def test_a_file_of_such_a_kind_alone_is_named_too(name, tmp_path):
+    lora = save(tmp_path / "lora.safetensors", {f"diffusion_model.{Q}.{name}": torch.ones(2, 2)})
+    with pytest.raises(HeadForcingError, match="does not merge: connect it with ComfyUI's LoraLoaderModelOnly"):
+        change(lora)
+
+
+def test_a_replaced_weight_alone_is_a_lora(tmp_path):
+    lora = save(tmp_path / "lora.safetensors", {f"{Q}.set_weight": WEIGHTS[f"{Q}.weight"] + 1})
+    torch.testing.assert_close(change(lora), torch.ones_like(WEIGHTS[f"{Q}.weight"]))
+
+
+def test_biases_have_the_scale_of_the_product_and_stay_after_a_conversion(tmp_path):
+    model = save(tmp_path / "model.safetensors", WEIGHTS)
+    bias = torch.arange(len(UP), dtype=torch.float32)
+    tensors = adapter("PEFT", **{"lora_B.bias": bias, "alpha": torch.tensor(ALPHA)})
+    lora = save(tmp_path / "lora.safetensors", tensors)
+    convert_lora(lora, tmp_path / "renamed.safetensors", torch.float32)
+    for file in (lora, tmp_path / "renamed.safetensors"):
+        state, _ = load_state_dict(model, lora=file, dtype=torch.float32)
+        torch.testing.assert_close(state[f"{Q}.bias"], WEIGHTS[f"{Q}.bias"].float() + 2 * bias)
+        torch.testing.assert_close(state[f"{Q}.weight"], WEIGHTS[f"{Q}.weight"].float() + 2 * UP @ DOWN)
+    alone = save(tmp_path / "alone.safetensors", {f"{Q}.lora_B.bias": bias})
+    with pytest.raises(HeadForcingError, match="has a bias for .* without its matrices"):
+        load_state_dict(model, lora=alone)
+
+
 CHECKPOINTS = {
     "EMA after the model": ({"model": OTHER, "ema": WEIGHTS}, "ema"),
     "EMA of the state dict": ({"state_dict": OTHER, "state_dict_ema": WEIGHTS}, "state_dict_ema"),
     "model_ema": ({"model": OTHER, "model_ema": WEIGHTS}, "model_ema"),
+    "EMA in capitals": ({"model": OTHER, "EMA": WEIGHTS}, "EMA"),
+    "EMA with a model in it": ({"ema": {"model": WEIGHTS}, "model": OTHER}, "ema"),
+    "EMA with a model in it, last": ({"model": OTHER, "ema": {"module": WEIGHTS, "decay": 0.9}}, "ema"),
+    "EMA in a generator": ({"generator": {"model": OTHER, "ema": WEIGHTS}}, "ema"),
+    "an averaged model": ({"model": OTHER, "averaged_model": WEIGHTS}, "averaged_model"),
+    "EMA by prefix": (files.prefixed(OTHER, "net.") | files.prefixed(WEIGHTS, "net_ema."), "net_ema"),
+    "two models under one name": ({"one": {"model": WEIGHTS}, "two": {"model": OTHER}}, "model"),
+    "a teacher after a word": ({"model_teacher": OTHER, "model": WEIGHTS}, "model"),
+    "an averaged teacher": ({"ema_teacher": OTHER, "student": WEIGHTS}, "student"),
+    "a teacher in capitals": ({"Teacher": OTHER, "model": WEIGHTS}, "model"),
+    "a teacher by prefix": (files.prefixed(OTHER, "net_teacher.") | files.prefixed(WEIGHTS, "net."), "net"),
+    "trained by teacher forcing": ({"teacher_forcing": WEIGHTS}, "teacher_forcing"),
+    "a fake generator": ({"fake_generator": OTHER, "model": WEIGHTS}, "model"),
     "a teacher before": ({"teacher": OTHER, "student": WEIGHTS}, "student"),
     "scores of distillation": ({"real_score": OTHER, "fake_score": OTHER, "generator": WEIGHTS}, "generator"),
     "a teacher beside it in one dict": (
@@ -253,7 +299,7 @@ def test_tensors_in_one_dict_are_found(tmp_path):
     assert read_tensors(save(tmp_path / "vae.pt", {"state_dict": {"a": torch.ones(2)}}))["a"].sum() == 2
 
 
-@pytest.mark.parametrize("device", ["privateuseone", "hpu", "mtia", "mps", "meta", "nonsense"])
+@pytest.mark.parametrize("device", ["privateuseone", "hpu", "mtia", "mps", "meta", "lazy", "hip", "nonsense"])
 def test_a_device_that_is_not_there_gets_one_short_sentence(device, capsys, tmp_path):
     if device == "mps" and torch.backends.mps.is_available():
         pytest.skip("this machine has MPS")

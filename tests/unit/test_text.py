@@ -1,6 +1,7 @@
 """umT5 prompts on the command line: both file layouts, against the umT5 of transformers."""
 
 import io
+import json
 import math
 import re
 import sys
@@ -108,6 +109,23 @@ def test_both_layouts_and_a_smaller_stored_type_give_what_a_plain_umt5_gives(tmp
     long = encoder.tokens("fox " * 600)
     assert len(long) == 512 and long[-1] == 1 and long.count(1) == 1
     assert clean_prompt("  cats &amp;amp; dogs\n\t&lt;running&gt;  ") == "cats & dogs <running>"
+
+
+def test_an_encoder_in_shards_beside_its_tokenizer_is_that_of_one_file(tmp_path, wan_weights, tokenizer_bytes):
+    tensors = comfy_weights(wan_weights)
+    folder = tmp_path / "text_encoder"
+    folder.mkdir()
+    (tmp_path / "tokenizer").mkdir()
+    (tmp_path / "tokenizer" / "spiece.model").write_bytes(tokenizer_bytes)
+    place = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(tensors)}
+    for file in set(place.values()):
+        save_file({name: tensors[name] for name in tensors if place[name] == file}, folder / file)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": place}))
+    whole = save_comfy(tmp_path / "umt5.safetensors", wan_weights, tokenizer_bytes)
+    (expected,) = umt5.load_text_encoder(whole).encode(["a red ball"])
+    for path in (folder, *folder.iterdir()):
+        (found,) = umt5.load_text_encoder(path).encode(["a red ball"])
+        torch.testing.assert_close(found, expected)
 
 
 def scaled_fp8(weights, tokenizer_bytes, newer=False, per_row=False):
