@@ -8,6 +8,19 @@ import { addElement } from "./widgets.js";
 
 const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
+const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
+const LEFT_MS = 60000; // until a workflow that was open is open again
+
+const left = new Map(JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"));
+sessionStorage.removeItem(LEFT);
+setTimeout(() => left.clear(), LEFT_MS);
+const open = new Map(); // the editors of this workflow, by node
+const placeOf = (node) => `${node.graph?.id} ${node.id}`;
+
+window.addEventListener("pagehide", () => {
+  const stories = [...open].map(([node, editor]) => [placeOf(node), editor.leave()]).filter(([, story]) => story);
+  if (stories.length) sessionStorage.setItem(LEFT, JSON.stringify(stories));
+});
 
 /** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
 function hostOf(node, owner) {
@@ -45,7 +58,17 @@ function watch(node, look) {
   whileInGraph(node, begin, () => {
     clearInterval(timer);
     timer = null;
+    open.delete(node);
   });
+}
+
+/** Let the editor of a node look at its values; the first time those come back that the page was left with. */
+function lookAt(node, editor) {
+  open.set(node, editor);
+  const story = left.get(placeOf(node));
+  left.delete(placeOf(node));
+  if (story) editor.comeBack(story);
+  else editor.refresh();
 }
 
 /** Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it. */
@@ -58,7 +81,7 @@ function watchFace(face) {
       if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
     }
     if (story) editors.set(story, editor); // players in the subgraph show there where they are
-    editor?.refresh();
+    if (editor) lookAt(face, editor);
   });
 }
 
@@ -69,5 +92,5 @@ export function nodeCreated(node) {
   editors.set(node, editor);
   const [width, low] = node.size;
   node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
-  watch(node, () => editor.refresh());
+  watch(node, () => lookAt(node, editor));
 }

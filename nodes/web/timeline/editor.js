@@ -7,12 +7,14 @@ import { Bars } from "./bars.js";
 import { History } from "./history.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
-import { changed, cutAt, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
-import { scaledTo, startSeconds, timeText, without } from "./segments.js";
+import { changed, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
+import { startSeconds, timeText, without } from "./segments.js";
+import { Ways } from "./ways.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
+const DRAFT_MS = 10000; // after which ComfyUI's draft of a workflow surely holds a change
 
 /** Load the style sheet beside this file, once for all editors. */
 function addStyle() {
@@ -49,7 +51,7 @@ export class TimelineEditor {
   #answers = new Answers();
   #request = 0;
   #player = null; // what plays the story
-  #fitting = 0; // length of the last story that fitted into the video, in seconds
+  #changed = 0; // when the text was changed last
   #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
@@ -88,7 +90,13 @@ export class TimelineEditor {
     const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
     const tools = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
-    this.ways = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Ways out"), hidden: true });
+    this.ways = new Ways(
+      (segments) => this.#shorten(segments),
+      (seconds) => {
+        this.#host.write({ seconds });
+        this.refresh();
+      },
+    );
     this.element = make(
       "div",
       { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
@@ -96,7 +104,7 @@ export class TimelineEditor {
       this.lane.element,
       this.#bars.element,
       this.#panel.element,
-      make("div", { class: "hf-foot" }, this.status, this.ways),
+      make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
     // the canvas and the node below would be dragged
@@ -111,9 +119,9 @@ export class TimelineEditor {
     this.#bars.follow(place);
   }
 
-  /** A frame that the player shows, see `Playhead.frame`. */
-  frame(video, mediaTime) {
-    if (this.isCurrent) this.#bars.frame(video, mediaTime);
+  /** A frame that a player shows, see `Playhead.frame`; those of the player that is followed count. */
+  frame(player, mediaTime) {
+    if (player === this.#player && this.isCurrent) this.#bars.frame(player.video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
@@ -127,7 +135,27 @@ export class TimelineEditor {
   refresh() {
     const values = this.#host.read();
     const seen = JSON.stringify([values, this.#host.linked("prompts")]);
-    if (seen !== this.#seen) this.#read(values, seen);
+    return seen === this.#seen ? undefined : this.#read(values, seen);
+  }
+
+  /**
+   * What was changed in the last seconds, when the page is left: the draft that ComfyUI opens next may not hold it.
+   * `segments` and `shared` are there if the text does not hold them yet. Null for nothing.
+   */
+  leave() {
+    this.#panel.flush();
+    this.refresh();
+    const isWritten = !this.#valid || this.#segments === this.#view.segments;
+    if (isWritten && Date.now() - this.#changed > DRAFT_MS) return null;
+    const { text: prompts, seconds } = this.#host.read();
+    return isWritten ? { prompts, seconds } : { prompts, seconds, segments: this.#segments, shared: this.#shared };
+  }
+
+  /** Go on with what `leave` has given before the page was loaded again. */
+  async comeBack({ segments, shared, ...values }) {
+    this.#host.write(values);
+    await this.refresh();
+    if (segments && this.isCurrent) this.#commit(segments, null, this.#selected, shared);
   }
 
   /** The height that the element needs, in pixels. */
@@ -137,6 +165,7 @@ export class TimelineEditor {
 
   async #read(values, seen) {
     this.#seen = seen;
+    if (this.#view) this.#changed = Date.now();
     const request = ++this.#request;
     if (this.#host.linked("prompts")) {
       this.#fail(t("The text comes from another node; change it there."));
@@ -193,6 +222,7 @@ export class TimelineEditor {
     this.#host.write({ prompts: answer.text, seconds: node.seconds });
     const values = this.#host.read();
     this.#seen = JSON.stringify([values, this.#host.linked("prompts")]);
+    this.#changed = Date.now();
     this.#history.record(stepOf(values), key, true);
     this.#show(this.#answers.keep(this.#seen, answer));
   }
@@ -212,32 +242,11 @@ export class TimelineEditor {
     this.#segments = this.#valid ? view.segments : [];
     this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    if (view.beyond === undefined) this.#fitting = view.seconds;
     const about = this.#valid ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
     this.#say(this.#lost + (view.refusal ?? about), !this.#valid || this.#lost !== "" || view.refusal !== undefined);
-    this.#offerWays(view);
+    this.ways.show(view, this.#host.linked("seconds"));
     this.#draw();
-  }
-
-  /** Ways out of a story that is longer than the video. */
-  #offerWays({ beyond }) {
-    this.ways.hidden = beyond === undefined;
-    if (beyond === undefined) return;
-    const length = plainTime(beyond);
-    const last = startSeconds(this.#view, this.#segments.at(-1).start_block);
-    const back = this.#fitting > last ? this.#fitting : this.#view.seconds;
-    const scaled = scaledTo(this.#segments, this.#view, beyond);
-    this.ways.replaceChildren(
-      button(t("cut at %1", length), t("Leave out the prompts that begin after the end of the video"), () =>
-        this.#shorten(cutAt(this.#segments, this.#view, beyond)),
-      ),
-      ...(scaled ? [button(t("fit into %1", length), t("Shorten all prompts alike"), () => this.#shorten(scaled))] : []),
-      button(t("back to %1", plainTime(back)), t("Make the video as long as the story"), () => {
-        this.#host.write({ seconds: back });
-        this.refresh();
-      }),
-    );
   }
 
   /** Write fewer or shorter prompts, which fit into the node's seconds. */
@@ -333,7 +342,7 @@ export class TimelineEditor {
   #share() {
     this.lane.opened = !this.lane.opened;
     this.#draw();
-    if (this.lane.opened) this.lane.words.focus({ preventScroll: true });
+    if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
   }
 
   #remove() {
@@ -366,7 +375,8 @@ export class TimelineEditor {
 
   #key(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
-    const typing = isField && !this.#panel.isUntouched(event.target);
+    const fields = [this.#panel.words, this.lane.words];
+    const typing = isField && !fields.some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
       const undoes = !typing && ["z", "y"].includes(key);
