@@ -1,6 +1,6 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
-import { editors, isLinked, post, putStory, storyOf, whileInGraph } from "./shared.js";
+import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { TimelineEditor } from "./timeline/editor.js";
 import { ownerOf, storyIn } from "./timeline/face.js";
@@ -11,16 +11,31 @@ const POLL_MS = 200;
 const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
 const LEFT_MS = 60000; // until a workflow that was open is open again
 
-const left = new Map(JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"));
+let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // { graph, node, story } of each node
 sessionStorage.removeItem(LEFT);
-setTimeout(() => left.clear(), LEFT_MS);
+setTimeout(() => (left = []), LEFT_MS);
 const open = new Map(); // the editors of this workflow, by node
-const placeOf = (node) => `${node.graph?.id} ${node.id}`;
 
 window.addEventListener("pagehide", () => {
-  const stories = [...open].map(([node, editor]) => [placeOf(node), editor.leave()]).filter(([, story]) => story);
+  const leave = ([{ graph, id }, editor]) => ({ graph: String(graph?.id ?? ""), node: String(id), story: editor.leave() });
+  const stories = [...open].map(leave).filter(({ story }) => story);
   if (stories.length) sessionStorage.setItem(LEFT, JSON.stringify(stories));
 });
+
+/** What the page was left with of a node's story, once; a graph without an id (all zeros) gets one when it is loaded. */
+function storyLeft({ graph, id }) {
+  const isIts = (each) => each.node === String(id) && (each.graph === graph?.id || !/[^0-]/.test(each.graph));
+  const found = left.find(isIts);
+  left = left.filter((each) => each !== found);
+  return found?.story;
+}
+
+/** Load the style sheet of the editors, once for all editors. */
+function addStyle() {
+  const href = new URL("./timeline/timeline.css", import.meta.url).href;
+  if (![...document.querySelectorAll("link")].some((link) => link.href === href))
+    document.head.append(make("link", { rel: "stylesheet", href }));
+}
 
 /** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
 function hostOf(node, owner) {
@@ -44,6 +59,7 @@ function hostOf(node, owner) {
 
 /** Add the editor of a story to a node; `owner(name)` gives the node and the name of the widget that holds a value. */
 function addEditor(node, owner) {
+  addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
   const height = () => editor.height;
   addElement(node, "timeline", editor.element, { getMinHeight: height, getMaxHeight: height });
@@ -65,8 +81,7 @@ function watch(node, look) {
 /** Let the editor of a node look at its values; the first time those come back that the page was left with. */
 function lookAt(node, editor) {
   open.set(node, editor);
-  const story = left.get(placeOf(node));
-  left.delete(placeOf(node));
+  const story = storyLeft(node);
   if (story) editor.comeBack(story);
   else editor.refresh();
 }

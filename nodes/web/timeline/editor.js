@@ -1,6 +1,6 @@
 // The timeline editor: bars, the fields of the selected prompt, undo. The text is the one truth; the server, which has
 // the only grammar, turns it into segments and changed segments into text.
-import { button, make } from "../shared.js";
+import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
@@ -9,19 +9,13 @@ import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { changed, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
 import { startSeconds, timeText, without } from "./segments.js";
+import { Tools } from "./tools.js";
 import { Ways } from "./ways.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
 const DRAFT_MS = 10000; // after which ComfyUI's draft of a workflow surely holds a change
-
-/** Load the style sheet beside this file, once for all editors. */
-function addStyle() {
-  const href = new URL("./timeline.css", import.meta.url).href;
-  if (![...document.querySelectorAll("link")].some((link) => link.href === href))
-    document.head.append(make("link", { rel: "stylesheet", href }));
-}
 
 /** What the server needs of a segment. */
 const written = ({ text, start_block, switch: way, seed, asked = null }) => {
@@ -58,7 +52,6 @@ export class TimelineEditor {
 
   constructor(host) {
     this.#host = host;
-    addStyle();
     this.#bars = new Bars({
       select: (index) => this.#select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
@@ -71,24 +64,15 @@ export class TimelineEditor {
       remove: () => this.#remove(),
     });
     this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
-    this.undo = button("↶", t("Undo (Ctrl+Z)"), () => this.#step(-1));
-    this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => this.#step(1));
-    this.add = button(t("Add"), t("Add a prompt in the second half of this one"), () => this.#divide(t("New prompt")));
-    this.split = button(t("Split"), t("Split this prompt in two"), () => this.#divide(null));
-    this.copy = button(t("Copy"), t("Duplicate this prompt; the later ones move on (D)"), () => this.#duplicate());
-    this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => this.#ripple());
-    this.ripple.setAttribute("aria-pressed", "false");
-    this.share = button(t("Shared"), t("Words that every prompt keeps"), () => this.#share());
     this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
-    this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => this.#remove());
-    const zooms = [
-      button("−", t("Zoom out (-)"), () => this.#bars.zoom(1 / 1.5)),
-      button("+", t("Zoom in (+)"), () => this.#bars.zoom(1.5)),
-      button(t("all"), t("Show the whole video (0)"), () => this.#bars.zoom(0)),
-    ];
-    const gap = () => make("span", { class: "hf-gap" });
-    const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
-    const tools = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
+    const actions = {
+      step: (by) => this.#step(by),
+      divide: (text) => this.#divide(text),
+      duplicate: () => this.#duplicate(),
+      remove: () => this.#remove(),
+      share: () => this.#share(),
+    };
+    this.tools = new Tools(actions, this.#bars);
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.ways = new Ways(
       (segments) => this.#shorten(segments),
@@ -100,7 +84,7 @@ export class TimelineEditor {
     this.element = make(
       "div",
       { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
-      make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...tools),
+      this.tools.element,
       this.lane.element,
       this.#bars.element,
       this.#panel.element,
@@ -278,12 +262,8 @@ export class TimelineEditor {
       this.#bars.draw(state);
       this.#panel.show(state, keepWords);
     }
-    const isLong = enabled && segment.end_block - segment.start_block > 1;
-    this.add.disabled = this.split.disabled = !isLong;
-    this.copy.disabled = this.share.disabled = !enabled;
-    this.delete.disabled = !enabled || this.#segments.length < 2;
-    this.undo.disabled = !this.#history.canUndo;
-    this.redo.disabled = !this.#history.canRedo;
+    const blocks = enabled ? segment.end_block - segment.start_block : 0;
+    this.tools.draw({ blocks, prompts: this.#segments.length, history: this.#history });
   }
 
   #select(index) {
@@ -334,11 +314,6 @@ export class TimelineEditor {
     this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
   }
 
-  #ripple() {
-    this.#bars.ripples = !this.#bars.ripples;
-    this.ripple.setAttribute("aria-pressed", this.#bars.ripples);
-  }
-
   #share() {
     this.lane.opened = !this.lane.opened;
     this.#draw();
@@ -373,24 +348,21 @@ export class TimelineEditor {
     this.#host.run(first);
   }
 
+  /** Keys that hold in the whole editor; Ctrl+Z in words that were typed is theirs. */
   #key(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
-    const fields = [this.#panel.words, this.lane.words];
-    const typing = isField && !fields.some((words) => words.isUntouched(event.target));
+    const isTyping = isField && ![this.#panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
-    if (event.ctrlKey || event.metaKey) {
-      const undoes = !typing && ["z", "y"].includes(key);
-      if (!undoes && key !== "enter") return;
-      event.preventDefault();
-      event.stopPropagation();
-      if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
-      else this.#run(event.shiftKey);
-    } else {
-      if (key === "escape") {
-        this.#bars.focus(this.#selected);
-        this.#open(false);
-      }
-      event.stopPropagation(); // Delete would delete the node
+    const isControl = event.ctrlKey || event.metaKey;
+    const undoes = isControl && !isTyping && ["z", "y"].includes(key);
+    if (isControl && !undoes && key !== "enter") return;
+    if (isControl) event.preventDefault();
+    event.stopPropagation(); // Delete would delete the node
+    if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+    else if (isControl) this.#run(event.shiftKey);
+    else if (key === "escape") {
+      this.#bars.focus(this.#selected);
+      this.#open(false);
     }
   }
 }
