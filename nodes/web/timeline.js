@@ -9,25 +9,31 @@ import { addElement } from "./widgets.js";
 const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
 const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
-const LEFT_MS = 60000; // until a workflow that was open is open again
+const LEFT_MS = 3000; // from the first of them on, all nodes of a workflow that was open are back
 
-let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // { graph, node, story } of each node
+let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // stories with which this tab was left
 sessionStorage.removeItem(LEFT);
-setTimeout(() => (left = []), LEFT_MS);
-const open = new Map(); // the editors of this workflow, by node
+const open = new Map(); // the editors of this workflow, by node, and who owns the values
 
+// ComfyUI's draft of a workflow, which is opened next, does not hold what was typed in the last seconds
 window.addEventListener("pagehide", () => {
-  const leave = ([{ graph, id }, editor]) => ({ graph: String(graph?.id ?? ""), node: String(id), story: editor.leave() });
-  const stories = [...open].map(leave).filter(({ story }) => story);
+  const stories = [...open].map(([node, { editor, owner }]) => {
+    const { unwritten } = editor;
+    const { text, seconds } = storyOf(node, owner);
+    return { graph: String(node.graph?.id), node: String(node.id), values: { prompts: text, seconds }, unwritten };
+  });
   if (stories.length) sessionStorage.setItem(LEFT, JSON.stringify(stories));
 });
 
-/** What the page was left with of a node's story, once; a graph without an id (all zeros) gets one when it is loaded. */
-function storyLeft({ graph, id }) {
-  const isIts = (each) => each.node === String(id) && (each.graph === graph?.id || !/[^0-]/.test(each.graph));
+/** Put back what this tab was left with at a node; a graph without an id (all zeros) gets one when it is loaded. */
+function putBack(node, editor, owner) {
+  const isIts = (each) => each.node === String(node.id) && (each.graph === node.graph?.id || !/[^0-]/.test(each.graph));
   const found = left.find(isIts);
+  if (!found) return;
   left = left.filter((each) => each !== found);
-  return found?.story;
+  setTimeout(() => (left = []), LEFT_MS);
+  putStory(node, found.values, owner);
+  if (found.unwritten) editor.put(found.unwritten);
 }
 
 /** Load the style sheet of the editors, once for all editors. */
@@ -78,34 +84,36 @@ function watch(node, look) {
   });
 }
 
-/** Let the editor of a node look at its values; the first time those come back that the page was left with. */
-function lookAt(node, editor) {
-  open.set(node, editor);
-  const story = storyLeft(node);
-  if (story) editor.comeBack(story);
-  else editor.refresh();
+/** Let the editor of a node look at its values. */
+function lookAt(node, editor, owner) {
+  open.set(node, { editor, owner });
+  putBack(node, editor, owner);
+  editor.refresh();
 }
 
 /** Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it. */
 function watchFace(face) {
   let editor = null;
+  let owner = null;
   watch(face, () => {
     const story = storyIn(face);
     if (story && !editor) {
-      editor = addEditor(face, (name) => ownerOf(face, storyIn(face) ?? story, name));
+      owner = (name) => ownerOf(face, storyIn(face) ?? story, name);
+      editor = addEditor(face, owner);
       if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
     }
     if (story) editors.set(story, editor); // players in the subgraph show there where they are
-    if (editor) lookAt(face, editor);
+    if (editor) lookAt(face, editor, owner);
   });
 }
 
 export function nodeCreated(node) {
   if (node.isSubgraphNode?.()) return watchFace(node);
   if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-  const editor = addEditor(node, (name) => [node, name]);
+  const owner = (name) => [node, name];
+  const editor = addEditor(node, owner);
   editors.set(node, editor);
   const [width, low] = node.size;
   node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
-  watch(node, () => lookAt(node, editor));
+  watch(node, () => lookAt(node, editor, owner));
 }

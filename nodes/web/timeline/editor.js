@@ -8,19 +8,13 @@ import { History } from "./history.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
 import { changed, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
-import { startSeconds, timeText, without } from "./segments.js";
+import { startSeconds, timeText, without, written } from "./segments.js";
 import { Tools } from "./tools.js";
 import { Ways } from "./ways.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
-const DRAFT_MS = 10000; // after which ComfyUI's draft of a workflow surely holds a change
-
-/** What the server needs of a segment. */
-const written = ({ text, start_block, switch: way, seed, asked = null }) => {
-  return { text, start_block, switch: way, seed, asked };
-};
 
 /** What undo brings back. */
 const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
@@ -45,34 +39,30 @@ export class TimelineEditor {
   #answers = new Answers();
   #request = 0;
   #player = null; // what plays the story
-  #changed = 0; // when the text was changed last
   #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
 
   constructor(host) {
     this.#host = host;
-    this.#bars = new Bars({
+    const actions = {
       select: (index) => this.#select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
       commit: (segments, key, selected) => this.#commit(segments, key, selected),
-      duplicate: () => this.#duplicate(),
       locked: (index) => this.#locked(index),
       open: () => this.#open(true),
       seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.#edit(),
-      remove: () => this.#remove(),
-    });
-    this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
-    this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
-    const actions = {
       step: (by) => this.#step(by),
       divide: (text) => this.#divide(text),
       duplicate: () => this.#duplicate(),
       remove: () => this.#remove(),
       share: () => this.#share(),
     };
+    this.#bars = new Bars(actions);
     this.tools = new Tools(actions, this.#bars);
+    this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
+    this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
     this.ways = new Ways(
       (segments) => this.#shorten(segments),
@@ -122,24 +112,17 @@ export class TimelineEditor {
     return seen === this.#seen ? undefined : this.#read(values, seen);
   }
 
-  /**
-   * What was changed in the last seconds, when the page is left: the draft that ComfyUI opens next may not hold it.
-   * `segments` and `shared` are there if the text does not hold them yet. Null for nothing.
-   */
-  leave() {
+  /** Prompts that the text does not hold yet, and the words of all of them; null where it holds all. */
+  get unwritten() {
     this.#panel.flush();
-    this.refresh();
     const isWritten = !this.#valid || this.#segments === this.#view.segments;
-    if (isWritten && Date.now() - this.#changed > DRAFT_MS) return null;
-    const { text: prompts, seconds } = this.#host.read();
-    return isWritten ? { prompts, seconds } : { prompts, seconds, segments: this.#segments, shared: this.#shared };
+    return isWritten ? null : { segments: this.#segments, shared: this.#shared };
   }
 
-  /** Go on with what `leave` has given before the page was loaded again. */
-  async comeBack({ segments, shared, ...values }) {
-    this.#host.write(values);
+  /** Write prompts into the text, as `unwritten` gives them. */
+  async put({ segments, shared }) {
     await this.refresh();
-    if (segments && this.isCurrent) this.#commit(segments, null, this.#selected, shared);
+    if (this.isCurrent) this.#commit(segments, null, this.#selected, shared);
   }
 
   /** The height that the element needs, in pixels. */
@@ -149,7 +132,6 @@ export class TimelineEditor {
 
   async #read(values, seen) {
     this.#seen = seen;
-    if (this.#view) this.#changed = Date.now();
     const request = ++this.#request;
     if (this.#host.linked("prompts")) {
       this.#fail(t("The text comes from another node; change it there."));
@@ -206,7 +188,6 @@ export class TimelineEditor {
     this.#host.write({ prompts: answer.text, seconds: node.seconds });
     const values = this.#host.read();
     this.#seen = JSON.stringify([values, this.#host.linked("prompts")]);
-    this.#changed = Date.now();
     this.#history.record(stepOf(values), key, true);
     this.#show(this.#answers.keep(this.#seen, answer));
   }
