@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, first_sentence
 from ..files import check_regular, check_writable, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
@@ -244,6 +244,10 @@ def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
     return needed if device.type == "cpu" or room is None or needed <= room else 0
 
 
+_OTHER_DEVICES = ("mps", "privateuseone", "hpu", "mtia", "maia", "ipu", "vulkan", "xla", "ve")  # pages of reasons
+_MOST_DEVICE_WORDS = 160  # letters
+
+
 def pick_device(name: str, option: str = "--device") -> torch.device:
     """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
@@ -252,8 +256,11 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
         probe = torch.zeros(1, device=torch.device(name))
         probe.cpu()  # "meta" holds no numbers
         return probe.device
-    except (RuntimeError, AssertionError) as error:
-        raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a backend that is not there fails in any way
+        kind, why = name.partition(":")[0], first_sentence(error)
+        if kind in _OTHER_DEVICES or len(why) > _MOST_DEVICE_WORDS:
+            why = f"this PyTorch has no {kind.upper() if kind == 'mps' else kind}"
+        raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
 
 
 def check_plot(path: Path | None) -> None:
