@@ -76,7 +76,7 @@ class View {
   #watchFrames() {
     if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
     const next = (_, { mediaTime }) => {
-      this.#editor()?.frame(this, mediaTime);
+      this.#editor()?.frame(this.video, mediaTime);
       this.video.requestVideoFrameCallback(next);
     };
     this.video.requestVideoFrameCallback(next);

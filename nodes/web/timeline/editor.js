@@ -94,8 +94,8 @@ export class TimelineEditor {
   }
 
   /** A frame that a player shows, see `Playhead.frame`; those of the player that is followed count. */
-  frame(player, mediaTime) {
-    if (player === this.#player && this.isCurrent) this.#bars.frame(player.video, mediaTime);
+  frame(video, mediaTime) {
+    if (video === this.#player?.video && this.isCurrent) this.#bars.frame(video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
