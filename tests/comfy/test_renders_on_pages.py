@@ -233,6 +233,6 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
       window.__renders(`${outer.id}:${inner.id}`);
       const { element } = inner.widgets.find((widget) => widget.name === "live_story");
       return [inner.inputs.find((input) => input.name === "prompts").link != null,
-        !element.querySelector(".hf-live-story").hidden];
+        !element.querySelector(".hf-live-story input").disabled];
     }"""
     assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"
