@@ -53,10 +53,11 @@ def count_blocks(folder: Path, keys: Sequence[str]) -> int:
 
 
 class Take(NamedTuple):
-    """The number of a video among those of its story, from 1, and when its first render was begun, in seconds since
+    """The number of a video among those of its workflow, from 1, and when its first render was begun, in seconds since
     1970.
 
-    A story is what begins with the same prompt: with another seed, size, later prompt or length it is another take.
+    Without a workflow it is that among the videos that begin with the same prompt: with another seed, size, later
+    prompt or length it is another take.
     """
 
     number: int
@@ -65,18 +66,26 @@ class Take(NamedTuple):
 
 def take_of(folder: Path, key: str, about: Mapping[str, Any]) -> Take:
     """The take of the video of a run folder whose last block has this key: that of its note, or the next one of the
-    story that `about` tells, begun now."""
-    highest = 0
+    workflow or story that `about` tells, begun now. A video that another workflow made first gets a number here."""
+    highest, begun = 0, time.time()
     for run in [path for path in folder.parent.iterdir() if path.is_dir()]:
         with suppress(HeadForcingError):  # who reads the run says so
             for video, path in files_of(run, "video").items():
                 with suppress(HeadForcingError, OSError):
                     note = read_note(path)
+                    is_here = _counted_in(note["about"]) == _counted_in(about)
                     if (run, video) == (folder, key[:SHORT]):
-                        return Take(note["take"], note["begun"])
-                    if note["about"]["prompts"][:1] == about["prompts"][:1]:
+                        begun = note["begun"]
+                        if is_here:
+                            return Take(note["take"], begun)
+                    elif is_here:
                         highest = max(highest, note["take"])
-    return Take(highest + 1, time.time())
+    return Take(highest + 1, begun)
+
+
+def _counted_in(about: Mapping[str, Any]) -> Any:
+    """The workflow or else the story whose takes are counted."""
+    return about.get("workflow") or about["prompts"][:1]
 
 
 @dataclass(frozen=True)

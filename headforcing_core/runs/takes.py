@@ -41,7 +41,7 @@ class Label:
     title: str = ""  # its name, empty for none
     starred: bool = False  # whether it has a star
     file: str = ""  # name below the output folder of the last video file that was made of it; empty for none
-    made_by: str = ""  # hash of the decoder that made the file
+    made_by: str = ""  # what made the file, by which it is known again
 
 
 def read_label(folder: Path, key: str) -> Label:

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import HeadForcingError
+from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
 from .grammar import check_words, read_prompts, read_shared
@@ -78,6 +79,11 @@ def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
     return _number(fields, "seconds"), _get(fields, "shared_prompt", str, ""), _switch(fields, "switch")
 
 
+def words_key(words: str) -> str:
+    """A short hash of the words of a rendered prompt, by which a page knows its scene wherever it stands."""
+    return digest(words)[:8]
+
+
 def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
     clock = timeline.clock
     return [
@@ -91,6 +97,7 @@ def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
             "seed": None if prompt.seed is None else str(prompt.seed),
             "tag": tag_of(prompt.switch, prompt.seed),
             "asked": prompt.start,
+            "words": words_key(segment.text),
         }
         for prompt, segment in zip(read_prompts(text, clock), timeline.segments, strict=True)
     ]

@@ -149,6 +149,12 @@ class LiveStory(Story):
 
     # ------------------------------------------------------------------- in the thread of the sampler
 
+    @property
+    def waits(self) -> bool:
+        """Whether another story waits for the next block."""
+        with EDITS.lock:
+            return self._waiting is not None
+
     def ask(self) -> Timeline | None:
         if self.node is not None:
             self.announce(running=True)

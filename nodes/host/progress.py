@@ -21,6 +21,8 @@ from ...headforcing_core.render.render import Listener, Render
 from ...headforcing_core.rollout.loop import Block
 from ...headforcing_core.runs.folder import RunFolder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from ...headforcing_core.timeline.editor import words_key
+from ...headforcing_core.video.writer import VideoInfo
 from .folders import shown
 from .player import NodePlayer
 from .queued_graph import WHOLE, Part, skipped_video_frames
@@ -48,6 +50,7 @@ class RenderProgress(Listener):
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
         self.growing: Any = None  # the `GrowingVideo`, where the video is decoded while it is sampled
+        self.earlier: VideoInfo | None = None  # the file of an earlier render, where it is the one of this video
         self.run: RunFolder | None = None
         self.stored = 0  # blocks of this video that were there when it began
         self.bar = comfy.utils.ProgressBar(sum(self._steps(plan) for plan in plans))
@@ -117,6 +120,8 @@ class RenderProgress(Listener):
         if self.growing is None or video is not None:
             if video is not None:
                 parts.insert(0, f"wrote output/{shown(video.path).label}")
+            elif self.earlier is not None:
+                parts.insert(0, f"output/{shown(self.earlier.path).label} is this video already")
             self._show("done", " - ".join(parts))
         else:
             kept = "the latents are complete: Decode Latents to Video makes the video once that is mended"
@@ -158,12 +163,18 @@ class RenderProgress(Listener):
         plays = video is not None and video["bytes"] and self.player.grows
         self.player.show(state, self.text, video, None if plays else image, self._place(state))
 
-    def _place(self, state: str) -> dict[str, float]:
-        """Finished blocks of the story (`done`), and the second of the video at which it begins (`lead`)."""
+    def _place(self, state: str) -> dict[str, Any]:
+        """Finished blocks of the story (`done`), the second of the video at which it begins (`lead`), and its `scenes`:
+        first and last block and words, as `timeline.editor` answers them."""
         finished = self.part.until(self.plan) if state == "done" else self.block or 0
         clock, start = self.plan.timeline.clock, self.plan.start_blocks
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
-        return {"done": max(0, finished - start), "lead": clock.start_seconds(start) - skipped}
+        lead = clock.start_seconds(start) - skipped
+        scenes = [
+            {"start_block": segment.start_block, "end_block": segment.end_block, "words": words_key(segment.text)}
+            for segment in self.plan.timeline.segments
+        ]
+        return {"done": max(0, finished - start), "lead": lead, "scenes": scenes}
 
     def _say(self) -> None:
         assert self.block is not None

@@ -111,7 +111,7 @@ class Part:
         """Words before a status line; empty for all of the video."""
         clock, words = plan.timeline.clock, [f"draft, {plan.width}x{plan.height}"] if self.draft else []
         if (until := self.until(plan)) < plan.blocks:
-            words.append(f"up to {format_time(clock.start_seconds(until - plan.start_blocks))}")
+            words.append(f"up to {format_time(clock.start_seconds(until - plan.start_blocks)).partition('.')[0]}")
         return ", ".join(words)
 
 

@@ -289,6 +289,7 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
     if render.vae is not None and earlier is None:
         progress.growing = GrowingVideo(render, job)
         listeners.append(progress.growing)
+    progress.earlier = earlier
 
     def missing() -> int:
         """Memory that is not allocated: before the first block is made, also what stays afterwards."""
@@ -296,7 +297,7 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
-        if render.story is not None:
+        if render.story is not None and earlier is None:  # the file is that of the story as it was
             load = hosted.reload  # not the hosted model, which refers to the cache
             render.story.reload = lambda: load(memory=missing())
             listeners.append(LiveEdits(render.story))
@@ -314,23 +315,26 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
     if file.is_disk_full and render.request.runs is not None:  # else the latents would be lost with the error
         raise HeadForcingError(f"{file.failure}; all blocks are kept: make room and press Run again")
     if file.info is not None and made.job.folder is not None and not file.first:
-        link_file(made.job.folder, made.job.keys[-1], file.info.path, _decoder_key(render))
+        link_file(made.job.folder, made.job.keys[-1], file.info.path, _file_key(render, made.job))
     return replace(made, video=file.info, failure=file.failure)
 
 
-def _decoder_key(render: HostRender) -> str:
-    """A hash of the decoder, by which its file of a take is known again."""
+def _file_key(render: HostRender, job: RenderJob) -> str:
+    """A hash of what the file of a take depends on: its blocks, the decoder, and the length it is cut to."""
     codec = render.request.codec
     assert codec is not None
-    return digest(type(render.vae.first_stage_model).__name__, codec.fingerprint())
+    decoder = [type(render.vae.first_stage_model).__name__, codec.fingerprint()]
+    return digest(job.keys[-1], decoder, job.plan.video_frames)
 
 
 def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
     """The file of a finished take that would be made again, byte for byte but for its graph; None to make one."""
-    if render.vae is None or render.part != WHOLE or job.folder is None or job.finished_blocks < job.plan.new_blocks:
-        return None
     plan = job.plan
-    path = linked_file(job.folder, job.keys[-1], _decoder_key(render))
+    if render.vae is None or render.part != WHOLE or job.folder is None or job.finished_blocks < plan.new_blocks:
+        return None
+    if render.story is not None and render.story.waits:
+        return None
+    path = linked_file(job.folder, job.keys[-1], _file_key(render, job))
     if path is None or not folders.has_prefix(path, render.filename_prefix, plan.width, plan.height):
         return None
     return VideoInfo(path, plan.video_frames, plan.video_frames / plan.timeline.clock.fps, plan.width, plan.height)

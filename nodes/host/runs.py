@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -34,26 +33,13 @@ def run_names() -> list[str]:
 
 def take_names() -> list[str]:
     """Names of all stored runs as a person reads them, the newest first."""
-    takes = stored_videos(folders.runs_folder())
-    numbers = take_numbers(takes)
-    return [take_name(take, numbers[take.name]) for take in takes]
+    return list(map(take_name, stored_videos(folders.runs_folder())))
 
 
-def take_numbers(takes: list[StoredVideo]) -> dict[str, int]:
-    """By name the numbers of takes, which are listed newest first: 1 for the first of a workflow, or of its run."""
-    counts: Counter[str] = Counter()
-    numbers = {}
-    for take in reversed(takes):
-        place = take.about.get("workflow") or take.folder.name
-        counts[place] += 1
-        numbers[take.name] = counts[place]
-    return numbers
-
-
-def take_name(take: StoredVideo, number: int) -> str:
+def take_name(take: StoredVideo) -> str:
     """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
     named = read_label(take.folder, take.keys[-1]).title
-    parts = [take.date, f"take {number} {named}".rstrip(), take.length, take.size, take.story]
+    parts = [take.date, f"take {take.take.number} {named}".rstrip(), take.length, take.size, take.story]
     parts.append(f"({take.name})")
     return " · ".join(part for part in parts if part)
 
@@ -137,18 +123,17 @@ def _asked(body: Any) -> StoredVideo:
 
 def _list(_: Any = None) -> dict[str, Any]:
     takes = stored_videos(folders.runs_folder())
-    numbers = take_numbers(takes)
-    return {"takes": [_described(take, takes, numbers[take.name]) for take in takes]}
+    return {"takes": [_described(take, takes) for take in takes]}
 
 
-def _described(take: StoredVideo, takes: list[StoredVideo], number: int) -> dict[str, Any]:
+def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
     about, label = take.about, read_label(take.folder, take.keys[-1])
     every, own = take_bytes(take, takes)
     return {
-        "value": take_name(take, number),
+        "value": take_name(take),
         "name": take.name,
-        "take": number,
+        "take": take.take.number,
         "date": take.date,
         "length": take.length,
         "size": take.size,
@@ -179,15 +164,19 @@ def _file(label: str) -> dict[str, Any] | None:
 def link_file(folder: Path, key: str, path: Path, made_by: str) -> None:
     """Note the video file of a take, see `Label`; a folder that cannot be written goes without."""
     with suppress(HeadForcingError):
-        write_label(folder, key, file=folders.shown(path).label, made_by=made_by)
+        write_label(folder, key, file=folders.shown(path).label, made_by=_maker(made_by, path))
 
 
 def linked_file(folder: Path, key: str, made_by: str) -> Path | None:
     """The video file of a take, if this decoder has made it and it is still there."""
     label = read_label(folder, key)
-    if label.made_by != made_by or _file(label.file) is None:
-        return None
-    return folders.output_folder() / label.file
+    path = folders.output_folder() / label.file
+    return path if _file(label.file) is not None and label.made_by == _maker(made_by, path) else None
+
+
+def _maker(made_by: str, path: Path) -> str:
+    """A decoder and the size of its file: another file that took the name has another one."""
+    return f"{made_by} {path.stat().st_size}"
 
 
 ROUTES = (

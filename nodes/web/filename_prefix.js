@@ -1,5 +1,5 @@
 // Dates and values of widgets in a filename_prefix, such as %date:yyyy-MM-dd%, filled in as ComfyUI's own save nodes do.
-import { rootGraph } from "./shared.js";
+import { app } from "../../scripts/app.js";
 
 const NODES = new Set([
   "HeadForcingSampler", "HeadForcingDecodeVideo", "HeadForcingFinishVideo", "HeadForcingCompareMethods",
@@ -11,9 +11,5 @@ export function nodeCreated(node) {
   const widget = node.widgets?.find(({ name }) => name === "filename_prefix");
   const fill = window.comfyAPI?.utils?.applyTextReplacements;
   if (!widget || !fill) return;
-  widget.serializeValue = () => {
-    if (typeof widget.value !== "string") return widget.value;
-    const graph = rootGraph();
-    return fill({ graph, nodes: graph.nodes }, widget.value); // older frontends take the app in place of the graph
-  };
+  widget.serializeValue = () => (typeof widget.value === "string" ? fill(app, widget.value) : widget.value);
 }

@@ -4,6 +4,7 @@ import { listen } from "./renders.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";
 import { storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
+import { plainTime } from "./timeline/segments.js";
 import { addElement } from "./widgets.js";
 
 const HEIGHT = 62; // in pixels
@@ -78,13 +79,14 @@ class LiveStory {
     if (isLinked(this.#node, "prompts")) return this.show(false); // since the last block
     const body = { client_id: app.api.clientId, prompt_id, node_id, ...ownStory(this.#node) };
     const answer = await post("/headforcing/story", body, OFFLINE());
-    const place = [answer.time, answer.block, answer.blocks];
+    const from = answer.error ? "" : plainTime(answer.seconds);
     const taken = this.#replaces
-      ? t("The video takes it from %1 on, block %2 of %3, in place of what another page has changed.", ...place)
-      : t("The video takes it from %1 on, block %2 of %3.", ...place);
+      ? t("The video takes it from %1 on, in place of what another page has changed.", from)
+      : t("The video takes it from %1 on.", from);
     const [severity, words] = answer.error ? ["error", answer.error] : ["success", taken];
     if (!answer.error) this.#replaces = false;
-    this.status.textContent = this.status.title = words;
+    this.status.textContent = words;
+    this.status.title = answer.error ? words : `${answer.time}, ${t("block %1", answer.block)}`;
     const toast = { severity, summary: t("Prompt Timeline"), detail: words, life: 8000 };
     app.extensionManager?.toast?.add?.(toast);
   }

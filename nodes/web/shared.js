@@ -43,15 +43,23 @@ export function nodeOf(id) {
   return node;
 }
 
-/** The Prompt Timeline whose story a node renders: the source of its input `positive`, through nodes in between. */
-export function storyNodeOf(node) {
-  for (let [at, hops] = [node, 0]; at?.graph && hops < 8; hops++) {
-    if (at.comfyClass === "HeadForcingPromptTimeline") return at;
-    const slot = at === node ? at.inputs?.findIndex(({ name }) => name === "positive") : 0;
-    at = slot >= 0 && at.inputs?.length ? at.getInputNode(slot) : null;
+/** The node of a class that an input comes from, through nodes in between: their input of that name, or their first. */
+function sourceOf(node, input, comfyClass) {
+  let at = node;
+  for (let hops = 0; at?.graph && hops < 8; hops++) {
+    if (at.comfyClass === comfyClass) return at;
+    const slot = at.inputs?.findIndex(({ name }) => name === input) ?? -1;
+    if (slot < 0 && (at === node || !at.inputs?.length)) return null;
+    at = at.getInputNode(Math.max(slot, 0));
   }
   return null;
 }
+
+/** The Prompt Timeline whose story a node renders. */
+export const storyNodeOf = (node) => sourceOf(node, "positive", "HeadForcingPromptTimeline");
+
+/** The node of the embedded model that a sampler renders with; null for other models. */
+export const demoOf = (node) => sourceOf(node, "model", "HeadForcingLoadDemo");
 
 const widgetOf = (node, name) => node.widgets?.find((each) => each.name === name);
 

@@ -4,7 +4,7 @@ import { app } from "../../scripts/app.js";
 import { address } from "./growing_file.js";
 import { queuePart } from "./parts.js";
 import { viewOf } from "./player.js";
-import { button, editors, isLinked, make, openId, putStory, storyNodeOf, whileInGraph } from "./shared.js";
+import { button, demoOf, editors, isLinked, make, openId, putStory, storyNodeOf, whileInGraph } from "./shared.js";
 import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./take_data.js";
 import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
@@ -17,7 +17,6 @@ const NO_TEXT = () => t("Its prompts are not those of a Prompt Timeline; nothing
 const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; nothing is changed.");
 const SAID_MS = 8000;
 const CHECK_MS = 500; // links change in many ways; looking is the same for all
-const DEMO_LOADER = "HeadForcingLoadDemo";
 
 class Shelf {
   open = false;
@@ -59,9 +58,7 @@ class Shelf {
 
   /** A draft is smaller than the video, and the demo model has one size. */
   checkDraft() {
-    const input = this.node.inputs?.findIndex(({ name }) => name === "model");
-    const loader = input >= 0 ? this.node.getInputNode(input) : null;
-    this.draft.disabled = loader?.comfyClass === DEMO_LOADER;
+    this.draft.disabled = demoOf(this.node) !== null;
     this.draft.title = this.draft.disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT();
   }
 

@@ -1,6 +1,6 @@
 // A visual timeline on Prompt Timeline. The text widget stays the only thing that is saved and sent.
 import { app } from "../../scripts/app.js";
-import { editors, isLinked, post, putStory, storyOf, whileInGraph } from "./shared.js";
+import { editors, isLinked, make, post, putStory, storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { TimelineEditor } from "./timeline/editor.js";
 import { ownerOf, storyIn } from "./timeline/face.js";
@@ -8,6 +8,40 @@ import { addElement } from "./widgets.js";
 
 const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
 const POLL_MS = 200;
+const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
+const LEFT_MS = 3000; // from the first of them on, all nodes of a workflow that was open are back
+
+let left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]"); // stories with which this tab was left
+sessionStorage.removeItem(LEFT);
+const open = new Map(); // the editors of this workflow, by node, and who owns the values
+
+// ComfyUI's draft of a workflow, which is opened next, does not hold what was typed in the last seconds
+window.addEventListener("pagehide", () => {
+  const stories = [...open].map(([node, { editor, owner }]) => {
+    const { unwritten } = editor;
+    const { text, seconds } = storyOf(node, owner);
+    return { graph: String(node.graph?.id), node: String(node.id), values: { prompts: text, seconds }, unwritten };
+  });
+  if (stories.length) sessionStorage.setItem(LEFT, JSON.stringify(stories));
+});
+
+/** Put back what this tab was left with at a node; a graph without an id (all zeros) gets one when it is loaded. */
+function putBack(node, editor, owner) {
+  const isIts = (each) => each.node === String(node.id) && (each.graph === node.graph?.id || !/[^0-]/.test(each.graph));
+  const found = left.find(isIts);
+  if (!found) return;
+  left = left.filter((each) => each !== found);
+  setTimeout(() => (left = []), LEFT_MS);
+  putStory(node, found.values, owner);
+  if (found.unwritten) editor.put(found.unwritten);
+}
+
+/** Load the style sheet of the editors, once for all editors. */
+function addStyle() {
+  const href = new URL("./timeline/timeline.css", import.meta.url).href;
+  if (![...document.querySelectorAll("link")].some((link) => link.href === href))
+    document.head.append(make("link", { rel: "stylesheet", href }));
+}
 
 /** What the editor sees of its node: its widgets' values, what to write, and the server to ask. */
 function hostOf(node, owner) {
@@ -31,6 +65,7 @@ function hostOf(node, owner) {
 
 /** Add the editor of a story to a node; `owner(name)` gives the node and the name of the widget that holds a value. */
 function addEditor(node, owner) {
+  addStyle();
   const editor = new TimelineEditor(hostOf(node, owner));
   const height = () => editor.height;
   addElement(node, "timeline", editor.element, { getMinHeight: height, getMaxHeight: height });
@@ -45,29 +80,40 @@ function watch(node, look) {
   whileInGraph(node, begin, () => {
     clearInterval(timer);
     timer = null;
+    open.delete(node);
   });
+}
+
+/** Let the editor of a node look at its values. */
+function lookAt(node, editor, owner) {
+  open.set(node, { editor, owner });
+  putBack(node, editor, owner);
+  editor.refresh();
 }
 
 /** Show the editor on the face of a subgraph while that shows the text of a Prompt Timeline in it. */
 function watchFace(face) {
   let editor = null;
+  let owner = null;
   watch(face, () => {
     const story = storyIn(face);
     if (story && !editor) {
-      editor = addEditor(face, (name) => ownerOf(face, storyIn(face) ?? story, name));
+      owner = (name) => ownerOf(face, storyIn(face) ?? story, name);
+      editor = addEditor(face, owner);
       if (!LiteGraph.vueNodesMode) face.setSize([face.size[0], Math.max(face.size[1], face.computeSize()[1])]);
     }
     if (story) editors.set(story, editor); // players in the subgraph show there where they are
-    editor?.refresh();
+    if (editor) lookAt(face, editor, owner);
   });
 }
 
 export function nodeCreated(node) {
   if (node.isSubgraphNode?.()) return watchFace(node);
   if (node.comfyClass !== "HeadForcingPromptTimeline") return;
-  const editor = addEditor(node, (name) => [node, name]);
+  const owner = (name) => [node, name];
+  const editor = addEditor(node, owner);
   editors.set(node, editor);
   const [width, low] = node.size;
   node.setSize([Math.max(width, WIDTH), low + TEXT]); // a saved node gets its own size after this
-  watch(node, () => editor.refresh());
+  watch(node, () => lookAt(node, editor, owner));
 }

@@ -166,7 +166,7 @@ def test_a_scene_is_rendered_alone_and_with_what_is_before_it(browser: Browser):
 
     seconds, text, blocks = rendered("Render from the beginning to the end of the chosen bar")
     assert seconds == pytest.approx(8.0625, abs=0.1) and blocks == 11
-    assert text.startswith(f"up to 0:08.062: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
+    assert text.startswith(f"up to 0:08: wrote output/player/part_{seed}_00001_.mp4 - 11 blocks")
     assert page.locator(".hf-rendered").evaluate("(bar) => parseFloat(bar.style.width)") == pytest.approx(64.2, abs=0.5)
 
     editor.write("PromptTimeline", prompts=story.replace("0:04", "0:04 [seed 7]"))

@@ -44,7 +44,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     first = f"0:00 {BALL}\n9:40 {BALL}"
     workflow = as_workflow(browser, growing_graph("pages/later", 600.0, first, seed=801, resume=False))
     load(browser.page, workflow)
-    saved, sent, hidden = browser.page.evaluate(SAVED), browser.api_prompt(), f"({BUTTON}?.parentNode.hidden ?? true)"
+    saved, sent, hidden = browser.page.evaluate(SAVED), browser.api_prompt(), f"({BUTTON}?.disabled ?? true)"
     assert browser.page.evaluate(hidden), "nothing is rendered"
     browser.queue()
     waits(browser.page, f"{SAYS}.startsWith('block 3') && !{hidden}")
@@ -58,7 +58,7 @@ def test_a_page_opened_later_shows_the_render_and_changes_its_story(browser: Bro
     mine, theirs = first.replace(f"9:40 {BALL}", f"9:40 {CROSS}"), f"{first}\n9:45 {CROSS}"
     browser.write("PromptTimeline", one, prompts=mine)
     one.evaluate(f"{BUTTON}.click()")
-    waits(one, f"{STORY_STATUS} === 'The video takes it from 9:40.312 on, block 775 of 801.'")
+    waits(one, f"{STORY_STATUS} === 'The video takes it from 9:40 on.'")
     waits(one, "[...document.querySelectorAll('.hf-bar')].map((bar) => bar.ariaReadOnly).join() === 'true,false'")
     waits(two, f"(text) => {TEXT}.value === text", mine)  # it held nothing else
     waits(two, f"{STORY_STATUS}.startsWith('Another page has changed the story')")
@@ -85,7 +85,7 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
     load(page, as_workflow(browser, growing_graph("pages/killed", 60.0, f"0:00 {BALL}\n0:30 {CROSS}", seed=802)))
     browser.look_at(TIMELINE, top=60)
     browser.queue()
-    waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.parentNode.hidden")
+    waits(page, f"{SAYS}.startsWith('block 2') && !{BUTTON}.disabled")
     server.stop()
     page.locator(".hf-bar").nth(1).focus()
     page.keyboard.press("ArrowRight")
@@ -93,10 +93,10 @@ def test_what_a_killed_server_was_doing_is_not_shown_any_more_and_edits_are_sent
     page.keyboard.press("ArrowRight")
     server.start()
     waits(page, f"{SAYS}.startsWith('not rendered any more')")
-    waits(page, f"{BUTTON}?.parentNode.hidden ?? true")
+    waits(page, f"{BUTTON}?.disabled ?? true")
     waits(page, f"{TEXT}.value.includes('0:31.')")
     waits(page, "!document.querySelector('.hf-status').classList.contains('hf-error')")
-    assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31.")
+    assert page.locator(".hf-bar").nth(1).get_attribute("aria-valuetext").startswith("0:31 ")
 
 
 def test_the_player_says_why_a_run_failed_until_the_next_one(browser: Browser):
@@ -207,6 +207,7 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 1")
     page.locator(".hf-bar").nth(0).focus()
     page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
     page.keyboard.type("a blue star")
     page.evaluate("document.querySelector('.hf-live-story input').click()")  # before what was typed is in the text
     page.wait_for_function("window.__sent.length === 1")
@@ -232,6 +233,6 @@ def test_the_button_sends_what_is_typed_last_and_nothing_that_comes_over_a_link(
       window.__renders(`${outer.id}:${inner.id}`);
       const { element } = inner.widgets.find((widget) => widget.name === "live_story");
       return [inner.inputs.find((input) => input.name === "prompts").link != null,
-        !element.querySelector(".hf-live-story").hidden];
+        !element.querySelector(".hf-live-story input").disabled];
     }"""
     assert page.evaluate(shown) == [True, False], "a button that would send a text which is not rendered"

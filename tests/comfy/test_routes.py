@@ -32,7 +32,9 @@ def test_the_timeline_is_answered_to_the_own_page_and_to_programs(comfy: ComfySe
         status, got = asked(comfy, "timeline", BODY | {"model_family": "longlive2"}, **headers)
         assert (status, got["block_seconds"], got["default"]["re_anchor"]) == (200, 32 / 24, True)
         assert [segment["start_block"] for segment in got["segments"]] == [0, 8]
-    assert asked(comfy, "timeline", BODY | {"text": "0:00 a\n0:35 b"})[1]["line"] == 2
+    longer = asked(comfy, "timeline", BODY | {"text": "0:00 a\n0:35 b"})[1]
+    assert len(longer["segments"]) == 2 and "0:35 is after the end" in longer["refusal"]
+    assert asked(comfy, "timeline", BODY | {"text": "0:00 a\n0:35"})[1]["line"] == 2
 
 
 def test_no_route_answers_another_site_or_a_domain_that_is_pointed_at_this_computer(both: ComfyServer):

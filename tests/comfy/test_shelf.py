@@ -72,7 +72,7 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     rows.nth(0).get_by_label("Star").click()
     rows.nth(0).get_by_label("Name").fill("the dark one")
     rows.nth(0).get_by_label("Name").press("Enter")
-    page.wait_for_function("document.querySelector('.hf-shelf').innerText.includes('Take 2 the dark one')")
+    page.wait_for_function("document.querySelector('.hf-takes').innerText.includes('Take 2 the dark one')")
     assert "★" in rows.nth(0).inner_text()
 
     shelf.get_by_label("Delete Take 2 the dark one").click()
@@ -84,7 +84,10 @@ def test_takes_are_played_compared_restored_named_and_deleted_on_the_sampler(bro
     page.wait_for_function("document.querySelectorAll('.hf-shelf [role=listitem]').length === 1")
     browser.run()
     assert "reused 5 blocks" in browser.last_report(), "the blocks of the other take are there"
-    assert (browser.server.output_dir / "shelf" / f"of_{seed}_00002_.mp4").is_file()
+    files = sorted(path.name for path in (browser.server.output_dir / "shelf").glob(f"of_{seed}*"))
+    assert files == [f"of_{seed}_0000{number}_.mp4" for number in (1, 2)], "no second file of a take"
+    page.wait_for_function(f"({_VIDEOS})()[0].file === 'of_{seed}_00001_.mp4'")
+    assert f"of_{seed}_00001_.mp4 is this video" in page.evaluate(f"{of_player()}.innerText")
     browser.write("PromptTimeline", prompts=first.replace("0:01.5", "0:01.5 [seed 9]"))
     browser.run()
     check_list(browser)

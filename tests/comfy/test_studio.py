@@ -108,7 +108,13 @@ def test_every_bar_has_the_picture_of_its_own_scene_while_the_video_grows_and_af
     assert browser.wait_done() == "success"
     page.wait_for_function(_FINISHED)
     page.wait_for_timeout(1500)
-    for first, second in (growing, [colour(page, index) for index in range(2)]):
+    finished = [colour(page, index) for index in range(2)]
+    page.locator(".hf-bar").nth(1).focus()
+    page.keyboard.press("Alt+ArrowLeft")
+    page.wait_for_function(f"{_TEXT}.value.indexOf('cross') < {_TEXT}.value.indexOf('ball')")
+    page.wait_for_timeout(1500)
+    moved = [colour(page, index) for index in (1, 0)]
+    for first, second in (growing, finished, moved):
         assert first[1] - first[0] > second[1] - second[0] + 10, (first, second)
 
 
@@ -174,6 +180,50 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     page.keyboard.press("Control+z")
     page.wait_for_function("(before) => " + f"{_TEXT}.value === before", arg=before)
 
+    # words that were pasted into one prompt are not undone in another one
+    page.locator(".hf-bar").nth(0).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
+    page.keyboard.insert_text("a pasted prompt")
+    page.wait_for_function(f"{_TEXT}.value.includes('a pasted prompt')")
+    page.locator(".hf-tools input[value='Split']").click()
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 3")
+    page.locator(".hf-tools input[value='Add']").click()
+    page.wait_for_function("document.querySelectorAll('.hf-bar').length === 4")
+
+    # what was typed is undone in the field; after it the steps of the editor
+    page.keyboard.type("words")
+    page.wait_for_function(f"{_TEXT}.value.endsWith(' words') || {_TEXT}.value.includes(' words\\n')")
+    page.wait_for_timeout(1100)  # else one step of the editor
+    seen = []
+    for _ in range(12):
+        page.keyboard.press("Control+z")
+        page.wait_for_timeout(300)
+        seen.append(page.evaluate(f"{_TEXT}.value"))
+        if seen[-1] == before:
+            break
+    assert seen[-1] == before, seen
+    spoken = {line.partition(" ")[2] for text in seen for line in text.split("\n")}
+    assert spoken <= {BALL, CROSS, "a pasted prompt", "New prompt", "word", "wor", "wo", "w"}, spoken
+
+
+@pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_words_typed_right_before_a_reload_are_kept(browser: Browser):
+    page = browser.page
+    opened(browser, seconds=12.0)
+    page.wait_for_timeout(4000)  # the workflow is in ComfyUI's draft; what is typed now is not
+    page.locator(".hf-bar").nth(0).focus()
+    page.keyboard.press("Enter")
+    page.keyboard.type(" at noon")
+    page.reload(wait_until="domcontentloaded")
+    browser.wait_until_open()
+    page.wait_for_function(f"{_TEXT}?.value.includes('{BALL} at noon')")
+    assert CROSS in page.evaluate(f"{_TEXT}.value")
+    page.evaluate(f"{_TEXT}.value = '0:00 something else'")
+    browser.load_api(growing_graph("studio/v"))
+    page.wait_for_timeout(600)
+    assert "at noon" not in page.evaluate(f"{_TEXT}.value"), "once, and in its own workflow"
+
 
 @pytest.mark.parametrize("browser", ["comfy_latest, Nodes 2.0"], indirect=True)
 def test_a_dropped_video_brings_its_workflow_and_plays(browser: Browser):
@@ -200,6 +250,14 @@ def test_the_demo_offers_no_draft_and_says_why(browser: Browser):
     opened(browser)
     browser.page.wait_for_function("document.querySelector('.hf-shelf input[value=draft]').disabled")
     assert "64x64" in browser.page.get_attribute(".hf-shelf input[value=draft]", "title")
+    browser.page.evaluate(f"""() => {{
+      const between = LiteGraph.createNode("ModelSamplingSD3");
+      app.graph.add(between);
+      {of_node("LoadDemo")}.connect(0, between, 0);
+      between.connect(0, {_SAMPLER}, {_SAMPLER}.findInputSlot("model"));
+    }}""")
+    browser.page.wait_for_timeout(1200)
+    assert browser.page.locator(".hf-shelf input[value=draft]").is_disabled(), "also behind other nodes"
 
 
 @pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
@@ -209,3 +267,9 @@ def test_thirty_prompts_have_bars_that_can_be_hit(browser: Browser):
     browser.page.wait_for_function("document.querySelectorAll('.hf-bar').length === 30")
     widths = browser.page.evaluate("[...document.querySelectorAll('.hf-bar')].map((bar) => bar.offsetWidth)")
     assert sorted(widths)[15] >= 30
+    browser.look_at(of_node("PromptTimeline"))
+    for index in (0, 2, 29):
+        bar = browser.page.locator(".hf-bar").nth(index)
+        bar.scroll_into_view_if_needed()
+        bar.click()
+        assert browser.page.evaluate("document.activeElement.value") == f"scene {index}", "not an edge beside it"

@@ -50,8 +50,9 @@ class Editor:
         self.bars.nth(index).focus()
 
     def shows(self, words: str) -> None:
-        """Wait until the line below the bars says this."""
-        script = "(words) => document.querySelector('.hf-status').textContent.includes(words)"
+        """Wait until the line below the bars, or its tooltip, says this."""
+        status = "(({ textContent, title }) => `${textContent} ${title}`)(document.querySelector('.hf-status'))"
+        script = f"(words) => {status}.includes(words)"
         self.page.wait_for_function(script, arg=words)
 
     def seconds(self) -> float:
@@ -117,9 +118,11 @@ def test_a_story_is_edited_on_the_timeline(browser):
     # the keyboard alone: move by a block and by ten, edit words, remove
     page.keyboard.press("ArrowRight")
     editor.press("Shift+ArrowRight", dragged.replace("0:30.562", "0:28.312"))
-    assert editor.bars.nth(2).get_attribute("aria-valuetext").startswith("0:28.312 to 1:00, block 38")
+    assert editor.bars.nth(2).get_attribute("aria-valuetext").startswith("0:28 to 1:00, block 38")
+    assert editor.bars.nth(2).get_attribute("title").startswith("0:28.312 to 1:00, block 38")
     page.keyboard.press("ArrowUp")
     page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
     page.keyboard.type("6:00 pm, [flush] it\n- rains")
     words = ["a red ball", "6:00 pm, [flush] it - rains", "a cyan ring"]
     moved = f"0:00 {words[0]}\n0:10 [blend 2] {words[1]}\n0:28.312 {words[2]}"
@@ -135,6 +138,7 @@ def test_a_story_is_edited_on_the_timeline(browser):
     # words that cannot be are not written, and what was there before comes back
     page.keyboard.press("ArrowDown")
     page.keyboard.press("Enter")
+    page.keyboard.press("Control+a")
     page.keyboard.press("Delete")
     editor.shows("prompt 2 is empty")
     assert editor.text() == moved and page.locator(".hf-text").input_value() == ""

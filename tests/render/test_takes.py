@@ -7,6 +7,7 @@ import torch
 from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.files import lock, unlock
+from headforcing.headforcing_core.runs.folder import RunFolder
 from headforcing.headforcing_core.runs.stored import find_video, stored_videos
 from headforcing.headforcing_core.runs.takes import (
     Label,
@@ -67,6 +68,23 @@ def test_takes_of_a_story_are_numbered_as_they_were_begun_whatever_is_rendered_a
     next(tmp_path.glob(f"*/video-{takes[0].keys[-1][:16]}-*")).unlink()
     six(backbone, tmp_path, scene_6="[seed 10]").go(stop_after=1)
     assert sorted(numbers(tmp_path).values()) == [1, 2, 3, 4, 5], "no take gets the number of another that is there"
+
+
+def test_takes_of_a_workflow_are_numbered_among_themselves_and_keep_their_numbers(tmp_path):
+    def begin(key: str, workflow: str) -> None:
+        with RunFolder(tmp_path, "0" * 32, {}) as folder:
+            folder.save_video([key * 32], {"prompts": ["a red ball"], "workflow": workflow})
+
+    def numbered() -> dict[str, int]:
+        return {video.keys[0][0]: video.take.number for video in stored_videos(tmp_path)}
+
+    for key, workflow in (("1", ""), ("2", "A"), ("3", "A"), ("4", "B"), ("5", ""), ("3", "A")):
+        begin(key, workflow)
+    assert numbered() == {"1": 1, "2": 1, "3": 2, "4": 1, "5": 2}
+    remove_take(next(video for video in stored_videos(tmp_path) if video.keys == ["2" * 32]))
+    assert numbered() == {"1": 1, "3": 2, "4": 1, "5": 2}
+    begin("3", "C")  # made again in another workflow, whose first take it is
+    assert numbered()["3"] == 1
 
 
 def test_the_command_line_lists_takes(backbone, tmp_path, capsys):

@@ -154,6 +154,27 @@ def test_segments_are_answered_with_their_text_and_read_back_from_it():
     assert answer(NODE | {"segments": read["segments"]})["text"] == text
 
 
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("0:00 a\n0:10 b\n0:40 c", 30.0),  # begins after the end
+        ("0:00 a\n0:30 b", 30.0),  # at the end
+        ("0:00 a\n0:30.4 b", 30.5),  # too close to it for a block of its own
+        ("0:00 a\n0:10-0:40 b", 30.0),  # ends after it
+        (" | ".join("a" * 30), 2.0),  # more prompts than blocks
+    ],
+)
+def test_a_story_longer_than_the_video_is_answered_with_its_prompts_and_why_it_is_not_rendered(text, seconds):
+    with pytest.raises(TimelineError) as error:
+        parse_timeline(text, seconds)
+    got = answer(NODE | {"text": text, "seconds": seconds})
+    assert (got["beyond"], got["refusal"]) == (seconds, str(error.value)) and "error" not in got
+    assert got["segments"] == answer(NODE | {"text": text, "seconds": 0})["segments"]
+    assert answer(NODE | {"segments": got["segments"][:1], "seconds": seconds}).get("beyond") is None
+    for broken in (text.replace("a", "[flsh] a", 1), f"{text}\n0:05 again"):
+        assert "error" in answer(NODE | {"text": broken, "seconds": seconds}) or "|" in broken
+
+
 def test_a_time_stays_as_it_was_written_until_its_prompt_is_moved_and_so_does_the_length_of_a_text():
     first, second, third = answer(NODE | {"text": "0:00 a\n0:10 b\n[0:20.25] c"})["segments"]
     assert (first["asked"], second["asked"], third["asked"]) == (0.0, 10.0, 20.25)
@@ -198,7 +219,9 @@ def test_a_request_of_another_form_is_refused_in_a_sentence():
             answer(body)
         assert len(str(error.value)) < 200 and "\n" not in str(error.value)
     sentence = "line 2: 0:35 is after the end of the video (30.0 s)"
-    assert answer(NODE | {"text": "0:00 a\n0:35 b"}) == {"error": sentence, "line": 2}
+    assert answer(NODE | {"text": "0:00 a\n0:35 b"})["refusal"] == sentence
+    sentence = "line 2: '0:20-0:10' ends before it starts"
+    assert answer(NODE | {"text": "0:00 a\n0:20-0:10 b"}) == {"error": sentence, "line": 2}
 
 
 STORIES = Path(__file__).parent / "stories" / "memflow_stories.jsonl.xz"

@@ -1,30 +1,20 @@
 // The timeline editor: bars, the fields of the selected prompt, undo. The text is the one truth; the server, which has
 // the only grammar, turns it into segments and changed segments into text.
-import { button, make } from "../shared.js";
+import { make } from "../shared.js";
 import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
 import { History } from "./history.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
-import { changed, cutAt, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
-import { scaledTo, startSeconds, timeText, without } from "./segments.js";
+import { changed, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
+import { startSeconds, timeText, without, written } from "./segments.js";
+import { Tools } from "./tools.js";
+import { Ways } from "./ways.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
 const OFFLINE_MS = 3000;
-
-/** Load the style sheet beside this file, once for all editors. */
-function addStyle() {
-  const href = new URL("./timeline.css", import.meta.url).href;
-  if (![...document.querySelectorAll("link")].some((link) => link.href === href))
-    document.head.append(make("link", { rel: "stylesheet", href }));
-}
-
-/** What the server needs of a segment. */
-const written = ({ text, start_block, switch: way, seed, asked = null }) => {
-  return { text, start_block, switch: way, seed, asked };
-};
 
 /** What undo brings back. */
 const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
@@ -49,54 +39,46 @@ export class TimelineEditor {
   #answers = new Answers();
   #request = 0;
   #player = null; // what plays the story
-  #fitting = 0; // length of the last story that fitted into the video, in seconds
   #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
 
   constructor(host) {
     this.#host = host;
-    addStyle();
-    this.#bars = new Bars({
+    const actions = {
       select: (index) => this.#select(index),
       preview: (segments, selected) => this.#preview(segments, selected),
       commit: (segments, key, selected) => this.#commit(segments, key, selected),
-      duplicate: () => this.#duplicate(),
       locked: (index) => this.#locked(index),
       open: () => this.#open(true),
       seek: (seconds) => this.#player?.seek(seconds),
       edit: () => this.#edit(),
+      step: (by) => this.#step(by),
+      divide: (text) => this.#divide(text),
+      duplicate: () => this.#duplicate(),
       remove: () => this.#remove(),
-    });
+      share: () => this.#share(),
+    };
+    this.#bars = new Bars(actions);
+    this.tools = new Tools(actions, this.#bars);
     this.#panel = new Panel((index, fields, key) => this.#commit(changed(this.#segments, index, fields), key));
-    this.undo = button("↶", t("Undo (Ctrl+Z)"), () => this.#step(-1));
-    this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => this.#step(1));
-    this.add = button(t("Add"), t("Add a prompt in the second half of this one"), () => this.#divide(t("New prompt")));
-    this.split = button(t("Split"), t("Split this prompt in two"), () => this.#divide(null));
-    this.copy = button(t("Copy"), t("Duplicate this prompt; the later ones move on (D)"), () => this.#duplicate());
-    this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => this.#ripple());
-    this.ripple.setAttribute("aria-pressed", "false");
-    this.share = button(t("Shared"), t("Words that every prompt keeps"), () => this.#share());
     this.lane = new Lane((words) => this.#commit(this.#segments, "shared", this.#selected, words));
-    this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => this.#remove());
-    const zooms = [
-      button("−", t("Zoom out (-)"), () => this.#bars.zoom(1 / 1.5)),
-      button("+", t("Zoom in (+)"), () => this.#bars.zoom(1.5)),
-      button(t("all"), t("Show the whole video (0)"), () => this.#bars.zoom(0)),
-    ];
-    const gap = () => make("span", { class: "hf-gap" });
-    const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
-    const tools = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
-    this.ways = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Ways out"), hidden: true });
+    this.ways = new Ways(
+      (segments) => this.#shorten(segments),
+      (seconds) => {
+        this.#host.write({ seconds });
+        this.refresh();
+      },
+    );
     this.element = make(
       "div",
       { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
-      make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...tools),
+      this.tools.element,
       this.lane.element,
       this.#bars.element,
       this.#panel.element,
-      make("div", { class: "hf-foot" }, this.status, this.ways),
+      make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
     // the canvas and the node below would be dragged
@@ -111,9 +93,9 @@ export class TimelineEditor {
     this.#bars.follow(place);
   }
 
-  /** A frame that the player shows, see `Playhead.frame`. */
+  /** A frame that a player shows, see `Playhead.frame`; those of the player that is followed count. */
   frame(video, mediaTime) {
-    if (this.isCurrent) this.#bars.frame(video, mediaTime);
+    if (video === this.#player?.video && this.isCurrent) this.#bars.frame(video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
@@ -127,7 +109,20 @@ export class TimelineEditor {
   refresh() {
     const values = this.#host.read();
     const seen = JSON.stringify([values, this.#host.linked("prompts")]);
-    if (seen !== this.#seen) this.#read(values, seen);
+    return seen === this.#seen ? undefined : this.#read(values, seen);
+  }
+
+  /** Prompts that the text does not hold yet, and the words of all of them; null where it holds all. */
+  get unwritten() {
+    this.#panel.flush();
+    const isWritten = !this.#valid || this.#segments === this.#view.segments;
+    return isWritten ? null : { segments: this.#segments, shared: this.#shared };
+  }
+
+  /** Write prompts into the text, as `unwritten` gives them. */
+  async put({ segments, shared }) {
+    await this.refresh();
+    if (this.isCurrent) this.#commit(segments, null, this.#selected, shared);
   }
 
   /** The height that the element needs, in pixels. */
@@ -212,32 +207,11 @@ export class TimelineEditor {
     this.#segments = this.#valid ? view.segments : [];
     this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    if (view.beyond === undefined) this.#fitting = view.seconds;
     const about = this.#valid ? plainTime(view.seconds) : long;
     this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
     this.#say(this.#lost + (view.refusal ?? about), !this.#valid || this.#lost !== "" || view.refusal !== undefined);
-    this.#offerWays(view);
+    this.ways.show(view, this.#host.linked("seconds"));
     this.#draw();
-  }
-
-  /** Ways out of a story that is longer than the video. */
-  #offerWays({ beyond }) {
-    this.ways.hidden = beyond === undefined;
-    if (beyond === undefined) return;
-    const length = plainTime(beyond);
-    const last = startSeconds(this.#view, this.#segments.at(-1).start_block);
-    const back = this.#fitting > last ? this.#fitting : this.#view.seconds;
-    const scaled = scaledTo(this.#segments, this.#view, beyond);
-    this.ways.replaceChildren(
-      button(t("cut at %1", length), t("Leave out the prompts that begin after the end of the video"), () =>
-        this.#shorten(cutAt(this.#segments, this.#view, beyond)),
-      ),
-      ...(scaled ? [button(t("fit into %1", length), t("Shorten all prompts alike"), () => this.#shorten(scaled))] : []),
-      button(t("back to %1", plainTime(back)), t("Make the video as long as the story"), () => {
-        this.#host.write({ seconds: back });
-        this.refresh();
-      }),
-    );
   }
 
   /** Write fewer or shorter prompts, which fit into the node's seconds. */
@@ -269,12 +243,8 @@ export class TimelineEditor {
       this.#bars.draw(state);
       this.#panel.show(state, keepWords);
     }
-    const isLong = enabled && segment.end_block - segment.start_block > 1;
-    this.add.disabled = this.split.disabled = !isLong;
-    this.copy.disabled = this.share.disabled = !enabled;
-    this.delete.disabled = !enabled || this.#segments.length < 2;
-    this.undo.disabled = !this.#history.canUndo;
-    this.redo.disabled = !this.#history.canRedo;
+    const blocks = enabled ? segment.end_block - segment.start_block : 0;
+    this.tools.draw({ blocks, prompts: this.#segments.length, history: this.#history });
   }
 
   #select(index) {
@@ -325,15 +295,10 @@ export class TimelineEditor {
     this.#say(t("Prompt %1 has begun; it stays in its place until the render ends.", index + 1), true);
   }
 
-  #ripple() {
-    this.#bars.ripples = !this.#bars.ripples;
-    this.ripple.setAttribute("aria-pressed", this.#bars.ripples);
-  }
-
   #share() {
     this.lane.opened = !this.lane.opened;
     this.#draw();
-    if (this.lane.opened) this.lane.words.focus({ preventScroll: true });
+    if (this.lane.opened) this.lane.words.element.focus({ preventScroll: true });
   }
 
   #remove() {
@@ -364,23 +329,21 @@ export class TimelineEditor {
     this.#host.run(first);
   }
 
+  /** Keys that hold in the whole editor; Ctrl+Z in words that were typed is theirs. */
   #key(event) {
     const isField = event.target.matches("textarea, select, input:not([type=button])");
-    const typing = isField && !this.#panel.isUntouched(event.target);
+    const isTyping = isField && ![this.#panel.words, this.lane.words].some((words) => words.isUntouched(event.target));
     const key = event.key.toLowerCase();
-    if (event.ctrlKey || event.metaKey) {
-      const undoes = !typing && ["z", "y"].includes(key);
-      if (!undoes && key !== "enter") return;
-      event.preventDefault();
-      event.stopPropagation();
-      if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
-      else this.#run(event.shiftKey);
-    } else {
-      if (key === "escape") {
-        this.#bars.focus(this.#selected);
-        this.#open(false);
-      }
-      event.stopPropagation(); // Delete would delete the node
+    const isControl = event.ctrlKey || event.metaKey;
+    const undoes = isControl && !isTyping && ["z", "y"].includes(key);
+    if (isControl && !undoes && key !== "enter") return;
+    if (isControl) event.preventDefault();
+    event.stopPropagation(); // Delete would delete the node
+    if (undoes) this.#step(key === "y" || event.shiftKey ? 1 : -1);
+    else if (isControl) this.#run(event.shiftKey);
+    else if (key === "escape") {
+      this.#bars.focus(this.#selected);
+      this.#open(false);
     }
   }
 }

@@ -13,8 +13,13 @@ export class History {
   record(text, key, byEditor) {
     if (text === this.#texts[this.#at]) return;
     const now = Date.now();
-    const same = key !== null && key === this.#last.key && now - this.#last.time < SAME_CHANGE_MS && this.#at > 0;
+    const isAlike = key !== null && key === this.#last.key;
+    const same = isAlike && now - this.#last.time < SAME_CHANGE_MS && this.#at > 0;
     this.#last = { key, time: now };
+    if (isAlike && key.startsWith("text") && text === this.#texts[this.#at - 1]) {
+      this.#at--; // the words' own undo took all of it back
+      return;
+    }
     if (!this.#edited && !byEditor) {
       this.#texts = [text]; // a workflow's value on its way in
       this.#at = 0;

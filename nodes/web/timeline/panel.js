@@ -2,6 +2,7 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { plainTime, startSeconds, timeText } from "./segments.js";
+import { Words } from "./words.js";
 
 const KINDS = ["reset", "recache", "flush"];
 const MOST_BLEND = 16;
@@ -13,7 +14,6 @@ export class Panel {
   #change;
   #index = 0;
   #count = 0; // of prompts
-  #edited = false; // whether something was typed into the field
   #segment = null;
   #default = null; // the switch without a tag
   #timer = null;
@@ -21,7 +21,7 @@ export class Panel {
   constructor(change) {
     this.#change = change;
     this.title = make("div", { class: "hf-title" });
-    this.text = this.#newText();
+    this.words = new Words(() => this.#newText());
     const options = [["", ""], ...KINDS.map((kind) => [kind, kind])];
     this.kind = make("select", {
       "aria-label": t("Prompt switch"),
@@ -67,38 +67,25 @@ export class Panel {
         this.noSeed,
       ),
     );
-    this.element = make("div", { class: "hf-panel" }, this.title, this.text, fields);
+    this.element = make("div", { class: "hf-panel" }, this.title, this.words.element, fields);
   }
 
-  /** A field for words. Each prompt gets a new one: the browser's undo knows a field, not the prompt in it. */
   #newText() {
     const text = make("textarea", { class: "hf-text", rows: 3, "aria-label": t("Words of the selected prompt") });
     text.addEventListener("input", () => this.#typed());
     text.addEventListener("change", () => this.flush());
     text.addEventListener("blur", () => {
+      if (text !== this.words.element) return; // its place was taken
       if (this.#timer) this.flush();
-      else text.value = this.#segment?.text ?? "";
+      else this.words.put(this.#segment?.text ?? "");
     });
-    this.#edited = false;
     return text;
-  }
-
-  /** Whether an element is the field for words and nothing was typed into it, so that its undo has nothing to undo. */
-  isUntouched(element) {
-    return element === this.text && !this.#edited;
   }
 
   /** Show a segment. Words that are being typed, or were refused (`keepWords`), are left alone. */
   show({ view, segments, selected, enabled }, keepWords) {
     const segment = segments[selected];
     const same = this.#index === selected && this.#count === segments.length;
-    if (!same) {
-      const focused = document.activeElement === this.text;
-      const next = this.#newText();
-      this.text.replaceWith(next);
-      this.text = next;
-      if (focused) next.focus({ preventScroll: true });
-    }
     this.#index = selected;
     this.#count = segments.length;
     this.#segment = segment;
@@ -108,10 +95,12 @@ export class Panel {
     const from = startSeconds(view, segment.start_block);
     const place = t("Prompt %1 of %2", selected + 1, segments.length);
     this.title.textContent = `${place}, ${t("%1 to %2", plainTime(from), plainTime(ends))}`;
-    this.title.title = `${t("%1 to %2", timeText(from), timeText(ends))}, ${t("blocks %1 to %2", segment.start_block, last)}`;
-    const typing = same && document.activeElement === this.text;
-    const mine = keepWords || this.#timer || this.text.value.split(/\s+/).join(" ").trim() === segment.text;
-    if (!(typing && mine)) this.text.value = segment.text;
+    const exact = t("%1 to %2", timeText(from), timeText(ends));
+    this.title.title = `${exact}, ${t("blocks %1 to %2", segment.start_block, last)}`;
+    const field = this.words.element;
+    const typing = same && document.activeElement === field;
+    const mine = keepWords || this.#timer || field.value.split(/\s+/).join(" ").trim() === segment.text;
+    if (!(typing && mine)) this.words.put(segment.text, !same);
     const way = segment.switch;
     const first = selected === 0;
     this.kind.options[0].textContent = first ? t("none (first)") : t("node: %1", view.default.kind);
@@ -126,15 +115,15 @@ export class Panel {
     const seeded = segment.seed != null;
     if (document.activeElement !== this.seed) this.seed.value = segment.seed ?? "";
     this.seed.hidden = this.noSeed.hidden = !seeded;
-    for (const field of [this.kind, this.anchor, this.recall, this.blend]) field.disabled = first || !enabled;
-    for (const field of [this.text, this.dice, this.seed, this.noSeed]) field.disabled = !enabled;
+    for (const each of [this.kind, this.anchor, this.recall, this.blend]) each.disabled = first || !enabled;
+    for (const each of [this.words.element, this.dice, this.seed, this.noSeed]) each.disabled = !enabled;
   }
 
   /** Put the cursor behind the words, or select them all. */
   edit(all = false) {
-    this.text.focus({ preventScroll: true }); // the canvas stays where it is
-    const { length } = this.text.value;
-    this.text.setSelectionRange(all ? 0 : length, length);
+    const { element } = this.words;
+    element.focus({ preventScroll: true }); // the canvas stays where it is
+    element.setSelectionRange(all ? 0 : element.value.length, element.value.length);
   }
 
   /** Hand on words that were typed in the last moment. */
@@ -143,11 +132,10 @@ export class Panel {
     clearTimeout(this.#timer.id);
     const { index } = this.#timer;
     this.#timer = null;
-    return this.#change(index, { text: this.text.value }, `text ${index}`);
+    return this.#change(index, { text: this.words.element.value }, `text ${index}`);
   }
 
   #typed() {
-    this.#edited = true;
     clearTimeout(this.#timer?.id);
     this.#timer = { index: this.#index, id: setTimeout(() => this.flush(), TYPING_MS) };
   }

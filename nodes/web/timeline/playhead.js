@@ -13,10 +13,11 @@ const NEARER = 0.5; // seconds by which another picture is nearer to the middle 
 const middleOf = (view, { start_block, end_block }) =>
   (startSeconds(view, start_block) + Math.min(startSeconds(view, end_block), view.seconds)) / 2;
 
-const keyOf = ({ start_block, text }) => `${start_block} ${text}`;
+const keyOf = ({ start_block, words }) => `${start_block} ${words}`;
 
 export class Playhead {
   #place = nowhere;
+  #scenes = null; // the prompts when this render was seen first, where it does not tell its own
   #pictures = new Map(); // of the scenes of this render, by their block and words: { picture, far, final }
   #looked = ""; // the file and the scenes that were looked through last
   #drawn = null; // what was drawn last: state and bars
@@ -30,11 +31,26 @@ export class Playhead {
   /**
    * Where the render and its player are. `done` blocks of the story are finished; `at` are the seconds of the story
    * that are played, null where nothing is; `video` is the element that plays, `file` the address of a finished file,
-   * in which the story begins after `lead` seconds.
+   * in which the story begins after `lead` seconds; `scenes` are the prompts of the story that is rendered.
    */
   move(place) {
-    if (place.render !== this.#place.render) this.#pictures.clear();
+    if (place.render !== this.#place.render) {
+      this.#pictures.clear();
+      this.#scenes = null;
+    }
     this.#place = place;
+  }
+
+  /** The prompts of what is played: those of the text may have been moved or changed since. */
+  get #played() {
+    return this.#place.scenes ?? this.#scenes ?? [];
+  }
+
+  /** The picture of the scene with a prompt's words, the nearest of several. */
+  #pictureFor({ start_block, words }) {
+    const far = (scene) => Math.abs(scene.start_block - start_block);
+    const [scene] = this.#played.filter((each) => each.words === words).toSorted((a, b) => far(a) - far(b));
+    return scene && this.#pictures.get(keyOf(scene))?.picture;
   }
 
   /** The first block that a running render has not begun; 0 where none runs. */
@@ -45,22 +61,21 @@ export class Playhead {
   /** Take the picture of the scene that a video shows in this moment, `mediaTime` seconds after its beginning. */
   frame(video, mediaTime) {
     if (!this.#drawn || video.seeking) return;
-    const [{ view, segments }] = this.#drawn;
+    const [{ view }] = this.#drawn;
     const seconds = mediaTime - this.#place.lead;
-    const segment = segments.find(
-      ({ start_block, end_block }) => startSeconds(view, start_block) <= seconds && seconds < startSeconds(view, end_block),
-    );
-    if (!segment) return;
-    const far = Math.abs(seconds - middleOf(view, segment));
-    const known = this.#pictures.get(keyOf(segment));
+    const scene = this.#played.findLast(({ start_block }) => startSeconds(view, start_block) <= seconds);
+    if (!scene) return;
+    const far = Math.abs(seconds - middleOf(view, scene));
+    const known = this.#pictures.get(keyOf(scene));
     if (known && (known.final || far > known.far - NEARER)) return;
-    this.#pictures.set(keyOf(segment), { picture: pictureOf(video), far, final: false });
+    this.#pictures.set(keyOf(scene), { picture: pictureOf(video), far, final: false });
     this.draw(...this.#drawn);
   }
 
   draw({ view, segments }, bars) {
     this.#drawn = [{ view, segments }, bars];
-    const { done, at, video } = this.#place;
+    const { done, at, video, file } = this.#place;
+    if (at !== null || file) this.#scenes ??= segments;
     const total = startSeconds(view, view.blocks);
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
     this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
@@ -76,31 +91,32 @@ export class Playhead {
       bar.setAttribute("aria-readonly", begun);
       tag.dataset.begun = `${t("begun")} `;
       bar.classList.toggle("hf-playing", playing);
-      const picture = this.#pictures.get(keyOf(segment))?.picture;
+      const picture = this.#pictureFor(segment);
       bar.style.backgroundImage = picture ? `url(${picture})` : "";
       bar.classList.toggle("hf-pictured", Boolean(picture) && (width * (to - from)) / total > 2 * beside);
     });
-    this.#look(view, segments, bars);
+    this.#look();
   }
 
   /** Look through a finished file for the middle of every scene. */
-  async #look(view, segments, bars) {
+  async #look() {
     const { file, lead, render } = this.#place;
+    const [{ view }] = this.#drawn;
     const isThere = ({ start_block }) => lead + startSeconds(view, start_block) >= 0; // a file may begin with a scene
-    const missing = segments.filter((segment) => !this.#pictures.get(keyOf(segment))?.final && isThere(segment));
+    const missing = this.#played.filter((scene) => !this.#pictures.get(keyOf(scene))?.final && isThere(scene));
     const looked = JSON.stringify([file, missing.map(keyOf)]);
     if (!file || !missing.length || looked === this.#looked) return;
     this.#looked = looked;
     const pictures = await picturesIn(
       file,
-      missing.map((segment) => lead + middleOf(view, segment)),
+      missing.map((scene) => lead + middleOf(view, scene)),
     );
     if (render !== this.#place.render) return;
-    missing.forEach((segment, index) => {
+    missing.forEach((scene, index) => {
       const picture = pictures[index];
-      if (picture) this.#pictures.set(keyOf(segment), { picture, far: 0, final: true });
+      if (picture) this.#pictures.set(keyOf(scene), { picture, far: 0, final: true });
     });
-    this.draw({ view, segments }, bars);
+    this.draw(...this.#drawn);
   }
 }
 

@@ -182,3 +182,8 @@ export function tagText(segment) {
   if (seed != null) words.push(`seed ${seed}`);
   return words.join(", ");
 }
+
+/** What the server needs of a segment. */
+export const written = ({ text, start_block, switch: way, seed, asked = null }) => {
+  return { text, start_block, switch: way, seed, asked };
+};

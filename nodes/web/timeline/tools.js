@@ -1,0 +1,42 @@
+// The buttons above the bars.
+import { button, make } from "../shared.js";
+import { t } from "../texts.js";
+
+const STEP = 1.5; // of the zoom
+
+export class Tools {
+  /** `actions`: step(by), divide(text), duplicate(), remove(), share(), each for its button; `bars` zoom and ripple. */
+  constructor(actions, bars) {
+    this.undo = button("↶", t("Undo (Ctrl+Z)"), () => actions.step(-1));
+    this.redo = button("↷", t("Redo (Ctrl+Shift+Z)"), () => actions.step(1));
+    const adds = t("Add a prompt in the second half of this one");
+    this.add = button(t("Add"), adds, () => actions.divide(t("New prompt")));
+    this.split = button(t("Split"), t("Split this prompt in two"), () => actions.divide(null));
+    this.copy = button(t("Copy"), t("Duplicate this prompt; the later ones move on (D)"), () => actions.duplicate());
+    this.delete = button(t("Delete"), t("Delete this prompt (Delete)"), () => actions.remove());
+    this.ripple = button(t("Ripple"), t("Move all later prompts, too (or hold Ctrl)"), () => {
+      bars.ripples = !bars.ripples;
+      this.ripple.setAttribute("aria-pressed", bars.ripples);
+    });
+    this.ripple.setAttribute("aria-pressed", "false");
+    this.share = button(t("Shared"), t("Words that every prompt keeps"), () => actions.share());
+    const zooms = [
+      button("−", t("Zoom out (-)"), () => bars.zoom(1 / STEP)),
+      button("+", t("Zoom in (+)"), () => bars.zoom(STEP)),
+      button(t("all"), t("Show the whole video (0)"), () => bars.zoom(0)),
+    ];
+    const gap = () => make("span", { class: "hf-gap" });
+    const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
+    const all = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
+    this.element = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Timeline") }, ...all);
+  }
+
+  /** Enable what can be done: with the selected prompt of so many `blocks`, 0 for none, of so many `prompts`. */
+  draw({ blocks, prompts, history }) {
+    this.add.disabled = this.split.disabled = blocks < 2;
+    this.copy.disabled = this.share.disabled = blocks === 0;
+    this.delete.disabled = blocks === 0 || prompts < 2;
+    this.undo.disabled = !history.canUndo;
+    this.redo.disabled = !history.canRedo;
+  }
+}
