@@ -1,6 +1,7 @@
 """What a video begins with, from files: a section of any video, and images, in the size of the render."""
 
 import os
+import re
 import struct
 import zlib
 from fractions import Fraction
@@ -246,6 +247,17 @@ def test_a_list_of_other_files_or_addresses_is_no_video(tmp_path, name, text):
     (tmp_path / name).write_text(text.format(path=path))
     with pytest.raises(HeadForcingError, match="cannot be read as a video"):
         open_video(tmp_path / name)
+
+
+def test_pictures_and_videos_are_opened_in_one_place_each(repo_root):
+    """Elsewhere videos are only written."""
+    places = []
+    for folder in ("headforcing_core", "nodes", "kernels"):
+        for file in (repo_root / folder).rglob("*.py"):
+            for line in file.read_text("utf-8").splitlines():
+                if re.search(r"Image\.open\(|\bav\.open\((?!.*\"w\")|VideoCapture|imread|ffmpeg -i", line):
+                    places.append(f"{file.name}: {line.strip()}")
+    assert sorted(place.partition(":")[0] for place in places) == ["reader.py", "reader.py"], places
 
 
 def test_a_file_may_be_called_like_an_address(tmp_path, monkeypatch):
