@@ -114,9 +114,7 @@ class ReferenceMemory:
         others = [entry for entry in self._free if entry is not self.summary]
         return self.summary, max(others, key=likeness_to_neighbours)
 
-    def _merge(
-        self, one: ReferenceEntry, other: ReferenceEntry, number: int, block: int, prompt: PromptKV
-    ) -> None:
+    def _merge(self, one: ReferenceEntry, other: ReferenceEntry, number: int, block: int, prompt: PromptKV) -> None:
         """Replace two entries by their summary, the first entry that is free."""
         distances = () if self.score is None else self.score.begin_merge(number, one.sources[0])
         tokens: Frame = {}

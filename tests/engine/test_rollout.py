@@ -15,7 +15,21 @@ from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
-from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, make, mixed, new_cache, shown, wan
+from small_engine import (
+    BUSY,
+    SHAPE,
+    TWO_STEPS,
+    F,
+    difference,
+    embeds,
+    film,
+    latents,
+    make,
+    mixed,
+    new_cache,
+    shown,
+    wan,
+)
 from torch.multiprocessing.reductions import StorageWeakRef
 
 

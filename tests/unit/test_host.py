@@ -286,7 +286,9 @@ def test_what_is_said_of_a_prefix_is_the_systems_own_reason(folders, tmp_path, m
     assert (OUTSIDE in str(refusal.value)) == (PREFIXES[prefix] == OUTSIDE)
 
 
-@pytest.mark.parametrize(("prefix", "sign"), [("%date:yyyy-MM-dd%/clip", ":"), ("video/what?", "?"), ("%year%/a", None)])
+@pytest.mark.parametrize(
+    ("prefix", "sign"), [("%date:yyyy-MM-dd%/clip", ":"), ("video/what?", "?"), ("%year%/a", None)]
+)
 def test_a_sign_that_windows_forbids_is_named_there(folders, monkeypatch, prefix, sign):
     monkeypatch.setattr(folders, "WINDOWS", True)
     if sign is None:

@@ -12,6 +12,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
@@ -199,14 +200,23 @@ POSTSCRIPT = (
 )
 
 
-def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path):
+@pytest.mark.parametrize("option", [None, "--start-image", "--reference"])
+def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path, option, capsys):
     """Pillow hands EPS to Ghostscript, whatever the file is called."""
     victim = tmp_path / "victim.txt"
     victim.write_text("kept")
     program = tmp_path / "hero.png"
     program.write_bytes(POSTSCRIPT.replace(b"%s", str(victim).encode()))
-    with pytest.raises(HeadForcingError, match="hero.png cannot be read as an image.*give a PNG or JPEG"):
-        read_image(program)
+    refused = "hero.png cannot be read as an image.*give a PNG or JPEG"
+    if option is None:
+        with pytest.raises(HeadForcingError, match=refused):
+            read_image(program)
+    else:
+        command = ["demo", "--out", str(tmp_path / "out"), "--prompts", "0:00 @hero a red ball in the teal plain room"]
+        command += ["--seconds", "1", option, f"hero={program}" if option == "--reference" else str(program)]
+        command += ["--model-family", "causal_forcing_framewise_1_step"] if option == "--start-image" else []
+        assert main(command) == 2
+        assert re.search(refused, capsys.readouterr().err)
     assert victim.read_text() == "kept"
 
 
