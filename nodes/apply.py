@@ -22,14 +22,14 @@ from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
 from .host import bridge, helpers, memory
-from .host.conditioning import TIMELINE, read_prompts
+from .host.conditioning import TIMELINE, check_parts, read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import check_text_width, fingerprint, ignored, options_for
+from .host.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
+from .host.model_contents import check_contents, contents, used_options
 from .host.render import HostRender, request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
-_PARTS = ("area", "mask", "control", "gligen", "hooks", "start_percent", "end_percent")  # of a prompt's CONDITIONING
 
 
 class ApplyHeadForcing(io.ComfyNode):
@@ -88,7 +88,12 @@ class NativeRequest:
         return clock.video_frames(clock.blocks_for(self.timeline.seconds))
 
     def render(
-        self, model: Any, shape: Sequence[int], sigmas: Tensor | None = None, seed: int = 0, weights: str = ""
+        self,
+        model: Any,
+        shape: Sequence[int],
+        sigmas: Tensor | None = None,
+        seed: int = 0,
+        named: ModelName = NO_NAME,
     ) -> HostRender:
         """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
         own, (_, _, frames, height, width) = self.options.schedule, shape
@@ -104,7 +109,7 @@ class NativeRequest:
         options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
             options = replace(options, sigmas=", ".join(map(repr, sigmas.tolist())))
-        return HostRender(model, request_of(model, options, self.timeline, self.embeds, weights=weights))
+        return HostRender(model, request_of(model, options, self.timeline, self.embeds, named=named))
 
 
 def applied(model: Any, request: NativeRequest) -> Any:
@@ -151,7 +156,9 @@ class RolloutSampler(comfy.samplers.Sampler):
             raise HeadForcingError(f"sigmas must end with 0, got {sigmas.tolist()[-1]:g}; add it as the last value")
         model = model_wrap.model_patcher
         check_text_width(model, self.request.embeds.values())
-        render = self.request.render(model, noise.shape, sigmas, extra_args.get("seed") or 0, fingerprint(model))
+        check_contents(model)
+        named, seed = name_model(model), extra_args.get("seed") or 0
+        render = self.request.render(model, noise.shape, sigmas, seed, named)
         plan = render.request.job().with_found_roles().plan
         method = render.request.options.method
         if plan.restart_frames:
@@ -159,7 +166,9 @@ class RolloutSampler(comfy.samplers.Sampler):
                 f"method {method} encodes video frames between its rollouts; use Head Forcing Sampler with a vae"
             )
         needs = render.check_needs(plan, len(noise))
-        for line in ignored(model):  # there is no report to put it in, here and below
+        # what runs in each step is read there, from a copy that ComfyUI made for this sampling
+        model_wrap.model_options = used_options(model_wrap.model_options)
+        for line in contents(model).lines(around=False):  # there is no report to put it in, here and below
             log.warning("Apply Head Forcing: %s", line)
         progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
         with memory.explained(needs, kept=False):
@@ -235,8 +244,4 @@ def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeReques
     same = text is not None and text.shape[1:] == expected.shape and torch.equal(text[0].to(expected), expected)
     if not same or positive[0].get(TIMELINE, {}).get("timeline") not in (None, request.timeline):
         raise HeadForcingError("guider: connect the same conditioning to it as to Apply Head Forcing")
-    if unknown := [part for part in _PARTS if part in positive[0]]:
-        raise HeadForcingError(
-            f"guider: its conditioning has {' and '.join(unknown)}, which Head Forcing does not read; connect Prompt "
-            "Timeline directly"
-        )
+    check_parts(positive[0], "guider: its conditioning")

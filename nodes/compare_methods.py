@@ -26,8 +26,9 @@ from ..headforcing_core.render.resources import Needs
 from .host import folders, helpers, player
 from .host.conditioning import read_prompts
 from .host.helpers import HeadProfileType
-from .host.loaded_model import fingerprint, options_for
+from .host.loaded_model import name_model, options_for
 from .host.memory import check_disk_room
+from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.render import HostRender, model_pictures, request_of, sample
@@ -97,8 +98,9 @@ class CompareMethods(io.ComfyNode):
         width, height = size_for(model, width, height)
         chosen = replace(chosen, width=width, height=height, seconds=seconds, seed=seed, profile=head_profile)
         positive, timeline, embeds = read_prompts(model, positive, chosen)
-        weights = fingerprint(model)
-        request = request_of(model, chosen, timeline, embeds, vae=vae, weights=weights, resume=resume)
+        check_contents(model)
+        named = name_model(model)
+        request = request_of(model, chosen, timeline, embeds, vae=vae, named=named, resume=resume)
         shared = HostRender(model, request, vae=vae, filename_prefix=filename_prefix, hidden=cls.hidden)
         todo, left_out = plan_entries(entries, lambda entry: _plan(entry, shared, positive), names_all(methods))
         check_disk_room([video.needs for video in todo])
@@ -109,7 +111,8 @@ class CompareMethods(io.ComfyNode):
             tags = helpers.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         video = InputImpl.VideoFromFile(str(file.path))
-        return io.NodeOutput(video, report_text(rows, left_out), ui=progress.player.output([file]))
+        text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])
+        return io.NodeOutput(video, text, ui=progress.player.output([file]))
 
 
 class _Video(NamedTuple):

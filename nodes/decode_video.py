@@ -88,7 +88,7 @@ class DecodeLatentsToVideo(helpers.FileNode):
             before += video.total
             files.append(file)
             if stored is not None:
-                runs.link_file(stored.folder, stored.keys[-1], file.path)
+                runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
         shown.show("done", f"wrote {', '.join(f'output/{file.label}' for file in files)}")
         return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files))

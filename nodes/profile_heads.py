@@ -28,7 +28,8 @@ from ..headforcing_core.timeline.grammar import split_prompts
 from .host import folders, helpers
 from .host.bridge import HostedModel, host
 from .host.helpers import HeadProfileType
-from .host.loaded_model import compute_dtype, fingerprint, wan_config
+from .host.loaded_model import ModelName, compute_dtype, name_model, wan_config
+from .host.model_contents import check_contents, contents
 from .host.native_model import is_toy_clip, size_for
 from .host.player import say
 from .host.progress import previewer
@@ -88,23 +89,25 @@ class ProfileHeads(io.ComfyNode):
         if not texts:
             texts = word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
         blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
-        setup = ProfileSetup.of(fingerprint(model), config, texts, blocks, family, (width, height), **options)
-        shares = _measure(model, clip, setup, cls.hidden.unique_id)
+        check_contents(model)
+        named = name_model(model)
+        setup = ProfileSetup.of(named.weights, config, texts, blocks, family, (width, height), **options)
+        shares = _measure(model, clip, setup, named, cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = profile if rule == "quota" else with_rule(profile, rule)
-        report = [*shares.describe(profile), *sanity_checks(profile)]
+        report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
         if path is not None:
             report.append(f"saved as {folders.save_profile(profile, path).name} in models/head_profiles")
         picture = helpers.to_image(pictures.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 
-def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadShares:
+def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_id: str) -> HeadShares:
     """Measure all prompts; resumes a cancelled measurement of the same setup."""
     embeds = [clip.encode_from_tokens_scheduled(clip.tokenize(text))[0][0][0] for text in setup.prompts]
     key = digest(setup, *embeds)[:16]  # the text encoder is part of the setup
     path = folders.user_folder("measured") / f"{key}.safetensors"
-    shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
+    shares = HeadShares.load(path) if named.is_known and path.exists() else HeadShares(setup)
     missing = shares.missing_prompts()
     if not missing:
         return shares
@@ -119,10 +122,14 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, node_id: str) -> HeadSh
             last = step == len(setup.sigmas)
             bar.update_absolute(bar.current + 1, preview=preview(latents.transpose(0, 1)[None]) if last else None)
 
+    def keep(*_: int) -> None:
+        if named.is_known:
+            shares.save(path)
+
     try:
-        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, lambda _: shares.save(path))
+        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, keep)
     finally:
-        shares.save(path)
+        keep()
     return shares
 
 

@@ -15,8 +15,9 @@ from ..headforcing_core.render.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
 from .host import folders, helpers, live_story, player
 from .host.conditioning import other_blocks, read_prompts
-from .host.loaded_model import fingerprint, ignored, options_for
+from .host.loaded_model import name_model, options_for
 from .host.memory import check_disk_room
+from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.queued_graph import Part
@@ -83,6 +84,9 @@ def _render(
     if start.latents is not None:
         height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
         options = replace(options, width=width, height=height)
+    check_contents(model)
+    named = name_model(model)
+    notes += named.notes if resume else []
     story = live_story.LiveStory(positive, hidden, model, options.seconds)
     decoder = draft_decoder(options.schedule.latents, vae) if part.draft else vae
     request = request_of(
@@ -93,7 +97,7 @@ def _render(
         start=start,
         pictures=pictures_of(options, positive, vae),
         vae=decoder,
-        weights=fingerprint(model),
+        named=named,
         resume=resume,
         part=part,
         notes=story.about(),
@@ -117,7 +121,7 @@ def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, note
     planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     check_disk_room([needs := render.check_needs(planned, count)])
-    notes += ignored(model)
+    notes += contents(model).lines()
     progress = RenderProgress(model, [planned] * count, render.hidden, part=render.part)
     with live_story.running(story):
         videos, lines = _sample(render, planned, count, progress)

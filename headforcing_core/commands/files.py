@@ -46,7 +46,7 @@ CHUNK_FRAMES = 3  # of latents that are decoded at a time
 
 def inspect(args: argparse.Namespace) -> Result:
     """Describe a head profile, or a checkpoint and the cache of a minute."""
-    if args.file.suffix == ".json":
+    if args.file.suffix == ".json" and not args.file.name.endswith(".index.json"):  # which names a model's files
         profile = load_profile(args.file)
         found = {name: vars(profile)[name] for name in ("name", "num_layers", "num_heads", "provenance")}
         roles = ", ".join(f"{count} {role}" for role, count in profile.counts().items())

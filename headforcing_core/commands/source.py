@@ -85,7 +85,7 @@ class Source:
         pictures = reference_files(args)
         follow = FollowedFile(args.follow) if given.get("follow") else None
         if files or follow or args.prompts:
-            text = follow.text if follow else read_text(args.prompts)
+            text = follow.text if follow else read_text(args.prompts, tuple(pictures))
             timeline = options.parse(text, references=tuple(pictures))
             if files is None:
                 note_unlike_training(timeline)

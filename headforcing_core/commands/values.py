@@ -6,14 +6,14 @@ import argparse
 import re
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..errors import HeadForcingError
+from ..errors import HeadForcingError, first_sentence
 from ..files import check_regular, check_writable, replacing
 from ..hashing import digest, file_hash
 from ..head_profiles.auto import AutoProfile
@@ -37,9 +37,31 @@ RESTED_SECONDS = 0.3  # of a followed file: an editor may write it in several pi
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
-def read_text(value: str) -> str:
-    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB."""
-    return read_file(Path(value[1:]), "the prompts file ", MAX_TEXT_BYTES) if value.startswith("@") else value
+def read_text(value: str, pictures: Sequence[str] = ()) -> str:
+    """The argument itself, or the contents of @FILE, a regular file of at most 1 MB.
+
+    Words that begin with the name of one of the `pictures` are a prompt, unless there is a file of that name.
+    """
+    if not value.startswith("@"):
+        return value
+    path = Path(value[1:])
+    name = re.match(r"@(\w+)(?![\w./\\:-])", value)
+    if name is not None and name[1].lower() in map(str.lower, pictures) and not is_path(path):
+        return value
+    try:
+        return read_file(path, "the prompts file ", MAX_TEXT_BYTES)
+    except HeadForcingError as error:
+        if " " in value and not is_path(path):
+            raise HeadForcingError(f"{error}; a prompt that begins with @ is written 0:00 {value[:40]}") from None
+        raise
+
+
+def is_path(path: Path) -> bool:
+    """Whether there is something of this name; no where the name is too long or no name at all."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def read_file(path: Path, kind: str = "", most: int = 64 << 20) -> str:
@@ -222,6 +244,10 @@ def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
     return needed if device.type == "cpu" or room is None or needed <= room else 0
 
 
+_OTHER_DEVICES = ("mps", "privateuseone", "hpu", "mtia", "maia", "ipu", "vulkan", "xla", "ve")  # pages of reasons
+_MOST_DEVICE_WORDS = 160  # letters
+
+
 def pick_device(name: str, option: str = "--device") -> torch.device:
     """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
@@ -230,8 +256,11 @@ def pick_device(name: str, option: str = "--device") -> torch.device:
         probe = torch.zeros(1, device=torch.device(name))
         probe.cpu()  # "meta" holds no numbers
         return probe.device
-    except (RuntimeError, AssertionError) as error:
-        raise HeadForcingError(f"{option} {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # a backend that is not there fails in any way
+        kind, why = name.partition(":")[0], first_sentence(error)
+        if kind in _OTHER_DEVICES or len(why) > _MOST_DEVICE_WORDS:
+            why = f"this PyTorch has no {kind.upper() if kind == 'mps' else kind}"
+        raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
 
 
 def check_plot(path: Path | None) -> None:
@@ -261,7 +290,7 @@ def portable(args: argparse.Namespace) -> argparse.Namespace:
     if references := vars(args).get("reference"):
         values["reference"] = [f"{name}={file.absolute()}" for name, file in map(named_file, references)]
     if prompts is not None:
-        text = read_text(prompts)
+        text = read_text(prompts, [name for name, _ in map(named_file, references or ())])
         values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
     return changed(args, **values)
 

@@ -41,13 +41,14 @@ class Label:
     title: str = ""  # its name, empty for none
     starred: bool = False  # whether it has a star
     file: str = ""  # name below the output folder of the last video file that was made of it; empty for none
+    made_by: str = ""  # hash of the decoder that made the file
 
 
 def read_label(folder: Path, key: str) -> Label:
     """The label of the video of a run folder whose last block has this key; an empty one where it has none."""
     with suppress(HeadForcingError, OSError, KeyError):  # damaged: as if it had none
         note = read_note(files_of(folder, LABEL)[key[:SHORT]])
-        return Label(note["title"], note["starred"], note["file"])
+        return Label(note["title"], note["starred"], note["file"], note.get("made_by", ""))
     return Label()
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ..errors import HeadForcingError
+from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import SEPARATORS, TimelineError, check_no_time, fold, read_prompts, read_shared
+from .grammar import check_words, read_prompts, read_shared
+from .headings import read_time, time_inside
+from .prompt import TimelineError
 from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
-
-_TIME_OF_DAY = re.compile(r"[ap]\.?m\b", re.ASCII | re.IGNORECASE)  # "0:10 pm" is no time of a timeline
 
 _KINDS: dict[type, str] = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
 
@@ -29,7 +30,8 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
         clock: defines the blocks.
         plain: the model's switch where the node says `reset`.
 
-    The answer holds the keys below, with segments as `_describe` makes them; or, for a text that is no timeline,
+    The answer holds the keys below, with segments as `_describe` makes them. For a story that is longer than `seconds`
+    it also holds these as `beyond`, and why it cannot be rendered as `refusal`. For a text that is no timeline it holds
     `error` and `line` (1-based or None). Raises HeadForcingError for a request of another form.
     """
     if not isinstance(request, Mapping):
@@ -43,7 +45,7 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
             text = write_timeline(placed, clock, end, default, own)
         else:
             text = _get(request, "text", str)
-        timeline = parse_timeline(text, seconds or None, clock, shared, default)
+        timeline, refusal = _parse(text, seconds, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
     return {
@@ -55,7 +57,20 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
+        **({"beyond": seconds, "refusal": refusal} if refusal else {}),
     }
+
+
+def _parse(text: str, seconds: float, clock: BlockClock, shared: str, default: Switch) -> tuple[Timeline, str]:
+    """The timeline of a text, and why it does not fit into `seconds`; then it has the length that the text asks for."""
+    try:
+        return parse_timeline(text, seconds or None, clock, shared, default), ""
+    except TimelineError as error:
+        if not seconds:
+            raise
+        with suppress(TimelineError):
+            return parse_timeline(text, None, clock, shared, default), str(error)
+        raise
 
 
 def read_widgets(fields: Mapping[str, Any]) -> tuple[float, str, Switch]:
@@ -171,7 +186,7 @@ def write_timeline(
         text, block, line = fold(prompt.text), prompt.start_block, len(lines) + 1
         if not text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", line)
-        check_no_time(text, line)
+        check_words(text, line)
         if block != 0 if number == 1 else not free <= block <= last_block:
             raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line)
         free = block + 1
@@ -181,10 +196,17 @@ def write_timeline(
         tagged = _tag(text, prompt, default if number > 1 else RESET)
         if tagged is None:
             raise TimelineError(f"prompt {number} begins with a tag; remove it and set the seed instead", line)
-        # a dash would not do: a time after it is the end of a range
-        guard = ":" if tagged[0] in SEPARATORS or _TIME_OF_DAY.match(tagged) else ""
-        lines.append(f"{time}{guard} {tagged}")
+        lines.append(_line(time, tagged))
     return "\n".join(lines)
+
+
+def _line(time: str, words: str) -> str:
+    """A time and words that are read as such: with a colon or brackets where the words would be taken for more."""
+    for line in (f"{time} {words}", f"{time}: {words}", f"[{time}] {words}"):
+        read = read_time(line, in_seconds=False)
+        if read is not None and read.words == words and not (read.bare and time_inside(words)):
+            return line
+    return f"[{time}]: {words}"
 
 
 def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:

@@ -1,10 +1,11 @@
 """The prompt timeline: plain text to the prompt of each block.
 
-`parse_timeline` chooses the grammar by the beginning of the text:
+`parse_timeline` chooses the grammar by the beginning of the text; `headings.FORMS` lists how a time can be written:
 
     0:00 text / 1:02.5 - text / [0:10-0:20] text / 12.5s text     times, one prompt per line or more
     Scene 1: text / Scene 2 [0:10]: text                          scenes, equal shares unless they carry times
     {"prompts": ["text", "text"]} or ["text", "text"]             LongLive's JSON, equal shares
+    "0": "text", "80": "text"                                     by video frames
     text | text | text                                            equal shares
     anything else                                                 one prompt
 
@@ -32,9 +33,12 @@ from dataclasses import dataclass, replace
 from itertools import compress, pairwise
 
 from ..errors import HeadForcingError
+from .braces import unescape
+from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import Prompt, TimelineError, check_no_time, fold, read_prompts, read_shared
+from .grammar import check_words, read_prompts, read_shared
 from .likeness import telling_texts
+from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
 from .switch import RESET, Switch, has_seed
 
@@ -195,7 +199,7 @@ def parse_timeline(
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [_join(shared, prompt.text) for prompt in prompts]
+    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
     for prompt, whole in zip(prompts, texts, strict=True) if references else ():
         try:
             named_in(whole, references)
@@ -218,7 +222,7 @@ def _read_shared(text: str, widget: str) -> str:
         raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
     shared = fold(widget)
     for words in (shared, own):
-        check_no_time(words)
+        check_words(words)
         if has_seed(words):
             raise TimelineError(
                 "a seed belongs in front of one prompt of the timeline; remove it from the shared prompt"

@@ -35,7 +35,7 @@ def load_codec(
     `decoder` is one of `names.DECODERS`, `park` as in `WanVideoDecoder`. Raises HeadForcingError for another kind of
     file, before weights are read.
     """
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, "VAE")
     name, network, encoder = _networks(path, tensors, decoder, encodes)
     what, wanted = "a complete tiny decoder", " or ".join(NORMALISED)
     if name == "wan":
@@ -63,7 +63,7 @@ def decoder_memory(
     HeadForcingError if the file cannot do what is asked, or is for other latents than those given.
     """
     if path is not None and path.is_file():
-        _, network, encoder = _networks(path, read_tensors(path), decoder, encodes)
+        _, network, encoder = _networks(path, read_tensors(path, "VAE"), decoder, encodes)
         if latents not in (None, network.latents):
             raise HeadForcingError(
                 f"{path.name} is a VAE for {network.latents.channels} latent channels, the model has "

@@ -21,9 +21,10 @@ from ..files import check_kept
 from ..model.latents import WAN21, WAN22
 from ..model.wan import WanConfig
 from . import layouts
-from .containers import WRITABLE, first_not_finite, read_weights, write_safetensors
+from .containers import WRITABLE, file_bytes, first_not_finite, read_weights, write_safetensors
 from .identity import file_identity, identity
 from .lora import LoraPatch, comfyui_names, read_patches
+from .lora_scale import StatedAlpha, stated_alpha
 
 log = logging.getLogger(__name__)
 
@@ -160,7 +161,8 @@ def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.b
     """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors."""
     path, out = Path(path), Path(out)
     _check_output(out, [path])
-    renamed = comfyui_names(_adapters(path), path.name)
+    adapters, stated = _adapters(path)
+    renamed = comfyui_names(adapters, path.name, stated)
     history = {"converter_version": _CONVERTER_VERSION, "source": path.name}
     metadata = {"head_forcing": json.dumps(history)}
     write_safetensors(out, renamed, dtype, metadata, lambda name: renamed[name].to(dtype))
@@ -173,14 +175,16 @@ def holds_lora(path: str | Path) -> bool:
     return any(map(layouts.is_lora, by_layout.values())) and not any(map(layouts.looks_like_wan, by_layout.values()))
 
 
-def _adapters(lora: Path) -> Mapping[str, Tensor]:
-    by_layout = layouts.find_layouts(read_weights(lora)[0])
+def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
+    """The tensors of a LoRA file, and the alpha that it states other than by them."""
+    tree, metadata = read_weights(lora)
+    by_layout = layouts.find_layouts(tree)
     found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
     # a training file may hold running means of a LoRA, too
     adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
     if adapters is None:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
-    return adapters
+    return adapters, stated_alpha(lora, metadata)
 
 
 def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Tensor], CheckpointInfo]:
@@ -211,7 +215,7 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
         family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), _CUSTOM[config.latents]),
         parameters=sizes.total(),
         dtype=str(sizes.most_common(1)[0][0]).removeprefix("torch."),
-        bytes=path.stat().st_size,
+        bytes=file_bytes(path),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
         lora=merged if isinstance(merged, str) else None,
@@ -229,7 +233,8 @@ def _open_patched(
     if lora is None:
         return tensors, info, {}
     lora = Path(lora)
-    patches = read_patches(tensors, _adapters(lora), lora.name)
+    adapters, stated = _adapters(lora)
+    patches = read_patches(tensors, adapters, lora.name, stated)
     names = f"{info.lora} + {lora.name}" if info.lora else lora.name
     return tensors, replace(info, lora=names), patches
 

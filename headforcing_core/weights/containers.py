@@ -14,7 +14,7 @@ import shutil
 import struct
 import sys
 import zipfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -23,10 +23,12 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_regular, reason, replacing
+from .shards import shard_files
 
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 _MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
 _MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
+_MOST_LEVELS = 6  # of dicts in dicts that are looked at
 _MAX_NAME = 250  # characters; a model's longest name has about 100
 _MAX_SHARING = 4  # how many times the file's bytes its tensors may have together; a model's weights have 1
 _DTYPES = {
@@ -34,15 +36,42 @@ _DTYPES = {
     "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2,
     "I64": torch.int64, "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
 }  # fmt: skip
+_INSTEAD_OF_GGUF = {
+    "model": "load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler",
+    "text encoder": "give umt5_xxl_fp16.safetensors or umt5_xxl_fp8_e4m3fn_scaled.safetensors; in ComfyUI CLIPLoader "
+    "(GGUF) reads it",
+    "VAE": "give wan_2.1_vae.safetensors, or wan2.2_vae.safetensors for Wan 2.2 5B",
+}
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path) -> tuple[Mapping[object, object], dict[str, str]]:
-    """Memory-map a model file.
+def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, object], dict[str, str]]:
+    """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of `_INSTEAD_OF_GGUF`.
 
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for .pt). Raises
     HeadForcingError for anything that is not a readable model file.
     """
+    parts = shard_files(Path(path))
+    if not parts:
+        return _read_file(path, kind)
+    joined: dict[object, object] = {}
+    metadata: dict[str, str] = {}
+    for part in parts:
+        tree, stated = _read_file(part, kind)
+        twice = next((name for name in tree if name in joined), None)
+        if twice is not None:
+            raise HeadForcingError(f"{part.name} holds {twice} again: keep the files of one model in a folder")
+        joined.update(tree)
+        metadata = metadata or stated
+    return joined, metadata
+
+
+def file_bytes(path: Path) -> int:
+    """Size of a model on the disk, of all its files."""
+    return sum(part.stat().st_size for part in shard_files(path) or [path])
+
+
+def _read_file(path: Path, kind: str) -> tuple[Mapping[object, object], dict[str, str]]:
     check_regular(path)
     tree: Mapping[object, object]
     metadata: dict[str, str] = {}
@@ -54,7 +83,7 @@ def read_weights(path: Path) -> tuple[Mapping[object, object], dict[str, str]]:
         elif start.startswith(b"PK\x03\x04"):
             tree = _read_pt(path)
         else:
-            raise _other_format(path, start)
+            raise _other_format(path, start, kind)
         _check_tensors(path, tree)
     except HeadForcingError:
         raise
@@ -64,15 +93,22 @@ def read_weights(path: Path) -> tuple[Mapping[object, object], dict[str, str]]:
     return tree, metadata
 
 
-def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Memory-map the tensors of a file that has them by name; raises HeadForcingError as `read_weights`."""
-    return {str(name): tensor for name, tensor in read_weights(path)[0].items() if isinstance(tensor, Tensor)}
+def read_tensors(path: Path, kind: str = "model") -> dict[str, Tensor]:
+    """Memory-map the tensors of a file that has them by name, maybe in one dict such as `state_dict`.
+
+    Raises HeadForcingError as `read_weights`.
+    """
+    tree = read_weights(path, kind)[0]
+    inner = [value for value in tree.values() if isinstance(value, Mapping)]
+    if len(inner) == 1 and not any(isinstance(value, Tensor) for value in tree.values()):
+        tree = inner[0]
+    return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
 
 
-def _other_format(path: Path, start: bytes) -> HeadForcingError:
+def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     what = "is no model file, neither safetensors nor PyTorch's: download the model file itself"
     if start.startswith(b"GGUF"):
-        what = "is a GGUF file: load it with ComfyUI-GGUF's Unet Loader, whose MODEL works with the sampler"
+        what = f"is a GGUF file: {_INSTEAD_OF_GGUF[kind]}"
     if start.startswith(b"\x80"):
         what = "is a bare pickle, which can run code and is not opened: save it again with a current PyTorch"
     return HeadForcingError(f"{path.name} {what}")
@@ -126,12 +162,20 @@ def _read_pt(path: Path) -> Mapping[object, object]:
     return tree
 
 
+def _items(level: Mapping[object, object], depth: int) -> Iterator[tuple[object, object]]:
+    """All items of dicts in dicts."""
+    for item in level.items():
+        yield item
+        if isinstance(item[1], Mapping) and depth < _MOST_LEVELS:
+            yield from _items(item[1], depth + 1)
+
+
 def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
     """Refuse too many tensors and those that are larger than what the file stores: later steps copy them.
 
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
     """
-    items = [item for level in (tree, *tree.values()) if isinstance(level, Mapping) for item in level.items()]
+    items = list(_items(tree, 0))
     longest = max((len(name) for name, _ in items if isinstance(name, str)), default=0)
     if len(items) > _MAX_TENSORS or longest > _MAX_NAME:
         raise HeadForcingError(

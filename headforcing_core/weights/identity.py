@@ -22,6 +22,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import cache_folder, replacing
 from ..hashing import digest
+from .shards import shard_files
 
 CHUNK = 1 << 20  # bytes reduced to one CRC
 _THREADS = min(8, os.cpu_count() or 1)
@@ -42,11 +43,16 @@ def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
 
 
 def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
-    """The identity of a part of a file, kept in the user's cache folder by path, size, inode and times of change."""
-    stat, folder = path.stat(), cache_folder()
-    if folder is None or time.time() - stat.st_mtime < _SETTLED_SECONDS:
+    """The identity of a part of a model, kept in the user's cache folder by path, size, inode and times of change of
+    its files."""
+    folder = cache_folder()
+    files = shard_files(path) or [path]
+    stats = [each.stat() for each in files]
+    if folder is None or time.time() - max(stat.st_mtime for stat in stats) < _SETTLED_SECONDS:
         return compute()
-    file = [str(path.resolve()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
+    file: list[object] = []
+    for each, stat in zip(files, stats, strict=True):
+        file += [str(each.resolve()), stat.st_size, stat.st_ino, stat.st_mtime_ns, stat.st_ctime_ns]
     kept = folder / "identities" / digest(_VERSION, file, part)
     with suppress(OSError, ValueError):
         stored = kept.read_text(encoding="ascii")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,13 +20,15 @@ Weights = Mapping[str, Tensor]
 
 BARE = "bare"
 LORA_WRAPPER = "generator_lora"
-# top-level keys of training checkpoints, preferred first; in flat files they may be prefixes of names
+# keys of training checkpoints, preferred first; in flat files they may be prefixes of names
 _WRAPPERS = ("generator_ema", "generator", LORA_WRAPPER)
-_TRAINING_ONLY = ("critic", "optimizer", "fake_score")
+_EMA = re.compile(r"(?:^|[._])ema(?:$|[._])")
+_TRAINING_ONLY = ("critic", "optimizer", "fake_score", "real_score", "teacher")
+_MOST_LEVELS = 4  # of dicts in dicts
 
 _PREFIXES = ("model.diffusion_model.", "base_model.model.", "diffusion_model.", "transformer.", "module.", "model.")
 _INFIXES = ("_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "_orig_mod.", "base_layer.")
-_DIFFUSERS = (  # no left-hand side occurs in original Wan names, so the table can always be applied
+DIFFUSERS_NAMES = (  # no left-hand side occurs in original Wan names, so the table can always be applied
     ("condition_embedder.text_embedder.linear_1.", "text_embedding.0."),
     ("condition_embedder.text_embedder.linear_2.", "text_embedding.2."),
     ("condition_embedder.time_embedder.linear_1.", "time_embedding.0."),
@@ -45,11 +48,14 @@ _DIFFUSERS = (  # no left-hand side occurs in original Wan names, so the table c
 )
 _BLOCK = re.compile(r"blocks\.(\d{1,3})\.")  # few digits: a malicious name must not claim a billion layers
 _QUANTISED = "scale_weight weight_scale weight_scale_2 scale_input input_scale comfy_quant scaled_fp8".split()
-_LORA_SUFFIX = re.compile(r"\.(lora_(A|B|down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*)$")
+_LORA_SUFFIX = re.compile(
+    r"\.(lora_(A|B|down|up)\b.*|lora\.(down|up)\b.*|diff|diff_b|diff_m|alpha|hada_w\d_\w|lokr_w\d.*|oft_\w+)$"
+)
 
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
 _IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
-_EXPERTS = ("high_noise", "low_noise", "transformer_2")
+_EXPERT = re.compile(r"(?:high|low)[-_ ]?noise|transformer_2|a14b.*(?:high|low)|(?:high|low).*a14b")
+_MOST_LINKS = 20
 _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
     (r"vace_(blocks|patch_embedding)\.", f"is a VACE model, which is not supported, not a Wan video model: {_NEED}"),
     (r"(en|de)coder\.conv(1|_in)\.|decoder\.middle\.", f"is a VAE, not a Wan video model: {_NEED}"),
@@ -71,8 +77,7 @@ _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
 
 def strip_prefixes(name: str) -> str:
     """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
-    for infix in _INFIXES:
-        name = name.replace(infix, "")
+    name = _without_infixes(name)
     while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
         name = name[len(prefix) :]
     return name
@@ -83,7 +88,7 @@ def wan_name(name: str) -> str:
     name = strip_prefixes(name)
     if name == "scale_shift_table":
         return "head.modulation"
-    for diffusers, wan in _DIFFUSERS:
+    for diffusers, wan in DIFFUSERS_NAMES:
         name = name.replace(diffusers, wan)
     return name
 
@@ -99,22 +104,77 @@ def is_lora(names: Iterable[str]) -> bool:
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
-    """Group the tensors of a file by wrapper key, preferred key first; critic and optimizer states are dropped."""
+    """Group the tensors of a file by the key, or the prefix of names, that they stand under, preferred groups first.
+
+    Averaged weights (EMA) come first. Prefixes in front of a model's names are taken off, whatever they are called;
+    teachers, critics and optimizer states are left out.
+    """
     layouts: dict[str, dict[str, Tensor]] = {}
-    for key, value in tree.items():
-        name = str(key)
-        if name.startswith(_TRAINING_ONLY):
-            continue
-        if isinstance(value, Mapping):
-            tensors = {str(k): v.detach() for k, v in value.items() if isinstance(v, Tensor)}
-            if tensors:
-                layouts.setdefault(name, {}).update(tensors)
-        elif isinstance(value, Tensor):
-            wrapper, _, rest = name.partition(".")
-            dotted = wrapper in _WRAPPERS and rest
-            layouts.setdefault(wrapper if dotted else BARE, {})[rest if dotted else name] = value.detach()
+    for path, tensors in _mappings(tree, ()):
+        by_prefix = _by_prefix(tensors)
+        for prefix, group in by_prefix.items():
+            key = _layout_key(path, prefix, alone=len(by_prefix) == 1)
+            if key is not None:
+                layouts.setdefault(key, {}).update(group)
     rank = {name: number for number, name in enumerate(_WRAPPERS)}
-    return dict(sorted(layouts.items(), key=lambda item: rank.get(item[0], len(rank) + (item[0] == BARE))))
+
+    def preference(key: str) -> tuple[bool, int]:
+        return not _EMA.search(key) and key != _WRAPPERS[0], rank.get(key, len(rank) + (key == BARE))
+
+    return {key: layouts[key] for key in sorted(layouts, key=preference)}
+
+
+def _mappings(
+    tree: Mapping[object, object], path: tuple[str, ...]
+) -> Iterator[tuple[tuple[str, ...], dict[str, Tensor]]]:
+    """Every dict in a file that holds tensors, with the keys that lead to it."""
+    tensors = {str(name): value.detach() for name, value in tree.items() if isinstance(value, Tensor)}
+    if tensors:
+        yield path, tensors
+    if len(path) < _MOST_LEVELS:
+        for name, value in tree.items():
+            if isinstance(value, Mapping) and not str(name).startswith(_TRAINING_ONLY):
+                yield from _mappings(value, (*path, str(name)))
+
+
+def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of a dict by what stands in front of each model's names in it; those of no model under ""."""
+    names = {name: _without_infixes(name) for name in tensors}
+    ending = "patch_embedding.weight"
+    found = {name.removesuffix(ending) for name in names.values() if name.endswith(ending)}
+    # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed there
+    unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
+    prefixes = sorted(unusual, key=len, reverse=True)
+    groups: dict[str, dict[str, Tensor]] = {}
+    for name, plain in names.items():
+        own = next((prefix for prefix in prefixes if plain.startswith(prefix)), None)
+        if own is None:  # a flat file of a LoRA may have the wrapper as a prefix
+            wrapper = plain.partition(".")[0]
+            own = f"{wrapper}." if wrapper in _WRAPPERS or wrapper.startswith(_TRAINING_ONLY) else ""
+        groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
+    return groups
+
+
+def _layout_key(path: tuple[str, ...], prefix: str, alone: bool) -> str | None:
+    """The name of a group of tensors, by which a person chooses it; None for what only training needs."""
+    parts = [part for part in (*path, *prefix.split(".")) if part]
+    if any(part.startswith(_TRAINING_ONLY) for part in parts):
+        return None
+    for wrapper in _WRAPPERS:
+        if wrapper in parts:
+            return wrapper
+    if path and (alone or not prefix):
+        return path[-1]
+    if path:
+        return f"{path[-1]}.{prefix.partition('.')[0]}"
+    return BARE if alone or not prefix else prefix.partition(".")[0]
+
+
+def _without_infixes(name: str) -> str:
+    """A name without what FSDP, torch.compile and PEFT put into it."""
+    for infix in _INFIXES:
+        name = name.replace(infix, "")
+    return name
 
 
 def read_layout(layouts: Mapping[str, Weights], weights: str, file: str) -> tuple[str, dict[str, Tensor]]:
@@ -186,12 +246,22 @@ def other_wan(channels: int, images: bool) -> str:
 def reject_experts(path: str | Path, config: WanConfig) -> None:
     """Refuse an expert of Wan 2.2 A14B by the names of file and folder: its tensors are as those of Wan 2.1 14B."""
     path = Path(path)
-    names = (path.resolve().parent.name.lower(), path.name.lower())
-    if config.dim == 5120 and any(part in name for name in names for part in _EXPERTS):
+    if config.dim == 5120 and any(_EXPERT.search(name.lower()) for name in _names_through_links(path)):
         raise HeadForcingError(
             f"{path.name} is one expert of Wan2.2 A14B, which changes between two at a noise level; that is not built "
             f"here: {_NEED}"
         )
+
+
+def _names_through_links(path: Path) -> list[str]:
+    """The names of a file and its folder: as they were given, of every link on the way, and of the file itself."""
+    place = Path(os.path.abspath(path))
+    hops = [place]
+    while place.is_symlink() and len(hops) < _MOST_LINKS:
+        place = Path(os.path.normpath(place.parent / os.readlink(place)))
+        hops.append(place)
+    hops.append(path.resolve())
+    return [name for hop in hops for name in (hop.parent.name, hop.name)]
 
 
 def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:

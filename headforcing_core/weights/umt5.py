@@ -168,7 +168,7 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
 
     Raises HeadForcingError for other files.
     """
-    tensors = read_tensors(path)
+    tensors = read_tensors(path, "text encoder")
     tokenizer = tensors.pop("spiece_model", None)
     if "shared.weight" not in tensors and "token_embedding.weight" not in tensors:
         raise HeadForcingError(
@@ -218,7 +218,8 @@ def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
 
 
 def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleType) -> Any:
-    beside = (path.parent / "spiece.model", path.parent / "google" / "umt5-xxl" / "spiece.model")
+    folder = path if path.is_dir() else path.parent
+    beside = (folder / "spiece.model", folder / "google" / "umt5-xxl" / "spiece.model")
     source = next((file for file in beside if file.is_file()), None)
     if embedded is None and source is None:
         raise HeadForcingError(

@@ -23,8 +23,8 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
 from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
 from ...headforcing_core.rollout.schedule import Schedule
-from .loaded_model import KEY, uncompiled
 from .memory import load_with_room
+from .model_contents import KEY, guiding, used_options, used_wrappers
 
 _ATTENTION_CHOICES = ("split_cross", "quad_cross", "pytorch_cross", "sage", "flash")
 
@@ -93,11 +93,9 @@ class HostedModel:
     def _call(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         sigmas = sigma if isinstance(sigma, Tensor) else torch.full((len(latents),), sigma, dtype=torch.float64)
         self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
-        # behind MultiGPU CFG Split ComfyUI would run the model in threads of its own, outside inference mode; without
-        # guidance there is nothing to split
-        options = {k: v for k, v in self._extra_args["model_options"].items() if not k.startswith("multigpu_")}
+        options = used_options(self._extra_args["model_options"])
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
-        options["transformer_options"] = {**uncompiled(options.get("transformer_options", {})), KEY: self}
+        options["transformer_options"][KEY] = self
         x = latents.transpose(0, 1)[None].to(self._device)
         arguments = {**self._extra_args, "model_options": options}
         return self._denoiser(x, x.new_full((1,), float(sigmas.max())), **arguments)[0].transpose(0, 1)
@@ -106,7 +104,11 @@ class HostedModel:
         """Replaces the diffusion model's forward: `x [1, channels, frames, h, w]` -> flow, same shape."""
         self.attention.options = {name: value for name, value in options.items() if name != KEY}
         if len(x) != 1 or self._ran:  # with guidance, both prompts are in one pass or in two
-            raise HeadForcingError("Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt")
+            nodes = guiding(self._extra_args["model_options"])
+            remedy = f"; remove {' and '.join(nodes)} from the model" if nodes else ""
+            raise HeadForcingError(
+                f"Head Forcing runs without guidance: cfg must be 1 and there is no negative prompt{remedy}"
+            )
         self._ran = True
         if self._embedding is not None:
             self.prompt = encode_prompt(net, self._embedding, x.dtype, x.device)
@@ -181,6 +183,7 @@ def host(
         return loads[-1]()
 
     patched = hosting(model, prepare)
+    patched.model_options, patched.wrappers = used_options(patched.model_options), used_wrappers(patched.wrappers)
     patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embedding[None], {"pooled_output": None}]]})

@@ -18,6 +18,13 @@ from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 from .loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
+# Parts of an entry that change what a native sampler makes.
+_PARTS = frozenset(
+    "area mask control gligen hooks default concat_latent_image concat_mask concat_image vace_frames vace_mask "
+    "reference_latents reference_motion clip_vision_output time_dim_concat audio_embed camera_conditions control_video "
+    "pose_video_latent face_video_pixels".split()
+)
+_WHOLE = {"start_percent": 0.0, "end_percent": 1.0}  # the range of a prompt that has none
 CLIPS: WeakValueDictionary[str, Any] = WeakValueDictionary()  # text encoders that nodes ran with, by a key of the run
 
 
@@ -127,6 +134,11 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     if len(positive) > 1:
         raise HeadForcingError(f"positive holds {len(positive)} combined prompts; connect one, or Prompt Timeline")
     tensor, options = positive[0]
+    if len(tensor) > 1:
+        raise HeadForcingError(
+            f"positive holds {len(tensor)} prompts in one batch (a schedule of another pack); use Prompt Timeline"
+        )
+    check_parts(options, "positive")
     carried = options.get(TIMELINE)
     if carried is not None:
         timeline, embeds = carried["timeline"], carried["embeds"]
@@ -137,6 +149,19 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
         return timeline, {text: tensor[0] for text, tensor in embeds.items()}
     timeline = parse_timeline("the connected prompt", seconds or None)
     return timeline, {timeline.texts[0]: tensor[0]}
+
+
+def check_parts(entry: Mapping[str, Any], where: str) -> None:
+    """Refuse an entry of a CONDITIONING that a native sampler reads with a range, an area, pictures or a control."""
+    found = sorted(part for part in _PARTS if entry.get(part) is not None)
+    if any(entry.get(part, whole) != whole for part, whole in _WHOLE.items()):
+        found += [part for part in _WHOLE if part in entry]
+    if entry.get("strength", 1.0) != 1.0:
+        found.append("strength")
+    if found:
+        raise HeadForcingError(
+            f"{where} has {' and '.join(found)}, which Head Forcing does not read; connect Prompt Timeline directly"
+        )
 
 
 def node_of(positive: list[Any]) -> TimelineNode | None:

@@ -84,6 +84,12 @@ def growing_file(
         yield OutputFile(path, path.name, subfolder)
 
 
+def has_prefix(path: Path, filename_prefix: str, width: int, height: int) -> bool:
+    """Whether a file in the output folder could be one that `output_file` gives for this prefix."""
+    folder, name, _, _ = _output_place(filename_prefix, width, height)
+    return path.parent == folder and re.fullmatch(rf"{re.escape(name)}_\d{{5,}}_", path.stem) is not None
+
+
 def shown(path: Path) -> OutputFile:
     """A file in the output folder as a node shows it."""
     subfolder = os.path.relpath(path.parent, output_folder())

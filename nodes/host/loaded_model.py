@@ -1,12 +1,13 @@
-"""A loaded MODEL: its dimensions, what names its weights, what is inexact in it, what a rollout does not run, its file.
+"""A loaded MODEL: its dimensions, what names it, what is inexact in it, its file.
 
 Imports nothing of ComfyUI: all that is read here are attributes of what it has loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any
 
 import torch
@@ -19,11 +20,11 @@ from ...headforcing_core.render.family import with_family
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.weights.identity import identity
 from ...headforcing_core.weights.layouts import other_wan, reject_experts
+from .model_contents import contents
+from .plain_values import Reader, UnreadableError
 
-KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
 # fields of a WanConfig that ComfyUI's network and its configuration call the same
 SAME_NAMES = ("dim", "ffn_dim", "num_heads", "in_dim", "out_dim", "freq_dim", "text_dim", "text_len")
-_COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
 
 
 def wan_config(model: Any) -> WanConfig:
@@ -68,13 +69,59 @@ def compute_dtype(model: Any) -> torch.dtype:
 # ------------------------------------------------------------------------------------------- names of weights
 
 
-def fingerprint(model: Any) -> str:
-    """16 hexadecimal digits that name every weight of a MODEL and every patch on it, with its strength.
+@dataclass(frozen=True)
+class ModelName:
+    """Name of a MODEL by what it computes, under which blocks and head roles are stored.
+
+    Attributes:
+        weights: 16 hexadecimal digits, see `name_model`.
+        unread: things on it that could not be told apart by their values.
+    """
+
+    weights: str
+    unread: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether files under this name are those of the same model."""
+        return not self.unread
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for the report where nothing is kept."""
+        if self.is_known:
+            return []
+        what = ", ".join(self.unread)
+        return [f"stored blocks are neither read nor written: values on the model could not be read ({what})"]
+
+
+NO_NAME = ModelName("")
+
+
+def name_model(model: Any) -> ModelName:
+    """Name a MODEL by every weight, every patch on it with its strength, and all else that a rollout runs of it.
 
     The same whether the model is loaded or not, with dynamic VRAM or without: where a LoRA was merged into a loaded
     weight, the original counts, and each weight counts in its `computed_dtype`.
     """
-    return identity(_tensors(model))
+    carried = contents(model)
+    run = {f"patch {name}": patches for name, patches in model.patches.items()} | carried.run
+    net, whole = model.model.diffusion_model, model.model
+    parts = {module: name for name, module in net.named_modules()}
+    if isinstance(whole, torch.nn.Module):
+        parts[whole] = "whole model"
+    read, unread = list[tuple[str, Tensor]](), list(carried.unknown)
+    for name in sorted(run):
+        try:
+            read += list(Reader(parts).read(name, run[name]))
+        except (UnreadableError, RecursionError):
+            unread.append(name)
+    return ModelName(identity(chain(_tensors(model), read)), tuple(unread))
+
+
+def fingerprint(model: Any) -> str:
+    """The digits of `name_model`."""
+    return name_model(model).weights
 
 
 def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
@@ -106,9 +153,6 @@ def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
             yield f"{name} {_packing(weight)}", weight if weight.dtype == dtype else weight.to(dtype)
     if multiplies_fp8(model):  # the same weights with another arithmetic
         yield "products in 8-bit floating point", torch.empty(0)
-    for name, patches in sorted(model.patches.items()):
-        for number, patch in enumerate(patches):
-            yield from _of_patch(f"patch {name} {number}", patch)
 
 
 def _weights(net: Any) -> Iterator[tuple[str, Any]]:
@@ -137,18 +181,6 @@ def _packing(weight: Tensor) -> str:
     return f"{type(weight).__name__} {getattr(weight, 'tensor_type', '')}"  # the type of ComfyUI-GGUF
 
 
-def _of_patch(name: str, patch: Any) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor of a patch, and every plain value in a name: strengths, offsets, kinds of adapters."""
-    parts = getattr(patch, "weights", patch)  # of a weight adapter; else tuples of tensors and settings
-    if isinstance(parts, Tensor):
-        yield name, parts
-    elif isinstance(parts, (list, tuple)):
-        for number, part in enumerate(parts):
-            yield from _of_patch(f"{name} {type(patch).__name__} {number}", part)
-    elif isinstance(parts, (bool, int, float, str)):
-        yield f"{name} {parts!r}", torch.empty(0)
-
-
 def inexact(model: Any) -> list[str]:
     """Lines for the report; empty for a model in 16 or 32 bits."""
     layer = model.model.diffusion_model.blocks[0].self_attn.q
@@ -159,36 +191,6 @@ def inexact(model: Any) -> list[str]:
     if dtype.startswith("float8"):
         return [f"weights stored in 8-bit floating point ({dtype})"]
     return [f"quantised weights ({kind})"] if "Quantized" in kind or "GGML" in kind else []
-
-
-def ignored(model: Any) -> list[str]:
-    """One line for the report per thing that other nodes have set on a MODEL and a rollout does not run."""
-    options, net = model.model_options.get("transformer_options", {}), model.model.diffusion_model
-    own = getattr(model, "wrappers", {})
-    patches = {*options.get("patches", {}), *options.get("patches_replace", {})}
-    wrappers = {*options.get("wrappers", {}).get("diffusion_model", {}), *own.get("diffusion_model", {})} - {KEY}
-    replaced = {name for name in getattr(model, "object_patches", {}) if name.startswith("diffusion_model.")}
-    replaced |= {f"diffusion_model.{name}" for name in ("forward", "_forward", "forward_orig") if name in vars(net)}
-    hooked = sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks)
-    found = {
-        f"patches of attention or blocks ({_names(patches)})": patches,
-        f"wrappers of the whole forward pass ({_names(wrappers)})": wrappers,
-        "torch.compile": _COMPILED in own.get("apply_model", {}),
-        f"replaced parts of the model ({_names(replaced)})": replaced,
-        f"hooks on {hooked} blocks of layers, such as those of a block swap": hooked,
-    }
-    return [f"not used in a rollout: {what}" for what, is_there in found.items() if is_there]
-
-
-def _names(found: Iterable[Any]) -> str:
-    return ", ".join(sorted(map(str, found)))
-
-
-def uncompiled(options: Mapping[str, Any]) -> dict[str, Any]:
-    """`transformer_options` without what compiles the model: Dynamo would follow a pass into the KV cache, and fail."""
-    wrappers = options.get("wrappers", {})
-    kept = {name: value for name, value in wrappers.get("apply_model", {}).items() if name != _COMPILED}
-    return {**options, "wrappers": {**wrappers, "apply_model": kept}}
 
 
 def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list[str]]:

@@ -12,7 +12,7 @@ from comfy.controlnet import ControlBase
 
 from ...headforcing_core.render.resources import Needs, check_disk, in_turn
 from . import folders
-from .loaded_model import KEY
+from .model_contents import KEY
 
 
 def room_on(model: Any) -> int:

@@ -48,6 +48,7 @@ class NodePlayer:
     def __init__(self, hidden: Any):
         self.node_id, self._client, workflow = hidden.unique_id, pages.client(), helpers.workflow_id(hidden)
         self._about = {"node": self.node_id, "workflow": workflow, "prompt_id": helpers.prompt_id()}
+        self._raised = False  # whether the node raised an error, which ComfyUI shows itself
         self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}
 
     def __bool__(self) -> bool:
@@ -72,6 +73,8 @@ class NodePlayer:
         the time until that can be played, `place` as `RenderProgress` counts it.
         """
         message = {**self._about, "state": state, "text": text, "video": video, "place": place}
+        if self._raised:
+            message["raised"] = True
         if preview is not None or message != self._last:
             self._tell(message, preview)
 
@@ -94,6 +97,7 @@ class NodePlayer:
             last = {}
         kept = f" ({last['text']})" if last.get("state") == "stopped" else ""
         if self:
+            self._raised = True
             self.show("failed", f"failed: {sentence}{kept}", last.get("video"), place=last.get("place"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:

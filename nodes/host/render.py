@@ -18,6 +18,7 @@ from torch import Tensor
 from ...headforcing_core.demo import assets
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import is_disk_full
+from ...headforcing_core.hashing import digest
 from ...headforcing_core.render.live_story import LiveEdits
 from ...headforcing_core.render.options import RenderOptions
 from ...headforcing_core.render.plan import RenderPlan
@@ -32,14 +33,15 @@ from ...headforcing_core.rollout.rows import Embeddings, Picture
 from ...headforcing_core.timeline.timeline import Timeline
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
+from ...headforcing_core.video.writer import VideoInfo
 from . import bridge, folders, helpers, memory, vae
 from .live_story import LiveStory
-from .loaded_model import compute_dtype, inexact, wan_config
+from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
 from .native_model import is_toy_model
 from .player import growing
 from .progress import RenderProgress
 from .queued_graph import WHOLE, Part, skipped_video_frames
-from .runs import link_file
+from .runs import link_file, linked_file
 from .vae import NO_START, Given
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
@@ -55,7 +57,7 @@ def request_of(
     start: Given = NO_START,
     pictures: Mapping[str, Picture] = MappingProxyType({}),
     vae: Any = None,
-    weights: str = "",
+    named: ModelName = NO_NAME,
     resume: bool = False,
     part: Part = WHOLE,
     notes: Mapping[str, Any] = MappingProxyType({}),
@@ -64,7 +66,7 @@ def request_of(
 
     Args:
         start, pictures: with latents as a LATENT holds them.
-        weights: the fingerprint of the model's, by which stored blocks and roles are known again.
+        named: the model's name, by which stored blocks and roles are known again.
         resume: read and store finished blocks.
         notes: more notes on the videos.
     """
@@ -82,10 +84,10 @@ def request_of(
         start=begins_with,
         pictures=model_pictures(model, pictures),
         dtype=compute_dtype(model),
-        weights=weights,
+        weights=named.weights,
         codec=None if vae is None else ModelCodec.of(inner, vae),
-        runs=RUNS if resume else None,
-        found_profiles=FOUND_PROFILES,
+        runs=RUNS if resume and named.is_known else None,
+        found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         latent_format=type(inner.latent_format).__name__,
         notes={**notes, **{name: value for name, value in known.items() if value}},
@@ -283,7 +285,8 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
     begun, job = time.perf_counter(), render.request.job(plan, video)
     kept, results = KeptLatents(), list[RenderResult]()
     listeners: list[Listener] = [progress, kept]
-    if render.vae is not None:
+    earlier = _earlier_file(render, job)
+    if render.vae is not None and earlier is None:
         progress.growing = GrowingVideo(render, job)
         listeners.append(progress.growing)
 
@@ -304,10 +307,30 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
     bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
+    if earlier is not None:
+        return replace(made, video=earlier)
     if (file := progress.growing) is None:
         return made
     if file.is_disk_full and render.request.runs is not None:  # else the latents would be lost with the error
         raise HeadForcingError(f"{file.failure}; all blocks are kept: make room and press Run again")
     if file.info is not None and made.job.folder is not None and not file.first:
-        link_file(made.job.folder, made.job.keys[-1], file.info.path)
+        link_file(made.job.folder, made.job.keys[-1], file.info.path, _decoder_key(render))
     return replace(made, video=file.info, failure=file.failure)
+
+
+def _decoder_key(render: HostRender) -> str:
+    """A hash of the decoder, by which its file of a take is known again."""
+    codec = render.request.codec
+    assert codec is not None
+    return digest(type(render.vae.first_stage_model).__name__, codec.fingerprint())
+
+
+def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
+    """The file of a finished take that would be made again, byte for byte but for its graph; None to make one."""
+    if render.vae is None or render.part != WHOLE or job.folder is None or job.finished_blocks < job.plan.new_blocks:
+        return None
+    plan = job.plan
+    path = linked_file(job.folder, job.keys[-1], _decoder_key(render))
+    if path is None or not folders.has_prefix(path, render.filename_prefix, plan.width, plan.height):
+        return None
+    return VideoInfo(path, plan.video_frames, plan.video_frames / plan.timeline.clock.fps, plan.width, plan.height)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -33,13 +34,26 @@ def run_names() -> list[str]:
 
 def take_names() -> list[str]:
     """Names of all stored runs as a person reads them, the newest first."""
-    return list(map(take_name, stored_videos(folders.runs_folder())))
+    takes = stored_videos(folders.runs_folder())
+    numbers = take_numbers(takes)
+    return [take_name(take, numbers[take.name]) for take in takes]
 
 
-def take_name(take: StoredVideo) -> str:
+def take_numbers(takes: list[StoredVideo]) -> dict[str, int]:
+    """By name the numbers of takes, which are listed newest first: 1 for the first of a workflow, or of its run."""
+    counts: Counter[str] = Counter()
+    numbers = {}
+    for take in reversed(takes):
+        place = take.about.get("workflow") or take.folder.name
+        counts[place] += 1
+        numbers[take.name] = counts[place]
+    return numbers
+
+
+def take_name(take: StoredVideo, number: int) -> str:
     """Date, take, length, size and prompts; ends in the name of the run, which stays when the others change."""
     named = read_label(take.folder, take.keys[-1]).title
-    parts = [take.date, f"take {take.take.number} {named}".rstrip(), take.length, take.size, take.story]
+    parts = [take.date, f"take {number} {named}".rstrip(), take.length, take.size, take.story]
     parts.append(f"({take.name})")
     return " · ".join(part for part in parts if part)
 
@@ -123,17 +137,18 @@ def _asked(body: Any) -> StoredVideo:
 
 def _list(_: Any = None) -> dict[str, Any]:
     takes = stored_videos(folders.runs_folder())
-    return {"takes": [_described(take, takes) for take in takes]}
+    numbers = take_numbers(takes)
+    return {"takes": [_described(take, takes, numbers[take.name]) for take in takes]}
 
 
-def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
+def _described(take: StoredVideo, takes: list[StoredVideo], number: int) -> dict[str, Any]:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
     about, label = take.about, read_label(take.folder, take.keys[-1])
     every, own = take_bytes(take, takes)
     return {
-        "value": take_name(take),
+        "value": take_name(take, number),
         "name": take.name,
-        "take": take.take.number,
+        "take": number,
         "date": take.date,
         "length": take.length,
         "size": take.size,
@@ -161,10 +176,18 @@ def _file(label: str) -> dict[str, Any] | None:
     return {**helpers.saved(folders.shown(path))}
 
 
-def link_file(folder: Path, key: str, path: Path) -> None:
-    """Note the video file of a take, see `Label.file`; a folder that cannot be written goes without."""
+def link_file(folder: Path, key: str, path: Path, made_by: str) -> None:
+    """Note the video file of a take, see `Label`; a folder that cannot be written goes without."""
     with suppress(HeadForcingError):
-        write_label(folder, key, file=folders.shown(path).label)
+        write_label(folder, key, file=folders.shown(path).label, made_by=made_by)
+
+
+def linked_file(folder: Path, key: str, made_by: str) -> Path | None:
+    """The video file of a take, if this decoder has made it and it is still there."""
+    label = read_label(folder, key)
+    if label.made_by != made_by or _file(label.file) is None:
+        return None
+    return folders.output_folder() / label.file
 
 
 ROUTES = (

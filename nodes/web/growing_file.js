@@ -10,8 +10,14 @@ export function address({ filename, subfolder, type, id = "" }) {
 }
 
 export class GrowingFile {
-  constructor(video, file) {
-    [this.video, this.id, this.address, this.read, this.written] = [video, file.id, address(file), 0, 0];
+  /** `atEnd`: begin with the newest second. */
+  constructor(video, file, atEnd = false) {
+    this.video = video;
+    this.id = file.id;
+    this.address = address(file);
+    this.read = 0;
+    this.written = 0;
+    this.atEnd = atEnd;
     this.media = new MediaSource();
     this.url = URL.createObjectURL(this.media);
     this.opened = new Promise((done, fail) => {
@@ -69,6 +75,10 @@ export class GrowingFile {
     if (!buffered.length || this.media.readyState !== "open") return;
     this.media.duration = buffered.end(buffered.length - 1); // else it is infinite
     if (this.video.currentTime < buffered.start(0)) this.video.currentTime = buffered.start(0);
+    if (this.atEnd && this.read + bytes.byteLength >= this.written) {
+      this.video.currentTime = Math.max(buffered.start(0), this.media.duration - 1);
+      this.atEnd = false;
+    }
   }
 
   newBuffer(name) {

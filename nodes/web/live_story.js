@@ -6,7 +6,7 @@ import { storyOf, whileInGraph } from "./shared.js";
 import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
 
-const HEIGHT = 62; // in pixels, while the story can be changed
+const HEIGHT = 62; // in pixels
 const EVENT = "headforcing.story";
 const HINT = () => t("Prompts that have not begun take what this node holds now.");
 const OTHERS = () => t("Another page has changed the story; the button puts this node's text in its place.");
@@ -30,7 +30,6 @@ function ownStory(node) {
 
 class LiveStory {
   #node;
-  #height = null; // of the node without the button
   #prompt = ""; // id of the render that was heard of last,
   #story = {}; // and the values that it has
   #replaces = false; // whether another page's change is not in this node
@@ -41,28 +40,22 @@ class LiveStory {
     this.button = button(t("apply from the next block"), HINT(), () => this.#apply());
     this.status = make("div", { role: "status", style: "font-size: 11px; overflow: hidden; opacity: 0.8" });
     this.button.style.cssText =
-      "width: 100%; height: 26px; cursor: pointer; border: 1px solid var(--border-color, #4e4e4e); " +
+      "width: 100%; height: 26px; border: 1px solid var(--border-color, #4e4e4e); " +
       "border-radius: 6px; background: var(--comfy-input-bg, #222); " +
       "color: var(--input-text, #ddd); font: inherit; font-size: 12px";
-    this.element = make("div", { class: "hf-live-story", hidden: true }, this.button, this.status);
-    const height = () => (this.shown ? HEIGHT : 0);
-    this.widget = addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
-    this.widget.hidden = true;
+    this.button.disabled = true;
+    this.element = make("div", { class: "hf-live-story" }, this.button, this.status);
+    const height = () => HEIGHT; // also while nothing runs: a node that grows is a step of the graph's undo
+    addElement(node, "live_story", this.element, { getMinHeight: height, getMaxHeight: height });
   }
 
   show(shown, told) {
     if (shown) this.#hear(told);
     if (shown === this.shown) return;
     this.shown = shown;
-    this.element.hidden = this.widget.hidden = !shown;
-    if (shown) {
-      this.status.textContent = this.#replaces ? OTHERS() : HINT();
-      this.#height = this.#node.size[1];
-      this.#node.setSize([this.#node.size[0], this.#height + HEIGHT]);
-    } else if (this.#height !== null) {
-      this.#node.setSize([this.#node.size[0], Math.max(this.#height, this.#node.size[1] - HEIGHT)]);
-    }
-    this.#node.graph?.setDirtyCanvas?.(true, true);
+    this.button.disabled = !shown;
+    if (shown) this.status.textContent = this.#replaces ? OTHERS() : HINT();
+    else this.status.textContent = "";
   }
 
   /** Take over what another page has told the render, unless this node holds something else that was not sent. */

@@ -5,12 +5,20 @@ import { Beside } from "./beside.js";
 import { address, GrowingFile } from "./growing_file.js";
 import { listen, playsGrowing } from "./renders.js";
 import { button, editors, holds, isOpen, make, nodeOf, openId, rootGraph, storyNodeOf } from "./shared.js";
+import { whileInGraph } from "./shared.js";
 import { nameOf } from "./take_data.js";
 import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
 
 const NAME = "player";
-const [LINE, CAPTION] = [16, 24]; // heights of a line of text and of the names of takes, in pixels
+const TEXT = 48; // height of the text, three lines, in pixels
+const STAGE = 300; // of the pictures; a node keeps its size when one comes, since that would be a step of graph undo
+const CAPTION = 24; // of the names of takes, a part of the stage
+const HEIGHT = TEXT + 4 + STAGE;
+const MARGIN = 20; // of a widget
+const PIXELATED = 128; // videos of at most so many pixels are enlarged without blur, as those of the demo
+const JOINED_BLOCKS = 3;
+const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
 // the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
 const messages = new Map();
@@ -23,34 +31,67 @@ function plays(node) {
 const views = new WeakMap(); // a node's View
 const heard = new Set(); // prompt ids of all runs that this page knows
 
-/** What a node shows: a line of text, and below it a preview or a video, and another take's beside that. */
+/** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 class View {
-  room = 0; // pixels for the text
   place = { done: 0, lead: 0, running: false, render: "" };
 
   constructor(node) {
     this.node = node;
     const styled = (tag, style) => make(tag, { style });
     const picture = "flex: 1 1 0; min-height: 0; min-width: 0; width: 100%; object-fit: contain";
-    this.root = styled("div", "display: none; flex-direction: column; gap: 4px; width: 100%; color: var(--input-text)");
-    this.text = styled("div", `flex: none; font-size: 12px; line-height: ${LINE}px; overflow: auto`);
-    [this.image, this.video] = [styled("img", picture), styled("video", picture)];
-    this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 2px" }, this.video);
+    this.root = styled(
+      "div",
+      `display: flex; flex-direction: column; gap: 4px; width: 100%; min-height: ${HEIGHT}px; color: var(--input-text)`,
+    );
+    this.text = styled("div", `flex: none; height: ${TEXT}px; font-size: 12px; line-height: 16px; overflow: auto`);
+    this.image = styled("img", picture);
+    this.video = styled("video", picture);
+    this.stage = make("div", { style: "flex: 1 1 0; min-height: 0; min-width: 0; display: flex; gap: 2px" }, this.video);
+    const shown = styled("div", "flex: 1 1 0; min-width: 0; min-height: 0; display: flex; flex-direction: column");
+    shown.append(this.image, this.stage);
+    this.row = make("div", { style: "flex: 1 1 0; min-height: 0; display: flex; gap: 4px" }, shown);
     this.caption = styled("div", `flex: none; display: none; gap: 8px; font-size: 12px; line-height: ${CAPTION}px`);
     this.stage.style.display = this.image.style.display = "none";
     this.video.setAttribute("aria-label", t("Video of %1", node.title));
     Object.assign(this.video, { controls: true, muted: true, autoplay: true, playsInline: true });
-    this.root.append(this.text, this.image, this.stage, this.caption);
-    this.image.addEventListener("load", () => this.show(this.image, this.image.naturalWidth, this.image.naturalHeight));
-    for (const event of ["loadedmetadata", "resize"])
-      this.video.addEventListener(event, () => this.show(this.video, this.video.videoWidth, this.video.videoHeight));
+    this.root.append(this.text, this.row, this.caption);
+    this.image.addEventListener("load", () => this.show(this.image));
+    this.video.addEventListener("loadedmetadata", () => this.show(this.video));
     for (const event of ["loadeddata", "timeupdate", "seeked"]) this.video.addEventListener(event, () => this.mark());
     this.video.addEventListener("ended", () => this.files && this.play(this.files.indexOf(this.file) + 1));
     this.stage.addEventListener("pointerdown", (event) => event.stopPropagation()); // the canvas would take it
     this.root.addEventListener("wheel", (event) => {
       if (!LiteGraph.vueNodesMode) app.canvas.processMouseWheel?.(event); // zoom, as over the rest of the node
     });
-    addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => this.height() });
+    addElement(node, NAME, this.root, { hideOnZoom: false, getMinHeight: () => HEIGHT + MARGIN });
+    this.#watchFrames();
+    whileInGraph(
+      node,
+      () => this.told && this.update(this.told),
+      () => this.stop(), // else the element plays on, and marks the timeline of whatever takes the node's place
+    );
+  }
+
+  /** Hand each frame that is shown to the timeline, with its time in the file. */
+  #watchFrames() {
+    if (!this.video.requestVideoFrameCallback) return; // pictures of scenes come when the file is finished
+    const next = (_, { mediaTime }) => {
+      this.#editor()?.frame(this.video, mediaTime);
+      this.video.requestVideoFrameCallback(next);
+    };
+    this.video.requestVideoFrameCallback(next);
+  }
+
+  /** The editor of the story that this player shows, while it shows that story and stands in the open workflow. */
+  #editor() {
+    const isThere = this.node.graph && (!this.told || nodeOf(this.told.node) === this.node);
+    const story = isThere ? storyNodeOf(this.node) : null;
+    return story && this.#tells(story) && this.source === this.place.render ? editors.get(story) : undefined;
+  }
+
+  /** Whether the scenes of the timeline are those of what is played: a take of another text has other ones. */
+  #tells(story) {
+    return !this.take || Boolean(this.take.written && holds(story, this.take.written));
   }
 
   update(message) {
@@ -59,13 +100,7 @@ class View {
     this.told = message;
     if (other) this.leave(); // a take stays until the next run
     if (!this.take) this.place = { done: 0, lead: 0, ...place, running: state === "running", render: prompt_id };
-    this.text.textContent = this.text.title = text;
-    const room = LINE * (SHOUTS[state] ? 6 : 2);
-    const grew = this.root.style.display === "none" || room !== this.room;
-    this.room = room;
-    this.text.style.maxHeight = `${room}px`;
-    this.root.style.display = "flex";
-    if (grew) this.fit();
+    this.say(text, state === "failed");
     if (this.take) return;
     if (files?.length) this.finish(files);
     else if (files) this.clear();
@@ -77,16 +112,22 @@ class View {
     this.mark();
   }
 
+  say(text, failed = false) {
+    this.text.textContent = this.text.title = text;
+    this.text.style.color = failed ? "var(--error-text, #ff4444)" : "";
+  }
+
   /** Show on the timeline of this node's story how far it is rendered and where it is played. */
   mark() {
+    if (!this.node.graph || (this.told && nodeOf(this.told.node) !== this.node)) return; // another workflow is open
     const story = storyNodeOf(this.node);
-    const tells = !this.take || (story && this.take.written && holds(story, this.take.written));
-    const place = tells ? this.place : { ...this.place, done: 0 }; // a take of another text has other scenes
+    const tells = this.#tells(story);
+    const place = tells ? this.place : { ...this.place, done: 0 };
     const playing = tells && this.source === place.render; // else it is still an earlier video
     const { currentTime, duration, readyState, src } = this.video;
     const shown = Math.min(currentTime, duration - 0.01); // at its end a video shows its last frame
     const at = playing && readyState >= 2 && src ? shown - place.lead : null;
-    const file = playing && this.file ? app.api.apiURL(address(this.file)) : undefined;
+    const file = playing ? this.url : undefined;
     editors.get(story)?.follow(this, { ...place, at, file, video: this.video });
   }
 
@@ -100,7 +141,6 @@ class View {
     this.take = take;
     this.source = take.name;
     this.place = { done: take.finished, lead: take.lead, running: false, render: take.name };
-    this.root.style.display = "flex";
     this.files = [take.file];
     this.video.autoplay = true;
     this.play(0, at);
@@ -141,7 +181,6 @@ class View {
     else this.stage.style.flexDirection = this.caption.style.flexDirection = "";
     this.caption.replaceChildren(...names);
     this.caption.style.display = shown ? "flex" : "none";
-    this.fit();
     this.changed?.();
   }
 
@@ -157,7 +196,8 @@ class View {
     if (this.growing?.id !== video.id) {
       this.stop();
       this.video.autoplay = true;
-      this.growing = new GrowingFile(this.video, video);
+      const joins = this.place.done > JOINED_BLOCKS; // another page has seen its beginning: this one shows the newest
+      this.growing = new GrowingFile(this.video, video, joins);
     }
     this.growing.grow(video.bytes, complete);
   }
@@ -177,15 +217,29 @@ class View {
   play(place, from = 0) {
     this.file = this.files[place % this.files.length];
     this.video.loop = this.files.length === 1;
-    this.video.src = app.api.apiURL(address(this.file)) + (app.getRandParam?.() ?? "");
+    this.url = app.api.apiURL(address(this.file));
+    this.video.src = this.url + (app.getRandParam?.() ?? "");
     this.video.currentTime = from; // where it will begin
   }
 
   stop() {
     this.growing?.close();
-    this.growing = this.files = this.file = undefined;
+    if (this.url?.startsWith("blob:")) URL.revokeObjectURL(this.url);
+    this.growing = this.files = this.file = this.url = undefined;
     this.video.removeAttribute("src");
     this.video.load(); // else the element plays on
+  }
+
+  /** Play a file that was dropped on the page with its workflow, until the next run. */
+  playDropped(file) {
+    this.leave();
+    this.stop();
+    this.url = URL.createObjectURL(file);
+    this.place = { done: Number.MAX_SAFE_INTEGER, lead: 0, running: false, render: this.url };
+    this.source = this.url;
+    this.video.loop = true;
+    this.video.src = this.url;
+    this.say(file.name);
   }
 
   /** Show the text alone: the frontend shows these files itself. */
@@ -194,28 +248,13 @@ class View {
     this.show(null);
   }
 
-  /** Show one of image and video, of that size, or neither. */
-  show(shown, width = 1, height = 0) {
-    if (shown === this.image && (this.growing || this.files)) return;
-    this.ratio = height / width || 0;
+  /** Show one of image and video, or neither. */
+  show(shown) {
+    if (shown === this.image && (this.growing || this.url)) return;
     this.image.style.display = shown === this.image ? "" : "none";
     this.stage.style.display = shown === this.video ? "flex" : "none";
-    this.fit();
-  }
-
-  height() {
-    if (this.root.style.display === "none") return 0;
-    const width = (this.node.size[0] - 20) / (this.second ? 2 : 1);
-    const caption = this.caption.style.display === "none" ? 0 : CAPTION + 4;
-    return 24 + this.room + caption + Math.min(width * (this.ratio ?? 0), 360); // margins, text, picture
-  }
-
-  /** Make the node as tall as it must be, never wider or lower. */
-  fit() {
-    this.root.style.minHeight = `${this.height() - 20}px`;
-    if (LiteGraph.vueNodesMode) return;
-    this.node.setSize([this.node.size[0], Math.max(this.node.size[1], this.node.computeSize()[1])]);
-    this.node.graph?.setDirtyCanvas(true, true);
+    const small = shown === this.video && this.video.videoHeight <= PIXELATED;
+    this.video.style.imageRendering = small ? "pixelated" : "";
   }
 }
 
@@ -255,10 +294,20 @@ function onProgress(message, asked) {
   const known = messages.get(placeOf(message));
   if (message.time < known?.time) return; // an answer that was overtaken
   remember(message, asked);
-  if (asked || message.text === known?.text || !SHOUTS[message.state]) return;
-  // the text would be out of sight where the node is
-  const toast = { severity: SHOUTS[message.state], summary: "Head Forcing", detail: message.text, life: 15000 };
-  app.extensionManager?.toast?.add(toast);
+  if (asked || message.raised || message.text === known?.text || !SHOUTS[message.state]) return;
+  toast(message); // the text would be out of sight where the node is; ComfyUI shows what a node raised itself
+}
+
+function toast({ state, text }) {
+  app.extensionManager?.toast?.add({ severity: SHOUTS[state], summary: "Head Forcing", detail: text, life: 15000 });
+}
+
+/** The server does not answer: what was told of its renders holds no longer. */
+function onReconnecting() {
+  for (const message of messages.values()) {
+    const node = message.state === "running" && isOpen(message.workflow) ? nodeOf(message.node) : null;
+    if (plays(node)) viewOf(node).say(t("No answer from the server. Finished blocks are kept."), true);
+  }
 }
 
 /** A run begins: nothing has failed in it. */
@@ -299,18 +348,37 @@ export function setup() {
   listen(MESSAGE, {
     take: onProgress,
     known: () => [...messages.values()].filter(({ state, workflow }) => state === "running" && isOpen(workflow)),
-    lose: (message) => remember({ ...message, state: "failed", text: lost() }),
+    lose(message) {
+      remember({ ...message, state: "failed", text: lost() });
+      toast({ state: "failed", text: lost() });
+    },
   });
+  app.api.addEventListener("reconnecting", onReconnecting);
+  for (const event of ["drop", "change"]) window.addEventListener(event, noteVideo, { capture: true });
   app.api.addEventListener("executed", onExecuted);
   app.api.addEventListener("execution_start", onStart);
   app.api.addEventListener("execution_error", onError);
 }
 
+let dropped = null; // the video whose workflow is being opened
+
+/** Note a video that is dropped on the page or chosen in a file dialog: ComfyUI opens the workflow in it. */
+function noteVideo(event) {
+  const [file] = event.dataTransfer?.files ?? event.target?.files ?? [];
+  if (file?.type !== "video/mp4") return;
+  dropped = file;
+  setTimeout(() => (dropped = null), DROPPED_MS);
+}
+
 export function nodeCreated(node) {
-  // the first Nodes 2.0 showed no widgets that came later; the canvas would leave room for an empty one
-  if (LiteGraph.vueNodesMode && plays(node)) viewOf(node);
+  if (!plays(node)) return;
+  viewOf(node);
+  if (!LiteGraph.vueNodesMode) node.setSize([node.size[0], Math.max(node.size[1], node.computeSize()[1])]);
 }
 
 export function afterConfigureGraph() {
   messages.forEach(show);
+  const node = dropped && rootGraph().nodes.find(plays);
+  if (node) viewOf(node).playDropped(dropped);
+  dropped = null;
 }

@@ -9,13 +9,15 @@ import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, 
 import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
 
-const HEIGHT = { closed: 34, open: 320 }; // of the widget, in pixels
+const HEIGHT = 34; // of the widget, in pixels
 const SCENE = () => t("Choose a scene: a bar of the Prompt Timeline that is connected to positive.");
 const DRAFT = () => t("Render a draft, half as wide and high and with a tiny decoder; the blocks of the video stay");
 const NO_FILE = () => t("There is no video file of it: restore it and press Run, which decodes what is stored.");
 const NO_TEXT = () => t("Its prompts are not those of a Prompt Timeline; nothing is changed.");
 const NOT_OWN = () => t("The text of Prompt Timeline comes from another node; nothing is changed.");
 const SAID_MS = 8000;
+const CHECK_MS = 500; // links change in many ways; looking is the same for all
+const DEMO_LOADER = "HeadForcingLoadDemo";
 
 class Shelf {
   open = false;
@@ -31,13 +33,13 @@ class Shelf {
       "data-capture-wheel": "true", // Nodes 2.0: the list scrolls, not the canvas
       onwheel: (event) => event.stopPropagation(),
     });
-    this.list.hidden = true;
     this.toggle = button(t("takes"), t("Show the takes of this workflow"), () => this.#toggle());
+    this.draft = button(t("draft"), DRAFT(), () => this.#queue({ draft: true }));
     const tools = [
       this.toggle,
       button(t("this scene"), t("Render the scene of the chosen bar only, up to its end"), () => this.#scene(true)),
       button(t("up to here"), t("Render from the beginning to the end of the chosen bar"), () => this.#scene(false)),
-      button(t("draft"), DRAFT(), () => this.#queue({ draft: true })),
+      this.draft,
     ];
     this.status = make("div", { role: "status", style: "flex: 1 0 60px; overflow: hidden; opacity: 0.8" });
     this.element = make(
@@ -45,15 +47,22 @@ class Shelf {
       { class: "hf-shelf", onkeydown: (event) => event.stopPropagation() }, // Delete would delete the node
       make("style", {}, STYLE),
       make("div", { class: "tools", role: "toolbar", "aria-label": t("Scenes and takes") }, ...tools, this.status),
-      this.list,
     );
+    const beside = "hf-shelf"; // the list stands beside the video, so that the node keeps its size
+    this.panel = make("div", { class: beside, style: "flex: 0 0 52%; min-height: 0", hidden: true }, this.list);
+    this.panel.addEventListener("keydown", (event) => event.stopPropagation());
     // the canvas and the node below would be dragged
-    for (const name of ["pointerdown", "mousedown", "dblclick"])
-      this.element.addEventListener(name, (event) => event.stopPropagation());
+    for (const part of [this.element, this.panel])
+      for (const name of ["pointerdown", "mousedown", "dblclick"])
+        part.addEventListener(name, (event) => event.stopPropagation());
   }
 
-  get height() {
-    return this.open ? HEIGHT.open : HEIGHT.closed;
+  /** A draft is smaller than the video, and the demo model has one size. */
+  checkDraft() {
+    const input = this.node.inputs?.findIndex(({ name }) => name === "model");
+    const loader = input >= 0 ? this.node.getInputNode(input) : null;
+    this.draft.disabled = loader?.comfyClass === DEMO_LOADER;
+    this.draft.title = this.draft.disabled ? t("The demo model makes videos of 64x64 only: no draft") : DRAFT();
   }
 
   say(sentence) {
@@ -79,17 +88,13 @@ class Shelf {
 
   #toggle() {
     this.open = !this.open;
-    this.list.hidden = !this.open;
+    this.panel.hidden = !this.open;
     this.toggle.setAttribute("aria-expanded", this.open);
     if (this.open) {
       viewOf(this.node).changed = () => this.draw();
       fetchTakes();
       this.draw();
     }
-    const [width, height] = this.node.size;
-    const by = (this.open ? 1 : -1) * (HEIGHT.open - HEIGHT.closed);
-    if (!LiteGraph.vueNodesMode) this.node.setSize([width, Math.max(this.node.computeSize()[1], height + by)]);
-    this.node.graph?.setDirtyCanvas?.(true, true);
   }
 
   draw() {
@@ -171,17 +176,20 @@ class Shelf {
 export function nodeCreated(node) {
   if (node.comfyClass !== "HeadForcingSampler") return;
   const shelf = new Shelf(node);
-  const height = () => shelf.height;
-  addElement(node, "takes", shelf.element, { getMinHeight: height, getMaxHeight: height });
-  const [width, low] = node.size; // a saved node gets its own after this
-  if (!LiteGraph.vueNodesMode) node.setSize([width, Math.max(low, node.computeSize()[1])]);
+  addElement(node, "takes", shelf.element, { getMinHeight: () => HEIGHT, getMaxHeight: () => HEIGHT });
+  viewOf(node).row.append(shelf.panel);
   let end = null;
+  let timer = null;
   whileInGraph(
     node,
-    () => (end ??= watch(() => shelf.draw())),
+    () => {
+      end ??= watch(() => shelf.draw());
+      timer ??= setInterval(() => shelf.checkDraft(), CHECK_MS);
+    },
     () => {
       end?.();
-      end = null;
+      clearInterval(timer);
+      end = timer = null;
     },
   );
 }

@@ -83,7 +83,8 @@ export const STYLE = `
   border: 1px solid var(--border-color, #4e4e4e); border-radius: 6px; background: transparent; padding: 0 6px; }
 .hf-shelf input:focus-visible, .hf-shelf a:focus-visible { outline: 2px solid ${MARK}; }
 .hf-shelf a { color: inherit; }
-.hf-shelf .hf-takes { height: 280px; }
+.hf-shelf[hidden] { display: none; }
+.hf-shelf .hf-takes { flex: 1 1 0; min-height: 0; }
 `;
 
 export function setup() {

@@ -171,14 +171,14 @@ def test_a_profile_that_is_still_to_be_found_has_nothing_to_show(comfy: ComfySer
 
 def test_auto_finds_the_roles_in_a_video_that_is_long_enough_and_the_next_run_starts_with_them(fresh: ComfyServer):
     report = text_of(queued(fresh, auto_graph(seconds=2.0)))
-    assert "32 frames" in report and "kept for the next run" not in report
+    assert "32 frames" in report and "kept for the next render" not in report
     assert kept_by_the_pack(fresh, "found_profiles") == []
 
     first = text_of(queued(fresh, auto_graph(seed=1, novelty_threshold=1.0, memory_every_blocks=1)))
     assert "after block 1: admitted frame 0" in first and len(re.findall("after block", first)) >= 4
     assert "to be found in the first seconds" in first and "while the roles are being found, up to" in first
-    assert f"found {DEMO_COUNTS} heads; kept for the next run" in first
+    assert f"found {DEMO_COUNTS} heads; kept for the next render" in first
     (kept,) = kept_by_the_pack(fresh, "found_profiles")
     assert kept.name in first
     second = text_of(queued(fresh, auto_graph(seed=2)))
-    assert DEMO_COUNTS in second and "to be found" not in second and "kept for the next run" not in second
+    assert DEMO_COUNTS in second and "to be found" not in second and "kept for the next render" not in second

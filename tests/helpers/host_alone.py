@@ -8,6 +8,12 @@ from types import ModuleType
 HOST = Path(__file__).resolve().parents[2] / "nodes" / "host"
 
 
+for package, folder in (("headforcing.nodes", HOST.parent), ("headforcing.nodes.host", HOST)):
+    stand_in = ModuleType(package)  # the modules import each other, and the packages' own files need ComfyUI
+    stand_in.__path__ = [str(folder)]
+    sys.modules[package] = stand_in
+
+
 def host_module(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(f"headforcing.nodes.host.{name}_alone", HOST / f"{name}.py")
     assert spec is not None and spec.loader is not None

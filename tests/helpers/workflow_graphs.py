@@ -34,16 +34,15 @@ SHOTS = {"width": 1280, "height": 704, "method": "longlive2", "model_family": "l
 
 
 def _sampler(positive: str = "prompt", seconds: float = 0.0, **more: Any) -> dict[str, Node]:
-    """The sampler, with room for its player where it has a VAE."""
+    """The sampler; its player has its room already."""
     inputs = {"model": ["model", 0], "positive": [positive, 0], "width": 832, "height": 480, "seconds": seconds}
     inputs |= {"seed": 0} | more
-    room = (0.36 if inputs["width"] == inputs["height"] else 0.22) if "vae" in more else 0
-    return {"sampler": Node("HeadForcingSampler", inputs, room=room)}
+    return {"sampler": Node("HeadForcingSampler", inputs)}
 
 
 def _decode(name: str, vae: list[Any], **more: Any) -> dict[str, Node]:
     inputs = {"samples": ["sampler", 0], "vae": vae, "filename_prefix": f"video/{name}", "fps": 16.0}
-    return {"decode": Node("HeadForcingDecodeVideo", inputs | more, room=1.05 if "upscale" in more else 0.65)}
+    return {"decode": Node("HeadForcingDecodeVideo", inputs | more)}
 
 
 def _timeline(prompts: str, seconds: float, clip: str = "clip", height: int = 420, **more: Any) -> dict[str, Node]:

@@ -7,6 +7,7 @@ import pytest
 from headforcing.headforcing_core.commands import batch as batch_command
 from headforcing.headforcing_core.commands.batch_jobs import read_jobs
 from headforcing.headforcing_core.commands.cli import main
+from headforcing.headforcing_core.commands.values import read_text
 from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.distributed.ray_farm import farm_named
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -153,6 +154,13 @@ def test_paths_mean_the_same_in_another_folder_and_files_count_by_their_contents
     (tmp_path / "hero.png").write_text("another picture", encoding="utf-8")
     (changed,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
     assert changed.identity != args.identity
+
+
+def test_a_prompt_of_a_line_can_begin_with_the_name_of_a_picture(tmp_path):
+    fields = {"demo": True, "prompts": "@hero a red ball", "reference": f"hero={tmp_path / 'hero.png'}"}
+    (tmp_path / "jobs.jsonl").write_text(json.dumps(fields), encoding="utf-8")
+    (args,) = read_jobs(tmp_path / "jobs.jsonl", tmp_path / "out").values()
+    assert read_text(args.prompts, ["hero"]).strip() == "@hero a red ball"
 
 
 def test_a_farm_that_cannot_be_is_refused_and_without_ray_videos_are_made_one_after_the_other(monkeypatch, caplog):

@@ -95,7 +95,7 @@ def test_a_lora_that_does_not_fit_is_refused() -> None:
     for tensors, word in (
         ({"foo.weight": T}, "foo.weight"), ({}, "no LoRA tensors"), ({A: GOOD_A}, "half"),
         (good | {A.replace("0", "35"): T, B.replace("0", "35"): T}, "blocks.35"), (good | {"model." + A: T}, "twice"),
-        ({"lora_te_text_model_x.lora_down.weight": T}, "lora_te"), (good | {f"{q}.dora_scale": T}, "dora_scale"),
+        ({"lora_te_text_model_x.lora_down.weight": T}, "lora_te"), (good | {f"{q}.dora_scale": T}, "another size"),
         ({A: torch.ones(4, 5120), B: torch.ones(5120, 4)}, "another size"),
         ({A: GOOD_A, B: torch.ones(128, 3)}, "another size"), ({f"{q}.diff": torch.ones(512, 512)}, "another size"),
         (good | {f"{q}.alpha": torch.tensor(torch.nan)}, "alpha"),
@@ -171,7 +171,7 @@ def test_conversion_arguments_are_checked_before_writing(tmp_path: Path, monkeyp
     assert sorted(tmp_path.iterdir()) == listing
     for content, match in (
         (WEIGHTS, "is not a LoRA"), ({"double_blocks.0.img.lora_A.weight": T}, "no layer of a Wan model"),
-        ({"a.blocks.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
+        ({"a.layers.0.attn1.to_q.diff": T}, "no layer of a Wan model"),
         ({"blocks.0.attn1.to_q.diff": T, "blocks.0.self_attn.q.diff": T.clone()}, "twice"),
     ):  # fmt: skip
         with pytest.raises(HeadForcingError, match=match):

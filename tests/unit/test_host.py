@@ -18,7 +18,7 @@ from headforcing.headforcing_core.files import replacing
 from host_alone import host_module
 from torch import Tensor, nn
 
-loaded_model = host_module("loaded_model")
+loaded_model, model_contents = host_module("loaded_model"), host_module("model_contents")
 fingerprint = loaded_model.fingerprint
 
 BLOCK = nn.Module()
@@ -155,18 +155,18 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
     model = patched(
         patches={"attn2_patch": [print]},
         patches_replace={"dit": {("double_block", 1): print}},
-        wrappers={"diffusion_model": {"TeaCache": [print], loaded_model.KEY: [print]}},
+        wrappers={"diffusion_model": {"TeaCache": [print], model_contents.KEY: [print]}},
     )
     model.object_patches = {"diffusion_model.forward_orig": print, "model_sampling": print}
     model.wrappers = {"apply_model": {"torch.compile": [print]}}
     for block in model.model.diffusion_model.blocks[1:]:
         block.register_forward_pre_hook(lambda *_: None)
-    told = loaded_model.ignored(model)
+    told = model_contents.contents(model).lines()
     parts = "attn2_patch, dit|(TeaCache)|torch.compile|diffusion_model.forward_orig|hooks on 2 blocks".split("|")
     assert len(told) == 5 and all(part in "\n".join(told) for part in parts)
     assert "model_sampling" not in "\n".join(told)
-    plain = patched(wrappers={"diffusion_model": {loaded_model.KEY: [print]}, "outer_sample": {"theirs": [print]}})
-    assert loaded_model.ignored(plain) == []
+    plain = patched(wrappers={"diffusion_model": {model_contents.KEY: [print]}})
+    assert model_contents.contents(plain).lines() == []
 
 
 @pytest.fixture

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.rollout.schedule import LONGLIVE2
+from headforcing.headforcing_core.timeline.characters import fold
 from headforcing.headforcing_core.timeline.clock import BlockClock
 from headforcing.headforcing_core.timeline.editor import PlacedPrompt, answer, write_timeline
-from headforcing.headforcing_core.timeline.grammar import TimelineError, fold, read_shared
+from headforcing.headforcing_core.timeline.grammar import read_shared
+from headforcing.headforcing_core.timeline.prompt import TimelineError
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.switch import RESET, Switch
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
@@ -89,8 +91,8 @@ def test_any_prompts_are_restored_or_refused(parts, default, shared):
     try:
         found = restored(prompts, default, shared)
     except TimelineError as error:
-        refused = {"begins with a tag": "seed", "begin the text with": "[", "line of its own": ", ;", "[shared]": "[",
-                   "a seed": "["}  # fmt: skip
+        refused = {"begins with a tag": "seed", "begin the text with": "[", "[shared]": "[", "a seed": "[",
+                   "chooses in": "{", "a comment": "/"}  # fmt: skip
         (characters,) = (found for reason, found in refused.items() if reason in str(error))
         assert any(word in text for word in characters.split() for text in (shared, *(each.text for each in prompts)))
         return
@@ -250,6 +252,13 @@ def test_tags_overrule_what_words_say():
     # `flush` recalls the scene that was visited last; a cut within a scene, `re-anchor`, begins another
     expected = ["reset", "reset", "new scene", "recall 2", "flush, recall 3", "re-anchor", "recall"]
     assert list(map(str, switches)) == expected and not any(switch.continues for switch in switches)
+
+
+def test_a_prompt_cannot_return_to_the_scene_that_the_story_is_in():
+    """The last prompt of the kitchen's scene does not name it, so that "back in the kitchen" has nowhere to return."""
+    story = ["A woman cooks in a bright kitchen", "A garden with roses", "[recall 1] she sings"]
+    assert scenes_of([*story, "Back in the kitchen, she sits"]) == [1, 2, 1, 4]
+    assert scenes_of([*story, "Back in the garden, she sits"]) == [1, 2, 1, 2]
 
 
 def test_a_scene_that_was_left_too_long_ago_is_a_new_one():

@@ -2,11 +2,12 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { Playhead } from "./playhead.js";
-import { blockAt, labels, moved, placeFor, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
+import { blockAt, labels, moved, placeFor, plainTime, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
 
 const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
 const TICK_PIXELS = 52;
 const BLOCK_PIXELS = 26; // width of a block at the largest zoom
+const BAR_PIXELS = 34; // width of a usual bar at first
 const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
@@ -29,6 +30,7 @@ export class Bars {
   #actions;
   #state = null;
   #zoom = 1; // 1 shows the whole video
+  #prompts = 0; // number of bars that the zoom was chosen for
   #bars = [];
   #ticks = "";
   #dragged = false; // whether the click that comes now ends a drag
@@ -53,6 +55,10 @@ export class Bars {
     const { view, segments, selected, enabled } = state;
     const total = startSeconds(view, view.blocks);
     const percent = (block) => (100 * startSeconds(view, block)) / total;
+    if (this.#prompts !== segments.length) {
+      this.#prompts = segments.length;
+      this.#zoom = Math.max(this.#zoom, this.#zoomForClicks(view, segments));
+    }
     this.#zoom = Math.min(this.#zoom, this.#largestZoom());
     this.inner.style.width = `${100 * this.#zoom}%`;
     this.element.classList.toggle("hf-off", !enabled);
@@ -67,15 +73,18 @@ export class Bars {
       const width = percent(segment.end_block) - left;
       const [first, last] = range(segments, index, this.playhead.free);
       const words = tagText(segment);
-      const times = t("%1 to %2", timeText(startSeconds(view, segment.start_block)), timeText(endOf(view, segment)));
+      const [from, to] = [startSeconds(view, segment.start_block), endOf(view, segment)];
+      const times = t("%1 to %2", plainTime(from), plainTime(to));
+      const exact = `${t("%1 to %2", timeText(from), timeText(to))}, ${t("block %1", segment.start_block)}`;
       bar.value = shown[index];
-      bar.title = `${times}${words && `\n[${words}]`}\n${segment.text}`;
+      bar.title = `${exact}${words && `\n[${words}]`}\n${segment.text}`;
       bar.style.left = tag.style.left = `${left}%`;
       bar.style.width = tag.style.width = `${width}%`;
       handle.style.left = `${left}%`;
       tag.textContent = segment.seed == null ? words : `⚄ ${words}`;
       bar.disabled = !enabled;
       bar.classList.toggle("hf-selected", index === selected);
+      bar.classList.toggle("hf-beyond", view.beyond !== undefined && from >= view.beyond);
       const about = {
         label: `${t("Prompt %1 of %2", index + 1, segments.length)}: ${segment.text}`,
         valuemin: first,
@@ -92,6 +101,11 @@ export class Bars {
   follow(place) {
     this.playhead.move(place);
     if (this.#state) this.playhead.draw(this.#state, this.#bars);
+  }
+
+  /** See `Playhead.frame`. */
+  frame(video, mediaTime) {
+    this.playhead.frame(video, mediaTime);
   }
 
   focus(index) {
@@ -113,6 +127,13 @@ export class Bars {
     this.#zoom = factor ? Math.min(Math.max(this.#zoom * factor, 1), this.#largestZoom()) : 1;
     this.draw(this.#state);
     this.element.scrollLeft = share * width * this.#zoom - place;
+  }
+
+  /** The zoom at which the bar of usual length is wide enough to be hit and read. */
+  #zoomForClicks(view, segments) {
+    const lengths = segments.map(({ start_block, end_block }) => end_block - start_block).toSorted((a, b) => a - b);
+    const usual = lengths[Math.floor(lengths.length / 2)] / view.blocks;
+    return BAR_PIXELS / (usual * (this.element.clientWidth || 400));
   }
 
   #largestZoom() {

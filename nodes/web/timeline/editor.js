@@ -7,7 +7,8 @@ import { Bars } from "./bars.js";
 import { History } from "./history.js";
 import { Lane } from "./lane.js";
 import { Panel } from "./panel.js";
-import { changed, divided, duplicated, joined, lengthWith, startSeconds, timeText, without } from "./segments.js";
+import { changed, cutAt, divided, duplicated, joined, lengthWith, plainTime } from "./segments.js";
+import { scaledTo, startSeconds, timeText, without } from "./segments.js";
 
 const MOST_BARS = 500;
 const HEIGHT = { closed: 138, open: 270, lane: 28 }; // in pixels, without and with the fields of a prompt
@@ -48,6 +49,7 @@ export class TimelineEditor {
   #answers = new Answers();
   #request = 0;
   #player = null; // what plays the story
+  #fitting = 0; // length of the last story that fitted into the video, in seconds
   #height = HEIGHT.closed;
   #lost = ""; // what to say about a change that could not be taken, until the next one is
   #written = Promise.resolve(); // ends when the last change is in the text
@@ -86,6 +88,7 @@ export class TimelineEditor {
     const edits = [this.add, this.split, this.copy, this.delete, gap(), this.ripple, this.share];
     const tools = [this.undo, this.redo, gap(), ...edits, gap(), ...zooms];
     this.status = make("div", { class: "hf-status", role: "status", "aria-live": "polite" });
+    this.ways = make("div", { class: "hf-tools", role: "toolbar", "aria-label": t("Ways out"), hidden: true });
     this.element = make(
       "div",
       { class: "hf-timeline", role: "region", "aria-label": t("Timeline of the prompts") },
@@ -93,7 +96,7 @@ export class TimelineEditor {
       this.lane.element,
       this.#bars.element,
       this.#panel.element,
-      this.status,
+      make("div", { class: "hf-foot" }, this.status, this.ways),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
     // the canvas and the node below would be dragged
@@ -106,6 +109,11 @@ export class TimelineEditor {
   follow(player, place) {
     this.#player = player;
     this.#bars.follow(place);
+  }
+
+  /** A frame that the player shows, see `Playhead.frame`. */
+  frame(video, mediaTime) {
+    if (this.isCurrent) this.#bars.frame(video, mediaTime);
   }
 
   /** Where the selected prompt begins and ends, in seconds of the story; null where the text is no timeline. */
@@ -162,8 +170,9 @@ export class TimelineEditor {
 
   async #send(segments, key, selected, shared) {
     const { text, ...node } = this.#host.read();
-    const length = lengthWith(segments, this.#view);
-    if (node.seconds && length !== this.#view.seconds) {
+    const isBeyond = this.#view.beyond !== undefined; // then the node's seconds stay, until a way out is chosen
+    const length = this.#view.fits ? node.seconds : lengthWith(segments, this.#view);
+    if (node.seconds && length !== this.#view.seconds && !isBeyond && !this.#view.fits) {
       if (this.#host.linked("seconds")) return this.#refuse(t("The length comes from another node; change it there."));
       node.seconds = length;
     }
@@ -203,9 +212,38 @@ export class TimelineEditor {
     this.#segments = this.#valid ? view.segments : [];
     this.#selected = Math.max(0, Math.min(this.#selected, this.#segments.length - 1));
     const long = t("%1 prompts are too many for bars; edit the text.", view.segments.length);
-    const about = this.#valid ? t("%1 blocks, %2", view.blocks, timeText(view.seconds)) : long;
-    this.#say(this.#lost + about, !this.#valid || this.#lost !== "");
+    if (view.beyond === undefined) this.#fitting = view.seconds;
+    const about = this.#valid ? plainTime(view.seconds) : long;
+    this.status.title = t("%1 blocks, %2", view.blocks, timeText(view.seconds));
+    this.#say(this.#lost + (view.refusal ?? about), !this.#valid || this.#lost !== "" || view.refusal !== undefined);
+    this.#offerWays(view);
     this.#draw();
+  }
+
+  /** Ways out of a story that is longer than the video. */
+  #offerWays({ beyond }) {
+    this.ways.hidden = beyond === undefined;
+    if (beyond === undefined) return;
+    const length = plainTime(beyond);
+    const last = startSeconds(this.#view, this.#segments.at(-1).start_block);
+    const back = this.#fitting > last ? this.#fitting : this.#view.seconds;
+    const scaled = scaledTo(this.#segments, this.#view, beyond);
+    this.ways.replaceChildren(
+      button(t("cut at %1", length), t("Leave out the prompts that begin after the end of the video"), () =>
+        this.#shorten(cutAt(this.#segments, this.#view, beyond)),
+      ),
+      ...(scaled ? [button(t("fit into %1", length), t("Shorten all prompts alike"), () => this.#shorten(scaled))] : []),
+      button(t("back to %1", plainTime(back)), t("Make the video as long as the story"), () => {
+        this.#host.write({ seconds: back });
+        this.refresh();
+      }),
+    );
+  }
+
+  /** Write fewer or shorter prompts, which fit into the node's seconds. */
+  #shorten(segments) {
+    this.#view = { ...this.#view, beyond: undefined, fits: true };
+    this.#commit(segments, null, Math.min(this.#selected, segments.length - 1));
   }
 
   #fail(sentence) {
@@ -252,17 +290,17 @@ export class TimelineEditor {
     this.#draw();
   }
 
-  #edit() {
+  #edit(all = false) {
     this.#open(true);
-    this.#panel.edit();
+    this.#panel.edit(all);
   }
 
   /** Show segments while they are dragged; nothing is written. */
   #preview(segments, selected) {
     [this.#segments, this.#selected] = [joined(segments), selected];
     const { start_block } = this.#segments[this.#selected];
-    const time = timeText(startSeconds(this.#view, start_block));
-    this.#say(t("Prompt %1 begins at %2, block %3", this.#selected + 1, time, start_block));
+    const time = timeText(Math.round(10 * startSeconds(this.#view, start_block)) / 10);
+    this.#say(t("Prompt %1 begins at %2", this.#selected + 1, time));
     this.#draw();
   }
 
@@ -271,7 +309,7 @@ export class TimelineEditor {
     const segments = divided(this.#segments, index, text ?? this.#segments[index].text);
     if (!segments) return;
     this.#commit(segments, null, index + 1);
-    if (text) this.#edit();
+    if (text) this.#edit(true);
     else this.#bars.focus(index + 1);
   }
 
@@ -327,7 +365,8 @@ export class TimelineEditor {
   }
 
   #key(event) {
-    const typing = event.target.matches("textarea, select, input:not([type=button])");
+    const isField = event.target.matches("textarea, select, input:not([type=button])");
+    const typing = isField && !this.#panel.isUntouched(event.target);
     const key = event.key.toLowerCase();
     if (event.ctrlKey || event.metaKey) {
       const undoes = !typing && ["z", "y"].includes(key);

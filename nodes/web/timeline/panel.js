@@ -1,7 +1,7 @@
 // The fields of the selected prompt: its words, how it follows the prompt before it, and its seed.
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
-import { startSeconds, timeText } from "./segments.js";
+import { plainTime, startSeconds, timeText } from "./segments.js";
 
 const KINDS = ["reset", "recache", "flush"];
 const MOST_BLEND = 16;
@@ -12,6 +12,8 @@ const TYPING_MS = 150;
 export class Panel {
   #change;
   #index = 0;
+  #count = 0; // of prompts
+  #edited = false; // whether something was typed into the field
   #segment = null;
   #default = null; // the switch without a tag
   #timer = null;
@@ -19,13 +21,7 @@ export class Panel {
   constructor(change) {
     this.#change = change;
     this.title = make("div", { class: "hf-title" });
-    this.text = make("textarea", { class: "hf-text", rows: 3, "aria-label": t("Words of the selected prompt") });
-    this.text.addEventListener("input", () => this.#typed());
-    this.text.addEventListener("change", () => this.flush());
-    this.text.addEventListener("blur", () => {
-      if (this.#timer) this.flush();
-      else this.text.value = this.#segment?.text ?? "";
-    });
+    this.text = this.#newText();
     const options = [["", ""], ...KINDS.map((kind) => [kind, kind])];
     this.kind = make("select", {
       "aria-label": t("Prompt switch"),
@@ -74,18 +70,45 @@ export class Panel {
     this.element = make("div", { class: "hf-panel" }, this.title, this.text, fields);
   }
 
+  /** A field for words. Each prompt gets a new one: the browser's undo knows a field, not the prompt in it. */
+  #newText() {
+    const text = make("textarea", { class: "hf-text", rows: 3, "aria-label": t("Words of the selected prompt") });
+    text.addEventListener("input", () => this.#typed());
+    text.addEventListener("change", () => this.flush());
+    text.addEventListener("blur", () => {
+      if (this.#timer) this.flush();
+      else text.value = this.#segment?.text ?? "";
+    });
+    this.#edited = false;
+    return text;
+  }
+
+  /** Whether an element is the field for words and nothing was typed into it, so that its undo has nothing to undo. */
+  isUntouched(element) {
+    return element === this.text && !this.#edited;
+  }
+
   /** Show a segment. Words that are being typed, or were refused (`keepWords`), are left alone. */
   show({ view, segments, selected, enabled }, keepWords) {
     const segment = segments[selected];
-    const same = this.#index === selected;
+    const same = this.#index === selected && this.#count === segments.length;
+    if (!same) {
+      const focused = document.activeElement === this.text;
+      const next = this.#newText();
+      this.text.replaceWith(next);
+      this.text = next;
+      if (focused) next.focus({ preventScroll: true });
+    }
     this.#index = selected;
+    this.#count = segments.length;
     this.#segment = segment;
     this.#default = view.default;
     const last = segment.end_block - 1;
     const ends = Math.min(startSeconds(view, segment.end_block), view.seconds);
-    const times = t("%1 to %2", timeText(startSeconds(view, segment.start_block)), timeText(ends));
-    const blocks = t("blocks %1 to %2", segment.start_block, last);
-    this.title.textContent = `${t("Prompt %1 of %2", selected + 1, segments.length)}, ${times}, ${blocks}`;
+    const from = startSeconds(view, segment.start_block);
+    const place = t("Prompt %1 of %2", selected + 1, segments.length);
+    this.title.textContent = `${place}, ${t("%1 to %2", plainTime(from), plainTime(ends))}`;
+    this.title.title = `${t("%1 to %2", timeText(from), timeText(ends))}, ${t("blocks %1 to %2", segment.start_block, last)}`;
     const typing = same && document.activeElement === this.text;
     const mine = keepWords || this.#timer || this.text.value.split(/\s+/).join(" ").trim() === segment.text;
     if (!(typing && mine)) this.text.value = segment.text;
@@ -107,9 +130,11 @@ export class Panel {
     for (const field of [this.text, this.dice, this.seed, this.noSeed]) field.disabled = !enabled;
   }
 
-  edit() {
+  /** Put the cursor behind the words, or select them all. */
+  edit(all = false) {
     this.text.focus({ preventScroll: true }); // the canvas stays where it is
-    this.text.select();
+    const { length } = this.text.value;
+    this.text.setSelectionRange(all ? 0 : length, length);
   }
 
   /** Hand on words that were typed in the last moment. */
@@ -122,6 +147,7 @@ export class Panel {
   }
 
   #typed() {
+    this.#edited = true;
     clearTimeout(this.#timer?.id);
     this.#timer = { index: this.#index, id: setTimeout(() => this.flush(), TYPING_MS) };
   }

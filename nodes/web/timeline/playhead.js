@@ -7,12 +7,19 @@ import { startSeconds } from "./segments.js";
 const HEIGHT = 46; // of a bar, in pixels
 const nowhere = { done: 0, running: false, at: null, render: "" };
 
+const NEARER = 0.5; // seconds by which another picture is nearer to the middle of its scene than the one that is shown
+
+/** The middle of a scene, in seconds of the story. */
+const middleOf = (view, { start_block, end_block }) =>
+  (startSeconds(view, start_block) + Math.min(startSeconds(view, end_block), view.seconds)) / 2;
+
 const keyOf = ({ start_block, text }) => `${start_block} ${text}`;
 
 export class Playhead {
   #place = nowhere;
-  #pictures = new Map(); // of the scenes of this render, by their block and words
+  #pictures = new Map(); // of the scenes of this render, by their block and words: { picture, far, final }
   #looked = ""; // the file and the scenes that were looked through last
+  #drawn = null; // what was drawn last: state and bars
 
   constructor(track) {
     this.rendered = make("span", { class: "hf-rendered", "aria-hidden": "true" });
@@ -35,7 +42,24 @@ export class Playhead {
     return this.#place.running ? this.#place.done + 1 : 0;
   }
 
+  /** Take the picture of the scene that a video shows in this moment, `mediaTime` seconds after its beginning. */
+  frame(video, mediaTime) {
+    if (!this.#drawn || video.seeking) return;
+    const [{ view, segments }] = this.#drawn;
+    const seconds = mediaTime - this.#place.lead;
+    const segment = segments.find(
+      ({ start_block, end_block }) => startSeconds(view, start_block) <= seconds && seconds < startSeconds(view, end_block),
+    );
+    if (!segment) return;
+    const far = Math.abs(seconds - middleOf(view, segment));
+    const known = this.#pictures.get(keyOf(segment));
+    if (known && (known.final || far > known.far - NEARER)) return;
+    this.#pictures.set(keyOf(segment), { picture: pictureOf(video), far, final: false });
+    this.draw(...this.#drawn);
+  }
+
   draw({ view, segments }, bars) {
+    this.#drawn = [{ view, segments }, bars];
     const { done, at, video } = this.#place;
     const total = startSeconds(view, view.blocks);
     const percent = (seconds) => `${(100 * Math.min(seconds, total)) / total}%`;
@@ -52,26 +76,30 @@ export class Playhead {
       bar.setAttribute("aria-readonly", begun);
       tag.dataset.begun = `${t("begun")} `;
       bar.classList.toggle("hf-playing", playing);
-      if (playing && !this.#pictures.has(keyOf(segment))) this.#pictures.set(keyOf(segment), pictureOf(video));
-      const picture = this.#pictures.get(keyOf(segment));
+      const picture = this.#pictures.get(keyOf(segment))?.picture;
       bar.style.backgroundImage = picture ? `url(${picture})` : "";
       bar.classList.toggle("hf-pictured", Boolean(picture) && (width * (to - from)) / total > 2 * beside);
     });
     this.#look(view, segments, bars);
   }
 
-  /** Look through a finished file for the scenes that have no picture. */
+  /** Look through a finished file for the middle of every scene. */
   async #look(view, segments, bars) {
     const { file, lead, render } = this.#place;
     const isThere = ({ start_block }) => lead + startSeconds(view, start_block) >= 0; // a file may begin with a scene
-    const missing = segments.filter((segment) => !this.#pictures.has(keyOf(segment)) && isThere(segment));
+    const missing = segments.filter((segment) => !this.#pictures.get(keyOf(segment))?.final && isThere(segment));
     const looked = JSON.stringify([file, missing.map(keyOf)]);
     if (!file || !missing.length || looked === this.#looked) return;
     this.#looked = looked;
-    const times = missing.map(({ start_block }) => lead + startSeconds(view, start_block) + view.block_seconds / 2);
-    const pictures = await picturesIn(file, times);
+    const pictures = await picturesIn(
+      file,
+      missing.map((segment) => lead + middleOf(view, segment)),
+    );
     if (render !== this.#place.render) return;
-    missing.forEach((segment, index) => pictures[index] && this.#pictures.set(keyOf(segment), pictures[index]));
+    missing.forEach((segment, index) => {
+      const picture = pictures[index];
+      if (picture) this.#pictures.set(keyOf(segment), { picture, far: 0, final: true });
+    });
     this.draw({ view, segments }, bars);
   }
 }

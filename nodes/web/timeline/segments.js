@@ -20,6 +20,38 @@ export function timeText(seconds) {
   return `${Math.floor(all / 60000)}:${rest.padStart(2, "0")}`;
 }
 
+/** A time for people: `0:20`. */
+export function plainTime(seconds) {
+  return timeText(Math.round(seconds));
+}
+
+/** Prompts that begin before a time, the last of them up to it. */
+export function cutAt(segments, view, seconds) {
+  const end_block = Math.max(1, blockAt(view, seconds));
+  const kept = segments.filter(({ start_block }) => start_block < end_block);
+  return changed(kept, kept.length - 1, { end_block });
+}
+
+/** All prompts in a shorter time, each with at least a block; null where there are too many for that. */
+export function scaledTo(segments, view, seconds) {
+  const blocks = Math.max(1, blockAt(view, seconds));
+  if (segments.length > blocks) return null;
+  let free = 0;
+  const starts = segments.map(({ start_block }, index) => {
+    const latest = blocks - (segments.length - index);
+    const wanted = Math.round((start_block * blocks) / view.blocks);
+    const start = Math.min(Math.max(index ? wanted : 0, free), latest);
+    free = start + 1;
+    return start;
+  });
+  return segments.map((segment, index) => ({
+    ...segment,
+    start_block: starts[index],
+    end_block: starts[index + 1] ?? blocks,
+    asked: null,
+  }));
+}
+
 /** Segments whose ends are where the next ones start; the last keeps its own, the end of the video. */
 export function joined(segments) {
   return segments.map((segment, index) => ({

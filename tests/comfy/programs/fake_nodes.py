@@ -48,6 +48,40 @@ def TestOtherModel():
     return (comfy.model_patcher.ModelPatcher(model, load_device=cpu, offload_device=cpu),)
 
 
+@node("MODEL", model=("MODEL",), kind=("STRING", {"default": "apply_model"}), factor=("FLOAT", {"default": 1.05}))
+def TestModelPatch(model, kind, factor):
+    """What packs put on a MODEL: a wrapper of that type, or what the kind names; it scales what it gets."""
+
+    def wrapper(executor, *args, **kwargs):
+        return executor(*args, **kwargs) * factor
+
+    model = model.clone()
+    if kind == "model_function_wrapper":
+        model.set_model_unet_function_wrapper(lambda call, of: call(of["input"], of["timestep"], **of["c"]) * factor)
+    elif kind == "optimized_attention_override":
+        options = model.model_options["transformer_options"]
+        options[kind] = lambda attention, *args, **kwargs: attention(*args, **kwargs) * factor
+    elif kind == "sampler_post_cfg_function":
+        model.set_model_sampler_post_cfg_function(lambda given: given["denoised"] * factor)
+    elif kind == "unreadable":
+        state = (_ for _ in range(3))
+        model.set_model_sampler_post_cfg_function(lambda given: given["denoised"] * (factor if state else 1))
+    elif kind == "unknown":
+        model.model_options["of_another_pack"] = factor
+    else:
+        model.add_wrapper_with_key(kind, "test", wrapper)
+    return (model,)
+
+
+@node("CONDITIONING", conditioning=("CONDITIONING",), part=("STRING", {"default": ""}))
+def TestPartOfPrompt(conditioning, part):
+    """A CONDITIONING as other packs and core's nodes change it."""
+    (tensor, entry), *_ = conditioning
+    if part == "batch":
+        return ([[tensor.repeat(3, 1, 1), entry]],)
+    return ([[tensor, {**entry, part: 0.5}]],)
+
+
 SEEN, GET_PREVIEWER = [], latent_preview.get_previewer
 
 

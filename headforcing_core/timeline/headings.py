@@ -1,0 +1,153 @@
+"""The times and scenes that lines of a timeline begin with, in the forms that people and other programs write."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from .characters import plain, without_marks
+
+SEPARATORS = "–—:-"  # optional, one between a time and its prompt
+_CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
+_NUMBER = r"\d{1,9}(?:[.,]\d{1,9})?"
+_WORD = r"(?:seconds?|secs?|秒|초)"  # other words for the unit s
+_SECONDS = rf"(?:(?:\d{{1,9}}\s?[分분]\s?)?{_NUMBER}\s?{_WORD}|{_NUMBER}s)"
+_TIME = rf"(?:{_CLOCK}|{_SECONDS})"
+_NUMBER_OR_TIME = rf"(?:{_TIME}|{_NUMBER})"
+_TO = r"\s{0,8}(?:-{1,2}>|[-–—~→]|to\b)\s{0,8}"
+_NO_TIME_OF_DAY = r"(?!\s?[ap]\.?m\b)"  # "6:00 pm" belongs to the prompt
+_AFTER_TIME = rf"(?=[\s{SEPARATORS}]|(?P=bold)|$|[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]){_NO_TIME_OF_DAY}"
+
+_BARE = rf"(?P<start>{_TIME})(?:{_TO}(?P<end>{_TIME}))?{_AFTER_TIME}"
+_RANGE = rf"(?P<start>{_TIME}){_TO}(?P<end>{_TIME}){_AFTER_TIME}"
+_BRACKETS = rf"\[\s{{0,8}}(?P<start>{_NUMBER_OR_TIME})(?:{_TO}(?P<end>{_NUMBER_OR_TIME}))?\s{{0,8}}\]"
+_PARENTHESES = (
+    rf"\(\s{{0,8}}(?P<start>{_TIME}|{_NUMBER}(?={_TO}{_TIME}))(?:{_TO}(?P<end>{_TIME}))?\s{{0,8}}\){_NO_TIME_OF_DAY}"
+)
+_SCENE = rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
+_SHOT = rf"(?:shot|clip|part|segment)\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}]\s{{0,8}})?"
+_LIST_MARK = r"(?:(?:[-+*•‣▪●·>–—]|#{1,6}|\(?\d{1,3}[.)])\s{1,8}){0,3}"  # bullet, heading, number
+_BEFORE = rf"{_LIST_MARK}(?P<bold>\*{{1,3}}|_{{1,2}}|`)?"
+_FLAGS = re.ASCII | re.IGNORECASE
+
+
+@dataclass(frozen=True)
+class Heading:
+    """A time, or a scene with or without one, at the start of a line.
+
+    Attributes:
+        start, end: as in the line, with ASCII digits; None where there is none.
+        token: all of it as it is written, for messages.
+        words: the rest of the line.
+        bare: no square brackets are around the time, so that it can be a ratio or a time of day.
+    """
+
+    start: str | None
+    end: str | None
+    token: str
+    words: str
+    bare: bool = False
+
+
+# a form of a time at the start of a line, its pattern and an example
+FORMS = (
+    ("brackets", _BRACKETS, "[0:00-0:05] a cat walks"),
+    ("a time", _BARE, "0:00 a cat walks"),
+    ("parentheses", _PARENTHESES, "(0:00-0:05) a cat walks"),
+    ("a shot in brackets", _SHOT + _BRACKETS, "Shot 1 [0:00-0:05]: a cat walks"),
+    ("a shot in parentheses", _SHOT + _PARENTHESES, "Shot 1 (0:00-0:05): a cat walks"),
+    ("a shot and a range", _SHOT + _RANGE, "Shot 1: 0:00-0:05 a cat walks"),
+)
+_SCENES = (
+    _SCENE + _BRACKETS,
+    _SCENE + _PARENTHESES,
+    _SCENE + _RANGE,
+    rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
+)
+_TIMED = [(name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS)) for name, pattern, _ in FORMS]
+_SCENED = [(False, re.compile(_BEFORE + pattern, _FLAGS)) for pattern in _SCENES]
+EXAMPLE = FORMS[1][2]
+
+_DECADE = re.compile(r"[1-9]\d{0,8}0s\b", _FLAGS)  # "80s", "1920s"
+_PROSE = re.compile(rf"{_NUMBER}\s?{_WORD}", _FLAGS)  # "5 seconds later"
+IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}\]", _FLAGS)
+_AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
+    rf"[,;]\s{{0,8}}(?:{_TIME}{_TO}{_TIME}|{_CLOCK})[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}", _FLAGS
+)
+_AFTER_WORDS = re.compile(  # "a cat 0:05 it jumps", "a cat (0:05-0:10) it jumps"
+    rf"\s(?:00?:\d\d(?:[.,]\d{{1,9}})?|\((?:00?:\d\d|{_CLOCK}{_TO}{_CLOCK})\))[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}",
+    _FLAGS,
+)
+_ALMOST_IN_BRACKETS = re.compile(r"\[\s{0,8}\d{1,9}:\d[^\]\s]{0,40}\]?", re.ASCII)
+_ALMOST_BARE = re.compile(rf"\d{{1,3}}:\d{{1,2}}(?!\d){_NO_TIME_OF_DAY}", _FLAGS)
+_WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
+    rf"\[(?!\s{{0,8}}{_NUMBER_OR_TIME}(?:{_TO}{_NUMBER_OR_TIME})?\s{{0,8}}\])"
+    rf"\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}(?P<colon>:)(?:[^\[\]]|\[[^\[\]]{{0,999}}\])*(?P<close>\])",
+    _FLAGS,
+)
+NUMBERED = re.compile(rf"{_BEFORE}(?:shot|clip)\s{{0,8}}\d{{1,9}}\s{{0,8}}[{SEPARATORS}]", _FLAGS)
+
+
+def read_time(line: str, in_seconds: bool) -> Heading | None:
+    """The time at the start of a line; "80s" and "5 seconds" are times only `in_seconds`."""
+    line = without_marks(line)
+    same = plain(line)
+    if not in_seconds and (_DECADE.match(same) or _PROSE.match(same)):
+        return None
+    return _read(line, same, _TIMED)
+
+
+def read_scene(line: str) -> Heading | None:
+    """The scene at the start of a line, with its time if it has one."""
+    return _read(line, plain(line), _SCENED)
+
+
+def is_decade(line: str) -> bool:
+    """Whether a line begins with "80s" or the like, which may be words."""
+    return _DECADE.match(plain(line)) is not None
+
+
+def _read(line: str, same: str, patterns: list[tuple[bool, re.Pattern[str]]]) -> Heading | None:
+    for bare, pattern in patterns:
+        found = pattern.match(same)
+        if found is None:
+            continue
+        words = line[found.end() :]
+        if found["bold"]:
+            words = words.replace(found["bold"], "", 1)
+        words = words.lstrip()
+        if plain(words).startswith(tuple(SEPARATORS)):
+            words = words[1:]
+        return Heading(found["start"], found["end"], line[: found.end()], words.strip(), bare)
+    return None
+
+
+def almost_time(line: str, bare: bool) -> str | None:
+    """The beginning of a line that is nearly a time, in brackets or, with `bare`, without them; None of others."""
+    same = plain(line)
+    found = _ALMOST_IN_BRACKETS.match(same) or (_ALMOST_BARE.match(same) if bare else None)
+    return None if found is None else line[: found.end()]
+
+
+def time_inside(words: str) -> str | None:
+    """The time of another prompt in the words behind a time without brackets."""
+    same = plain(words)
+    found = _AFTER_COMMA.search(same) or _AFTER_WORDS.search(same)
+    return None if found is None else words[found.start() + 1 : found.end()].strip()
+
+
+def open_brackets(text: str) -> str:
+    """A text of the same length with `[1s] waves ` in place of `[1s: waves]`, if it begins so."""
+    same = plain(text)
+    if _WORDS_IN_BRACKETS.match(same, len(same) - len(same.lstrip())) is None:
+        return text
+    characters = list(text)
+    for found in _WORDS_IN_BRACKETS.finditer(same):
+        characters[found.start("colon")] = "]"
+        characters[found.start("close")] = " "
+    return "".join(characters)
+
+
+def brackets_with_words(text: str) -> int:
+    """The number of `[1s: waves]` in a text."""
+    return len(_WORDS_IN_BRACKETS.findall(plain(text)))

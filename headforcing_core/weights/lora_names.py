@@ -1,0 +1,114 @@
+"""Names of tensors in LoRA files of all programs: the layer of a Wan model, and what a tensor is of its change."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+
+from .layouts import DIFFUSERS_NAMES, wan_name
+
+_ADAPTER = r"(?:\.[^.]+)?"  # PEFT may add the adapter's name
+# By what a tensor is: the end of its name. The first that fits counts.
+SPELLINGS: Mapping[str, re.Pattern[str]] = {
+    what: re.compile(rf"^(?P<module>.+?)\.{ending}$")
+    for what, ending in {
+        "down": rf"(?:lora_A{_ADAPTER}|lora_down{_ADAPTER}|lora\.down)(?:\.weight)?",  # PEFT, kohya, old diffusers
+        "up_bias": rf"lora_B{_ADAPTER}\.bias",
+        "up": rf"(?:lora_B{_ADAPTER}|lora_up{_ADAPTER}|lora\.up)(?:\.weight)?",
+        "mid": r"lora_mid(?:\.weight)?",
+        "alpha": r"(?:alpha|lora_alpha)",  # FastVideo writes the latter, beside a rank
+        "rank": r"lora_rank",
+        "magnitude": rf"(?:dora_scale|lora_magnitude_vector{_ADAPTER}(?:\.weight)?)",  # LyCORIS, PEFT
+        "diff": r"diff",
+        "diff_b": r"diff_b",
+        "diff_m": r"diff_m",
+        "set": r"set_weight",
+        **{f"hada_{part}": f"hada_{part}" for part in ("w1_a", "w1_b", "w2_a", "w2_b", "t1", "t2")},
+        **{f"lokr_{part}": f"lokr_{part}" for part in ("w1", "w1_a", "w1_b", "w2", "w2_a", "w2_b", "t2")},
+        "oft": r"(?:oft_blocks|oft_diag|oft_R|boft_[A-Z]|rescale)(?:\.weight)?",
+        "glora": r"(?:a1|a2|b1|b2)(?:\.weight)?",
+        "norm": r"(?:w_norm|b_norm)",
+        "reshape": r"reshape_weight",
+    }.items()
+}
+# Kinds that are not merged here, by a tensor that shows them.
+OTHER_KINDS = {
+    "mid": "a LoCon with lora_mid",
+    "up_bias": "a LoRA with biases",
+    "hada_t1": "a LoHa in Tucker form",
+    "hada_t2": "a LoHa in Tucker form",
+    "lokr_t2": "a LoKr in Tucker form",
+    "oft": "an OFT or BOFT adapter",
+    "glora": "a GLoRA",
+    "norm": "an adapter that sets norms",
+    "reshape": "a LoRA that changes the shape of weights",
+}
+
+# kohya, musubi, LyCORIS; some leave dots in the names of layers
+_FLAT = re.compile(r"^(?:lora_unet_+|lora_transformer_+|lycoris_+)(?P<module>.+)$")
+# whatever a program writes in front of the names of layers: `diffusion_model.`, `pipe.dit.`, `base_model.model.` ...
+_ROOTS = (
+    r"blocks\.\d|patch_embedding\b|text_embedding\b|time_embedding\b|time_projection\b|head\b|condition_embedder\b|"
+    r"proj_out\b|scale_shift_table\b"
+)
+_DOTTED = re.compile(rf"^(?:.*?\.)?(?P<module>(?:{_ROOTS}).*)$")
+_INFIX = re.compile(r"(?:_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod|base_layer)\.")
+_OF_IMAGES = re.compile(
+    r"(?:^|[._])(?:k_img|v_img|norm_k_img|add_k_proj|add_v_proj|norm_added_k|img_emb|image_embedder)"
+)
+_PARAMETERS = {"diff_b": "bias", "diff_m": "modulation"}
+
+
+def split_key(key: str) -> tuple[str, str] | None:
+    """The layer that a tensor's name states, and what the tensor is of it, a key of `SPELLINGS`; None if unknown."""
+    for what, pattern in SPELLINGS.items():
+        found = pattern.match(key)
+        if found is not None:
+            return found["module"], what
+    return None
+
+
+def is_of_images(key: str) -> bool:
+    """Whether a tensor belongs to a layer for images, which text-to-video models lack."""
+    return _OF_IMAGES.search(key) is not None
+
+
+class Targets:
+    """The parameters of a model, found by the names that LoRA files give to its layers."""
+
+    def __init__(self, names: Collection[str]):
+        self._names = names
+        self._flat: dict[str, str] = {}  # by the name of a layer with "_" in place of dots, Wan's and diffusers'
+        for name in names:
+            if name.endswith(".weight"):
+                layer = name.removesuffix(".weight")
+                for spelling in (layer, _diffusers_name(layer)):
+                    self._flat[spelling.replace(".", "_")] = layer
+
+    def find(self, module: str, what: str) -> str | None:
+        """The parameter that a tensor changes, from the two parts of its name; None if the model lacks it."""
+        parameter = _PARAMETERS.get(what, "weight")
+        flat = _FLAT.match(module)
+        if flat is not None:
+            layer = self._flat.get(flat["module"].replace(".", "_"))
+            candidates = [] if layer is None else [f"{layer}.{parameter}"]
+        else:
+            module = _INFIX.sub("", module)
+            dotted = _DOTTED.match(module)
+            layer = module if dotted is None else dotted["module"]
+            candidates = [wan_name(f"{layer}.{parameter}")]
+            if what in ("diff", "set"):  # of a parameter without ".weight", such as a modulation
+                candidates.append(wan_name(layer))
+        for candidate in candidates:
+            if candidate in self._names:
+                return candidate
+        return None
+
+
+def _diffusers_name(layer: str) -> str:
+    """The name of a Wan layer in diffusers."""
+    name = f"{layer}."
+    for diffusers, wan in DIFFUSERS_NAMES:
+        if wan.endswith("."):
+            name = name.replace(wan, diffusers)
+    return name.removesuffix(".")

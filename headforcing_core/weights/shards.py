@@ -1,0 +1,89 @@
+"""Models in several files: which files belong together, from any one of them, their index, or their folder."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from ..errors import HeadForcingError
+
+_INDEX = ".index.json"
+_NUMBERED = re.compile(
+    r"(?P<stem>.+)-(?P<number>\d{1,5})-of-(?P<count>\d{1,5})(?P<ending>\.(?:safetensors|bin|pt|pth))"
+)
+_MOST_FILES = 1000
+_MOST_INDEX_BYTES = 16 << 20
+_BLOCK = re.compile(r"block_\d{1,3}\.safetensors")  # LightX2V: a file for each layer, and one for the rest
+_REST = "non_block.safetensors"
+
+
+def shard_files(path: Path) -> list[Path]:
+    """The files of a model that is stored in several, in order; empty for a file that is whole.
+
+    `path` is one of the files, the index that names them, or the folder that holds one such model. Raises
+    HeadForcingError that names a missing file.
+    """
+    if path.is_dir():
+        return _in_folder(path)
+    if path.name.endswith(_INDEX):
+        return _of_index(path)
+    numbered = _NUMBERED.fullmatch(path.name)
+    if numbered is not None:
+        return _numbered(path, numbered)
+    if _BLOCK.fullmatch(path.name) or path.name == _REST:
+        return _by_block(path.parent)
+    return []
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    indices = sorted(folder.glob(f"*{_INDEX}"))
+    if len(indices) == 1:
+        return _of_index(indices[0])
+    if (folder / _REST).is_file():
+        return _by_block(folder)
+    first = sorted(path for path in folder.glob("*-of-*") if _NUMBERED.fullmatch(path.name))
+    if first and not indices:
+        return shard_files(first[0])
+    raise HeadForcingError(f"{folder} is a folder: choose a file in it")
+
+
+def _of_index(index: Path) -> list[Path]:
+    try:
+        if index.stat().st_size > _MOST_INDEX_BYTES:
+            raise ValueError("it is too large")
+        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
+        if not names or len(names) > _MOST_FILES or any(Path(name).name != name for name in names):
+            raise ValueError("it names no files beside it")
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise HeadForcingError(
+            f"{index.name} is no index of a model in several files ({str(error)[:80]}): download it again"
+        ) from error
+    return _present([index.with_name(name) for name in sorted(names)])
+
+
+def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
+    count, width = int(found["count"]), len(found["number"])
+    if not 0 < count <= _MOST_FILES:
+        raise HeadForcingError(f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it")
+    stem, of, ending = found["stem"], found["count"], found["ending"]
+    return _present([path.with_name(f"{stem}-{number:0{width}}-of-{of}{ending}") for number in range(1, count + 1)])
+
+
+def _by_block(folder: Path) -> list[Path]:
+    blocks = sorted((path for path in folder.glob("block_*.safetensors") if _BLOCK.fullmatch(path.name)), key=_number)
+    last = _number(blocks[-1]) if blocks else 0
+    return _present([folder / _REST, *(folder / f"block_{number}.safetensors" for number in range(last + 1))])
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.removeprefix("block_"))
+
+
+def _present(files: list[Path]) -> list[Path]:
+    missing = [path for path in files if not path.is_file()]
+    if missing:
+        raise HeadForcingError(
+            f"{missing[0].name} is missing, one of the {len(files)} files of this model: download it, too"
+        )
+    return files

@@ -1,0 +1,265 @@
+"""Contents of a MODEL that other nodes put there: what counts in its identity, what is not used, what is refused.
+
+A rollout calls the layers of the network itself. What stands around the network's own forward pass, around the
+sampling, or in place of its blocks is therefore not run: it is taken away while we sample, and the report names it.
+What runs counts in the identity with its values. What is in no row, or cannot be read, leaves no stored blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from ...headforcing_core.errors import HeadForcingError
+from .plain_values import author, variable
+
+KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass
+COMPILED = "torch.compile"  # key of the wrapper that ComfyUI's TorchCompileModel and others add
+_SHIFT = 5.0  # of the noise levels of all model families
+_RUN = "counts in the identity"
+_SILENT = ""  # neither run nor told: it does nothing by itself
+_PATCHES = "patches of attention or blocks"
+_AROUND = ("outer_sample", "prepare_sampling", "sampler_sample")  # wrappers around a native sampler
+_BLOCK_FUNCTIONS = ("forward", "_forward", "forward_orig")
+
+# By place and name: `_RUN`, `_SILENT`, or what the report calls something that is not used.
+TABLE: dict[str, dict[str, str]] = {
+    "wrappers": {
+        "outer_sample": "wrappers of the whole sampling",
+        "prepare_sampling": "wrappers of loading",
+        "sampler_sample": "wrappers of the sampler",
+        "predict_noise": "wrappers of a sampling step",
+        "calc_cond_batch": "wrappers of the conditions",
+        "apply_model": _RUN,
+        "diffusion_model": "wrappers of the whole forward pass",
+    },
+    "model_options": {
+        "sampler_cfg_function": _RUN,
+        "sampler_pre_cfg_function": _RUN,
+        "sampler_post_cfg_function": _RUN,
+        "sampler_calc_cond_batch_function": _RUN,
+        "model_function_wrapper": _RUN,
+        "denoise_mask_function": "functions of a noise mask",
+        "context_handler": "context windows",
+        "disable_cfg1_optimization": _SILENT,  # without a negative prompt there is one pass in any case
+        "torch_compile_kwargs": _SILENT,  # what is compiled is named
+        "multigpu_options": _SILENT,
+        "multigpu_clones": _SILENT,
+    },
+    "transformer_options": {
+        "optimized_attention_override": _RUN,
+        "callbacks": _RUN,
+        "patches": _PATCHES,
+        "patches_replace": _PATCHES,
+        "rope_options": "a scaled or shifted RoPE, as of ScaleROPE",
+        "easycache": _SILENT,  # values of wrappers that are named
+        "minimax_h3_sigma_shift_video": _SILENT,  # of another model
+        "minimax_h3_sigma_shift_audio": _SILENT,
+        KEY: _SILENT,
+    },
+    "attributes": {
+        "injections": _RUN,
+        "weight_wrapper_patches": _RUN,
+        "callbacks": _RUN,
+    },
+    "attachments": {"lora_metadata": _SILENT},
+    "additional_models": {"multigpu": _SILENT, KEY: _SILENT},
+    "object_patches": {"manual_cast_dtype": _SILENT},  # the dtype of a render counts by itself
+}
+
+
+@dataclass
+class Contents:
+    """All that other nodes have put on a MODEL, its weight patches apart.
+
+    Attributes:
+        run: what a rollout runs, by name; counts in the identity.
+        unused: what it does not run, with names of nodes, wrappers or parts.
+        unknown: what is in no row of the table.
+    """
+
+    run: dict[str, Any] = field(default_factory=dict)
+    unused: dict[str, list[str]] = field(default_factory=dict)
+    unknown: list[str] = field(default_factory=list)
+
+    def add(self, place: str, name: str, value: Any, names: list[str] | None = None) -> None:
+        """Sort one thing in by its row."""
+        if value is None or (isinstance(value, (Mapping, list, tuple, str)) and not value):
+            return
+        outcome = TABLE[place].get(name)
+        if outcome is None:
+            self.unknown.append(f"{place} {name}")
+        elif outcome == _RUN:
+            self.run[f"{place} {name}"] = value
+        elif outcome != _SILENT:
+            self.leave(outcome, names)
+
+    def leave(self, what: str, names: list[str] | None = None) -> None:
+        """Note something that is not used."""
+        self.unused.setdefault(what, []).extend(names or [])
+
+    def lines(self, around: bool = True) -> list[str]:
+        """For the report, one for each kind of thing that is not used.
+
+        Args:
+            around: whether we sample by ourselves, without what stands around a native sampler.
+        """
+        runs = [] if around else [TABLE["wrappers"][kind] for kind in _AROUND]
+        told = []
+        for what, names in self.unused.items():
+            if what not in runs:
+                of = f" ({', '.join(sorted(set(names)))})" if names else ""
+                told.append(f"not used in a rollout: {what}{of}")
+        return told
+
+
+def contents(model: Any) -> Contents:
+    """Look through all that a MODEL can carry."""
+    found = Contents()
+    options = _part(model, "model_options")
+    transformer = options.get("transformer_options", {})
+    for name, value in options.items():
+        if name != "transformer_options":
+            found.add("model_options", name, value, _authors(value))
+    for name, value in transformer.items():
+        if name != "wrappers":
+            found.add("transformer_options", name, value, list(map(str, value)) if "patches" in name else None)
+    for wrappers in (transformer.get("wrappers", {}), _part(model, "wrappers")):
+        for kind, key, functions in _others(wrappers):
+            if (kind, key) == ("apply_model", COMPILED):
+                found.leave(COMPILED)
+            else:
+                found.add("wrappers", kind, functions, [str(key or author(functions[0]))])
+    for name in TABLE["attributes"]:
+        found.add("attributes", name, _part(model, name))
+    for place in ("attachments", "additional_models"):
+        for name, value in _part(model, place).items():
+            found.add(place, str(name), value)
+    if any(_part(model, name) for name in ("hook_patches", "forced_hooks", "current_hooks")):
+        found.unknown.append("hooks")
+    for name, value in _part(model, "object_patches").items():
+        _add_object(found, model, name, value)
+    _add_hooks(found, model.model.diffusion_model)
+    return found
+
+
+def check_contents(model: Any) -> None:
+    """Refuse guidance that a node sets for a step: a rollout has no negative prompt."""
+    options = _part(model, "model_options").get("transformer_options", {})
+    for wrappers in (options.get("wrappers", {}), _part(model, "wrappers")):
+        for kind, _, functions in _others(wrappers):
+            for function in functions if kind == "predict_noise" else ():
+                cfg = variable(function, "cfg")
+                if cfg is not None and cfg != 1:
+                    raise HeadForcingError(
+                        f"model: {author(function)} sets cfg to {cfg}, but Head Forcing runs without guidance: cfg "
+                        "must be 1; remove the node or set it to 1"
+                    )
+
+
+def guiding(model_options: Mapping[str, Any]) -> list[str]:
+    """Names of the nodes whose functions of guidance run in each step."""
+    functions = [value for name, value in model_options.items() if name.startswith("sampler_") and "cfg" in name]
+    return sorted({name for value in functions for name in _authors(value)})
+
+
+def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
+    """`model_options` without what a rollout does not run.
+
+    Behind MultiGPU CFG Split ComfyUI would also run the model in threads of its own, outside inference mode.
+    """
+    transformer = model_options.get("transformer_options", {})
+    kept = {name: value for name, value in model_options.items() if TABLE["model_options"].get(name, _RUN) == _RUN}
+    kept = {name: value for name, value in kept.items() if not name.startswith("multigpu_")}
+    wrappers = used_wrappers(transformer.get("wrappers", {}))
+    return {**kept, "transformer_options": {**transformer, "wrappers": wrappers}}
+
+
+def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
+    """Wrappers by type and key without those that a rollout does not run; ours stay.
+
+    What compiles the model goes, too: Dynamo would follow a pass into the KV cache, and fail.
+    """
+    kept: dict[str, Any] = {}
+    for kind, by_key in wrappers.items():
+        runs = TABLE["wrappers"].get(kind, _RUN) == _RUN
+        kept[kind] = {key: list(made) for key, made in by_key.items() if key == KEY or (runs and key != COMPILED)}
+    return kept
+
+
+def _add_object(found: Contents, model: Any, name: str, value: Any) -> None:
+    """Sort in an object in place of one of the model, as `name` says where."""
+    if name == "model_sampling" and _same_steps(model, value):
+        if settings := _settings(value):
+            found.leave("noise levels of the model sampling", settings)
+    elif _is_around_layers(model.model.diffusion_model, name, value):
+        found.leave("replaced parts of the model", [name])
+    elif name not in TABLE["object_patches"]:
+        found.run[f"object {name}"] = value
+
+
+def _same_steps(model: Any, sampling: Any) -> bool:
+    """Whether a model sampling makes the same step as the model's own; the noise levels are a rollout's."""
+    own = _part(model, "object_patches_backup").get("model_sampling", getattr(model.model, "model_sampling", None))
+    steps = ("calculate_input", "calculate_denoised")
+    found = [[getattr(type(each), step, each) for step in steps] for each in (own, sampling)]
+    return found[0] == found[1]
+
+
+def _settings(sampling: Any) -> list[str]:
+    """Values of a model sampling that differ from those of the model families."""
+    usual = {"shift": _SHIFT, "noise_scale": 1.0}
+    values = {name: getattr(sampling, name, value) for name, value in usual.items()}
+    return [f"{name} {value:g}" for name, value in values.items() if value != usual[name]]
+
+
+def _is_around_layers(net: torch.nn.Module, name: str, value: Any) -> bool:
+    """Whether an object patch replaces a function of something that holds layers, which a rollout calls by itself."""
+    path = name.split(".")
+    if path[0] != "diffusion_model" or isinstance(value, torch.nn.Module) or not callable(value):
+        return False
+    try:
+        owner = net.get_submodule(".".join(path[1:-1]))
+    except AttributeError:  # within something that is itself replaced
+        return False
+    return not _is_called(owner)
+
+
+def _is_called(module: torch.nn.Module) -> bool:
+    """Whether a rollout calls this module, and not only the layers in it."""
+    return isinstance(module, torch.nn.Sequential) or next(module.children(), None) is None
+
+
+def _add_hooks(found: Contents, net: Any) -> None:
+    """Sort in functions that were set on the network itself."""
+    if replaced := [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in vars(net)]:
+        found.leave("replaced parts of the model", replaced)
+    if hooked := sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks):
+        found.leave(f"hooks on {hooked} blocks of layers, such as those of a block swap")
+    blocks = set(net.blocks)
+    for name, module in net.named_modules():
+        hooks = [*module._forward_pre_hooks.values(), *module._forward_hooks.values()]
+        if hooks and _is_called(module) and module not in blocks:
+            found.run[f"hooks on {name}"] = hooks
+
+
+def _others(wrappers: Mapping[str, Any]) -> Iterator[tuple[str, Any, list[Any]]]:
+    """Type, key and functions of all wrappers but ours."""
+    for kind, by_key in wrappers.items():
+        for key, functions in by_key.items():
+            if functions and key != KEY:
+                yield kind, key, functions
+
+
+def _authors(value: Any) -> list[str]:
+    """Names of the nodes that made a function, or each of several; none for other values."""
+    functions = value if isinstance(value, list) else [value]
+    return [author(function) for function in functions if callable(function)]
+
+
+def _part(model: Any, name: str) -> Any:
+    """An attribute of a ModelPatcher, which older versions of ComfyUI may lack."""
+    return getattr(model, name, None) or {}
