@@ -301,7 +301,7 @@ class HeadCache(Cache):
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What `state` packs."""
+        """The fields of a stored cache, see `cache.state`."""
         return {
             "own": {"block": self.block, "origin": self.origin, "oldest": self.oldest},
             "memory": self.memory.saved,

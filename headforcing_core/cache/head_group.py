@@ -277,7 +277,7 @@ class HeadGroup:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What `cache.state` stores; keys and values are views of the buffers."""
+        """Its part of a stored cache, see `cache.state`; keys and values are views of the buffers."""
         return {
             "sources": self.sources,
             "indices": self.indices,

@@ -121,7 +121,7 @@ class EpisodicMemory:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What `cache.state` stores."""
+        """Its part of a stored cache, see `cache.state`."""
         return {"entries": self.entries, "has_summary": self.has_summary}
 
     @saved.setter

@@ -99,7 +99,7 @@ class Scenes:
 
     @property
     def saved(self) -> dict[str, Any]:
-        """What `cache.state` stores."""
+        """Its part of a stored cache, see `cache.state`."""
         return {
             "starts": self.starts,
             "numbers": self.numbers,

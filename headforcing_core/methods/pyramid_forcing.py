@@ -195,7 +195,7 @@ class Heads:
 
     @property
     def saved(self) -> list[Any]:
-        """What `cache.state` stores."""
+        """Its part of a stored cache, see `cache.state`."""
         middle = [list(queue) for queue in self.middle]
         return [self.sinks, self.recent, middle, None if self.merged is None else self.merged.sum]
 
