@@ -29,7 +29,7 @@ HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, key
 
 @dataclass
 class HeldPictures:
-    """What the heads hold of the pictures of a scene: by policy its sinks, and the entries of episodic memory."""
+    """Pictures of a scene as the heads hold them: by policy its sinks, and the entries of episodic memory."""
 
     start: int  # the number of the first sink, which is negative
     sinks: dict[RolePolicy, dict[int, Frame]]
