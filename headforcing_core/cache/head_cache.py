@@ -15,9 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from itertools import chain
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -35,7 +35,7 @@ from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, MemoryHeads
 from .scenes import KeptFrame, KeptScene, Recall, Scenes
 from .shape import CacheShape
-from .state import State, pack, unpack
+from .state import State, check_fields, pack, unpack
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
@@ -289,32 +289,43 @@ class HeadCache(Cache):
 
     def state(self) -> State | None:
         """The state after `commit`; its tensors are views of the buffers, used slots only."""
-        scenes = None
         if self.scenes is not None:
             settle(self.device)
-            scenes = {name: vars(self.scenes)[name] for name in ("starts", "numbers", "home", "kept", "recalls")}
-        own = {name: vars(self)[name] for name in ("block", "origin", "oldest")}
-        memory = {"entries": self.memory.entries, "has_summary": self.memory.has_summary}
-        return pack(
-            {"own": own, "memory": memory, "groups": [group.saved() for group in self.groups], "scenes": scenes}
-        )
+        return pack(self.saved)
 
     def restore(self, state: State) -> None:
         try:
-            saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall)
-            for group, held in zip(self.groups, saved["groups"], strict=True):
-                group.load(**held)
-            for entry in saved["memory"]["entries"]:
-                entry.pooled = entry.pooled.to(self.device)
-            vars(self.memory).update(saved["memory"])
-            vars(self).update(saved["own"])
-            if self.scenes is not None:  # their frames stay in main memory
-                if saved["scenes"] is None:  # of a story without a recall
-                    raise ValueError("it has no frames of earlier scenes")
-                vars(self.scenes).update(saved["scenes"])
-                self.scenes.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in self.scenes.recalls]
+            self.saved = unpack(state, torch.device("cpu"), MemoryEntry, KeptScene, KeptFrame, Recall)
         except (KeyError, ValueError, RuntimeError, TypeError, IndexError, AttributeError) as error:
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """The fields of a stored cache, see `cache.state`."""
+        return {
+            "own": {"block": self.block, "origin": self.origin, "oldest": self.oldest},
+            "memory": self.memory.saved,
+            "groups": [group.saved for group in self.groups],
+            "scenes": None if self.scenes is None else self.scenes.saved,
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, ("own", "memory", "groups", "scenes"))
+        own = saved["own"]
+        check_fields(own, ("block", "origin", "oldest"))
+        self.block = own["block"]
+        self.origin = own["origin"]
+        self.oldest = own["oldest"]
+        for group, held in zip(self.groups, saved["groups"], strict=True):
+            group.saved = held
+        self.memory.saved = saved["memory"]
+        for entry in self.memory.entries:
+            entry.pooled = entry.pooled.to(self.device)
+        if self.scenes is not None:  # their frames stay in main memory
+            if saved["scenes"] is None:  # of a story without a recall
+                raise ValueError("it has no frames of earlier scenes")
+            self.scenes.saved = saved["scenes"]
 
     @property
     def recalls(self) -> list[Recall]:

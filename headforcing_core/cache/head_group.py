@@ -6,6 +6,7 @@ Where the kernels work, one launch changes the slots of all layers; elsewhere ev
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from ..model.rope import RotaryEmbedding
 from .memory import MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame
+from .state import check_fields
 
 _MOST_TABLES = 64  # kept; the same few moves come again after every block
 
@@ -273,17 +275,24 @@ class HeadGroup:
 
     # --- stored between two blocks
 
-    def saved(self) -> dict[str, object]:
-        """The contents, as views of the buffers."""
-        k, v = ([x[:, : self.frames] for x in layers] for layers in (self.k, self.v))
-        return {"sources": self.sources, "indices": self.indices, "entries": self.entries, "k": k, "v": v}
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Its part of a stored cache, see `cache.state`; keys and values are views of the buffers."""
+        return {
+            "sources": self.sources,
+            "indices": self.indices,
+            "entries": self.entries,
+            "k": [k[:, : self.frames] for k in self.k],
+            "v": [v[:, : self.frames] for v in self.v],
+        }
 
-    def load(
-        self, sources: list[list[int]], indices: list[int], entries: int, k: list[Tensor], v: list[Tensor]
-    ) -> None:
-        """Take what `saved` gave in another group."""
-        self.sources, self.indices, self.entries = sources, indices, entries
-        for buffers, tensors in ((self.k, k), (self.v, v)):
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, ("sources", "indices", "entries", "k", "v"))
+        self.sources = saved["sources"]
+        self.indices = saved["indices"]
+        self.entries = saved["entries"]
+        for buffers, tensors in ((self.k, saved["k"]), (self.v, saved["v"])):
             for buffer, tensor in zip(buffers, tensors, strict=True):
                 buffer[:, : self.frames] = tensor.to(buffer)
 

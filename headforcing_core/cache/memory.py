@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -18,6 +18,7 @@ from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
 from .guards import QueryScore
 from .roles import EpisodicPolicy
+from .state import check_fields
 
 
 @dataclass
@@ -117,6 +118,17 @@ class EpisodicMemory:
         self.everywhere = everywhere or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Its part of a stored cache, see `cache.state`."""
+        return {"entries": self.entries, "has_summary": self.has_summary}
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, ("entries", "has_summary"))
+        self.entries = saved["entries"]
+        self.has_summary = saved["has_summary"]
 
     @property
     def sources(self) -> list[list[int]]:

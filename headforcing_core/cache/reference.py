@@ -2,13 +2,13 @@
 
 `ReferenceCache` keeps every frame's keys with their spatial rotation only, assembles each head's context anew in every
 pass and rotates it then, as in the paper. Tests compare `HeadCache` with it. Prompt switches, scenes and pictures are
-not the paper's.
+not the paper's. None of its rules is shared with `HeadCache`, so that an error in one of them is a difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -18,58 +18,72 @@ from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
 from ..timeline.switch import Switch
 from .base import Cache, WriteClean
-from .guards import QueryScore
-from .head_cache import FLUSHED_TO_FRAMES, HeadCache
-from .memory import EpisodicMemory, MemoryEntry, MemoryEvent
+from .memory import MemoryEvent
+from .reference_memory import Frame, ReferenceEntry, ReferenceMemory
 from .roles import RolePolicy
-from .scenes import KeptFrame, Scenes
+from .scenes import Recall
 from .shape import CacheShape
 
-FrameList = list[tuple[Tensor, Tensor]]  # per frame, keys and values [heads, s, head_dim]
 HeadContext = tuple[Tensor, Tensor, Tensor]  # of one head: rotated queries, keys and values [frames, s, head_dim]
+
+
+@dataclass
+class HeldPictures:
+    """Pictures of a scene as the heads hold them: by policy its sinks, and the entries of episodic memory."""
+
+    start: int  # the number of the first sink, which is negative
+    sinks: dict[RolePolicy, dict[int, Frame]]
+    entries: list[tuple[int, Frame]]
 
 
 class ReferenceCache(Cache):
     """Drop-in replacement for `HeadCache` in rollouts; not with guards, which change `rope_of` and `context`."""
 
-    # the order of a `HeadCache`
-    switch_blocks, apply_switch = HeadCache.switch_blocks, HeadCache.apply_switch
-    begin_scene, hold_pictures = HeadCache.begin_scene, HeadCache.hold_pictures
-
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
-        self.shape, self.policy = shape, shape.policy
-        self.dtype, self.device = dtype, torch.device(device)
+        self.shape = shape
+        self.policy = shape.policy
+        self.dtype = dtype
+        self.device = torch.device(device)
         self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         self.block = 0
-        self.past: list[FrameList] = [[] for _ in shape.roles]  # per layer, clean frames, in order
-        self.current: list[FrameList] = [[] for _ in shape.roles]  # of the latest pass
-        self.entries: list[FrameList] = [[] for _ in shape.roles]  # episodic memory, all heads
-        self.memory_heads = [
-            torch.tensor([h for h, role in enumerate(layer) if self.policy.of(role).episodic_frames], dtype=torch.long)
-            for layer in shape.roles
-        ]
-        self.remembers = any(map(len, self.memory_heads))
-        score = None if self.policy.queries is None else QueryScore(shape, self.memory_heads)
-        self.memory = EpisodicMemory(self.policy.memory.episodic_frames, self.policy.episodic, score)
-        self.origin = self.oldest = 0  # the first sink frame, and the oldest that may be a recent one
-        self.sink_policies = [policy for policy in shape.policies if policy.sink_frames]
-        sinks = [policy.sink_frames for policy in self.sink_policies]
-        stores, entries = [self] * len(sinks), self.memory.capacity * self.remembers
-        keeps = self.policy.kept_scenes > 0
-        self.scenes = Scenes(self if entries else None, entries, stores, sinks) if keeps else None
-        self.sinks: dict[RolePolicy, dict[int, KeptFrame]] = {}  # that came back, of every policy with sinks
-        self.recalled: set[int] = set()  # frames that came back as entries, which they were or are instead of recent
+        self.past: list[Frame] = []  # clean frames, in order
+        self.current: list[Frame] = []  # of the latest pass
+        self.memory = ReferenceMemory(shape)
+        self.origin = 0  # the first sink frame
+        self.oldest = 0  # no recent frame is older than this one
+        self.sinks: dict[RolePolicy, dict[int, Frame]] = {}  # by policy, those that were put in place of `past`
+        self.recalled: set[int] = set()  # frames that came back as entries, and are no recent frames any more
+        # scenes: every frame as it was when its block was made, and for each prompt its scene and where its visit began
+        self.made: list[Frame] = []
+        self.scenes = [1]
+        self.starts = [0]
+        self.home = 1  # the scene whose first frames are the sinks while no other one is recalled
+        self.told: list[Recall] = []
+        self.pictures: HeldPictures | None = None  # of the prompt that begins
 
     @property
     def frames_seen(self) -> int:
-        return len(self.past[0])
+        return len(self.past)
+
+    @property
+    def recalls(self) -> Sequence[Recall]:
+        return self.told
+
+    @property
+    def scene_starts(self) -> list[int] | None:
+        return self.starts if self.policy.kept_scenes else None
+
+    # --- in a pass
 
     def begin_block(self) -> None:
-        self.current = [[] for _ in self.current]
+        self.current = []
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         k = self.rope.rotate_spatial(self._by_frame(k))
-        self.current[layer] = list(zip(k, self._by_frame(v), strict=True))
+        for place, keys_and_values in enumerate(zip(k, self._by_frame(v), strict=True)):
+            if place == len(self.current):
+                self.current.append({})
+            self.current[place][layer] = keys_and_values
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
         q = self.rope.rotate_spatial(self._by_frame(q))
@@ -81,7 +95,8 @@ class ReferenceCache(Cache):
         """Queries, keys and values of one head, from its queries `[frames, s, d]`."""
         frames, numbers = self.seen(layer, head)
         indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
-        k, v = torch.stack([k[head] for k, _ in frames]), torch.stack([v[head] for _, v in frames])
+        k = torch.stack([frame[layer][0][head] for frame in frames])
+        v = torch.stack([frame[layer][1][head] for frame in frames])
         rope = self.rope_of(layer, head)
         return rope.rotate_temporal(q, indices[-len(q) :]), rope.rotate_temporal(k, indices), v
 
@@ -89,122 +104,211 @@ class ReferenceCache(Cache):
         """The rotations of one head."""
         return self.rope
 
-    def seen(self, layer: int, head: int) -> tuple[FrameList, list[int]]:
+    def seen(self, layer: int, head: int) -> tuple[list[Frame], list[int]]:
         """The frames in a head's context, entries first, the current block last, and their numbers in the video."""
         policy = self.policy.of(self.shape.roles[layer][head])
-        frames: FrameList = []
+        frames: list[Frame] = []
         numbers: list[int] = []
         if policy.episodic_frames:
-            frames += self.entries[layer]
-            numbers += [sources[0] for sources in self.memory.sources]
+            for entry in self.memory.entries:
+                frames.append(entry.tokens)
+                numbers.append(entry.sources[0])
         back = self.sinks.get(policy, {})
-        for number in policy.history(self.frames_seen, self.origin, self.oldest):
+        for number in self._history(policy):
             if number in back:
-                frames.append((back[number].k[layer], back[number].v[layer]))
-            elif number < 0 or (policy.episodic_frames and self._is_entry(number)):
-                continue  # a picture that has none here, or a frame that must not be held twice
+                frames.append(back[number])
+            elif number < 0:  # a picture that has none here
+                continue
+            elif policy.episodic_frames and self._was_entry(number):  # no frame is held twice
+                continue
             else:
-                frames.append(self.past[layer][number])
+                frames.append(self.past[number])
             numbers.append(number)
-        current = self.current[layer]
-        return frames + current, [*numbers, *range(len(self.past[layer]), len(self.past[layer]) + len(current))]
+        first = self.frames_seen
+        return [*frames, *self.current], [*numbers, *range(first, first + len(self.current))]
 
-    def _is_entry(self, frame: int) -> bool:
+    def _recent(self, policy: RolePolicy) -> list[int]:
+        """The last frames before the current block, none of which a flush has dropped."""
+        count = self.frames_seen if policy.recent_frames is None else policy.recent_frames
+        return [number for number in range(self.frames_seen) if number >= max(self.oldest, self.frames_seen - count)]
+
+    def _history(self, policy: RolePolicy) -> list[int]:
+        """The frames that a head holds besides entries: sinks, and then recent frames."""
+        recent = self._recent(policy)
+        end = recent[0] if recent else self.frames_seen
+        sinks = range(self.origin, self.origin + policy.sink_frames)
+        return [*(number for number in sinks if number < end), *recent]
+
+    def _was_entry(self, frame: int) -> bool:
         """Whether episodic memory holds a frame, or has got it from a recall."""
         return self.memory.holds(frame) or frame in self.recalled
 
+    # --- between passes
+
     def commit(self, prompt: PromptKV) -> MemoryEvent | None:
-        block, fast = self.block, self.policy.memory.recent_frames or 0
-        frame = self.policy.episodic.candidate_frame(block, self.shape.frames_per_block, fast)
-        if self.scenes is not None:
-            self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
+        block = self.block
+        self.made += self.current
         self.close()
-        if frame is None or frame < self.oldest or not self.remembers or self._is_entry(frame):
+        if not self.memory.capacity:
             return None
-        return self.memory.consider(block, frame, prompt, self.memory_heads, self)
+        # the newest block whose first frame has left fast memory
+        fast = self.policy.memory.recent_frames or 0
+        first_frames = range(0, self.frames_seen - fast, self.shape.frames_per_block)
+        if not first_frames or (len(first_frames) - 1) % self.policy.episodic.update_interval:
+            return None
+        frame = first_frames[-1]
+        if frame < self.oldest or self._was_entry(frame):
+            return None
+        return self.memory.consider(block, frame, self.past[frame], prompt)
 
     def close(self) -> None:
         """Append the frames of the last pass to the history."""
-        for past, current in zip(self.past, self.current, strict=True):
-            past += current
+        self.past += self.current
         self.block += 1
 
     # --- prompt switches
 
-    def flush(self) -> None:
-        self.memory.forget(self)
-        self.oldest = max(self.oldest, self.frames_seen - FLUSHED_TO_FRAMES)
+    def switch_blocks(self, switch: Switch) -> int:
+        if switch.kind != "recache":
+            return 0
+        blocks = 0
+        for role in (self.policy.local, self.policy.anchor, self.policy.memory):
+            frames = self.shape.total_frames if role.recent_frames is None else role.recent_frames
+            while blocks * self.shape.frames_per_block < frames:
+                blocks += 1
+        return blocks + 1  # that before them
 
-    def re_anchor(self) -> None:
-        self.origin, self.sinks = self.frames_seen, {}
+    def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
+        """Sinks, entries and older recent frames go; then a scene comes back; then the last blocks are written again
+        and attend to it (METHOD.md, "With the switches")."""
+        if self.policy.kept_scenes:
+            self._begin_scene(switch)
+        if switch.re_anchor:
+            self.origin = self.frames_seen
+            self.sinks = {}
+        if switch.kind == "flush":
+            self.memory.flush()
+            self.oldest = max(self.oldest, self.frames_seen - 2)
+        if self.policy.kept_scenes:
+            self._bring_back(switch)
+        if switch.kind == "recache":
+            self._forget_frames_from(self.frames_seen - sum(len(latents) for latents in latest))
+            for latents in latest:
+                self.begin_block()
+                write_clean(latents)
+                self.close()
 
-    def rewind(self, blocks: int) -> None:
-        self.block -= blocks
-        first = self.block * self.shape.frames_per_block
-        self.past = [past[:first] for past in self.past]
+    def _forget_frames_from(self, first: int) -> None:
+        """Drop the last blocks, which are then written again; entries and earlier sinks stay."""
+        self.past = self.past[:first]
+        self.block = first // self.shape.frames_per_block
         self.oldest = max(self.oldest, first)
-        self.sinks = {policy: {n: kept for n, kept in back.items() if n < first} for policy, back in self.sinks.items()}
+        for policy, back in self.sinks.items():
+            self.sinks[policy] = {number: frame for number, frame in back.items() if number < first}
         # frames that are written again are recent ones again, but for entries
         self.recalled = {frame for frame in self.recalled if frame < first or self.memory.holds(frame)}
 
-    # --- scenes and pictures
+    # --- scenes
 
-    def bring_back(self, switch: Switch) -> None:
-        back = None if self.scenes is None else self.scenes.brought_back(switch, self.block)
-        if back is None:
+    def _begin_scene(self, switch: Switch) -> None:
+        """Note the scene of the new prompt, by the number of the prompt that first made it."""
+        if switch.continues:
+            self.scenes.append(self.scenes[-1])
+            self.starts.append(self.starts[-1])
             return
-        scene, spread = back
-        if spread:
-            self.recalled |= {kept.frame for kept in spread}
-            self.entries = [[(kept.k[layer], kept.v[layer]) for kept in spread] for layer in range(len(self.past))]
-            pooled = [self._pool([layer[place] for layer in self.entries]) for place in range(len(spread))]
-            self.memory.replace([MemoryEntry([kept.frame], key) for kept, key in zip(spread, pooled, strict=True)])
-        elif self.memory.pictures:
-            self.memory.drop_pictures(self)
-        if self.origin != scene.start or scene.start < 0:
-            self.origin = scene.start
-            for policy, frames in zip(self.sink_policies, scene.first, strict=True):
-                recent = policy.recent(self.frames_seen, self.oldest)
-                self.sinks[policy] = {kept.frame: kept for kept in frames if kept.frame not in recent}
+        scene = self.scenes[switch.recall - 1] if switch.recall else len(self.scenes) + 1
+        self.scenes.append(scene)
+        self.starts.append(self.frames_seen)
+        if switch.re_anchor:
+            self.home = scene
 
-    @contextmanager
-    def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
-        aside = {name: vars(self)[name] for name in ("past", "entries", "sinks", "memory")}
-        self.past, self.entries = [[] for _ in self.past], [[] for _ in self.entries]
-        self.sinks, self.memory = {}, EpisodicMemory(0, self.policy.episodic)
+    def _bring_back(self, switch: Switch) -> None:
+        """Put pictures and a recalled scene, or else the sinks of before, into the caches."""
+        pictures = self.pictures
+        self.pictures = None
+        if switch.continues and pictures is None:  # the scene goes on with what it has
+            return
+        start = self.starts[self.home - 1]
+        entries: list[tuple[int, Frame]] = []
+        if switch.recall is not None:
+            scene = self.scenes[-1]
+            start = self.starts[scene - 1]
+            spread = self._spread(scene)
+            entries = [(number, self.made[number]) for number in spread]
+            back = {*spread, *self._first_frames(start, self._most_sinks)}
+            self.told.append(Recall(self.block, scene, tuple(sorted(back))))
+        if pictures is not None:
+            start = pictures.start
+            entries = [*pictures.entries, *entries][: self.memory.capacity]
+        if entries:
+            self.recalled |= {number for number, _ in entries}
+            self.memory.replace([ReferenceEntry([number], frame) for number, frame in entries])
+        else:
+            self.memory.drop_pictures()
+        if start != self.origin or pictures is not None:
+            self.origin = start
+            for policy in self._with_sinks:
+                if pictures is not None:
+                    back_here = pictures.sinks[policy]
+                else:
+                    back_here = {n: self.made[n] for n in self._first_frames(start, policy.sink_frames)}
+                recent = self._recent(policy)
+                self.sinks[policy] = {n: frame for n, frame in back_here.items() if n not in recent}
+
+    @property
+    def _with_sinks(self) -> list[RolePolicy]:
+        return [policy for policy in self.shape.policies if policy.sink_frames]
+
+    @property
+    def _most_sinks(self) -> int:
+        return max((policy.sink_frames for policy in self._with_sinks), default=0)
+
+    def _first_frames(self, start: int, count: int) -> range:
+        """The first frames of the scene that begins at `start`, as far as they are made."""
+        return range(start, min(start + count, len(self.made)))
+
+    def _spread(self, scene: int) -> list[int]:
+        """The frames of a scene's first visit that come back into episodic memory."""
+        capacity = self.memory.capacity
+        if not capacity:
+            return []
+        start = self.starts[scene - 1]
+        end = next(other for other in self.starts[scene:] if other != start)
+        first_frames = range(start, end, self.shape.frames_per_block)
+        step = 1  # every second frame was dropped as often as there were twice as many as entries
+        while len(first_frames[::step]) >= 2 * capacity:
+            step *= 2
+        kept = list(first_frames[::step])
+        if len(kept) <= capacity:
+            return kept
+        return [kept[round(place * (len(kept) - 1) / (capacity - 1))] for place in range(capacity)]
+
+    # --- pictures
+
+    def hold_pictures(self, pictures: Sequence[Tensor], write_clean: WriteClean) -> None:
+        alone = [self._alone(latents, write_clean) for latents in pictures]
+        start = -self._most_sinks
+        sinks: dict[RolePolicy, dict[int, Frame]] = {}
+        for policy in self._with_sinks:
+            share = max(1, policy.sink_frames // len(pictures))
+            frames = [frame for of_picture in alone for frame in of_picture[:share]][: policy.sink_frames]
+            sinks[policy] = {start + place: frame for place, frame in enumerate(frames)}
+        free = 2  # entries, for the video
+        in_memory = alone[: max(0, self.memory.capacity - free)]
+        entries = [(number - len(pictures), of_picture[0]) for number, of_picture in enumerate(in_memory)]
+        self.pictures = HeldPictures(start, sinks, entries)
+        if self.block == 0:  # no switch comes before the first block
+            self._bring_back(Switch())
+
+    def _alone(self, latents: Tensor, write_clean: WriteClean) -> list[Frame]:
+        """The frames of a picture, of a clean pass with nothing else in any context."""
+        alone = ReferenceCache(self.shape, self.dtype, self.device)
+        frames = self.past, self.memory, self.sinks
+        self.past, self.memory, self.sinks = alone.past, alone.memory, alone.sinks
         self.begin_block()
         write_clean(latents)
-        yield
-        vars(self).update(aside)
-
-    def keep_frame(self, frame: int) -> KeptFrame:
-        held = [current[frame - self.frames_seen] for current in self.current]
-        return KeptFrame(frame, 0, [k for k, _ in held], [v for _, v in held])
-
-    # --- memory.TokenStore
-
-    def pooled_key(self, frame: int) -> Tensor:
-        return self._pool([past[frame] for past in self.past])
-
-    def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        for layer, entries in enumerate(self.entries):
-            if not len(self.memory_heads[layer]):
-                continue
-            keys, values = (torch.cat(pair, dim=1) for pair in zip(entries[i], entries[j], strict=True))
-            kept = select(layer, keys[self.memory_heads[layer]])
-            entries[i] = (keys[:, kept], values[:, kept])
-        return self._pool([entries[i] for entries in self.entries])
-
-    def arrange_entries(self, order: list[int]) -> None:
-        self.entries = [[entries[k] for k in order] for entries in self.entries]
-
-    def admit(self, frame: int) -> None:
-        for entries, past in zip(self.entries, self.past, strict=True):
-            entries.append(past[frame])
-
-    def _pool(self, frames: FrameList) -> Tensor:
-        keys = [k[heads].float().mean(dim=1) for (k, _), heads in zip(frames, self.memory_heads, strict=True)]
-        return torch.cat(keys)
+        self.past, self.memory, self.sinks = frames
+        return self.current
 
     def _by_frame(self, x: Tensor) -> Tensor:
         """`[frames * s, heads, d]` -> `[frames, heads, s, d]`."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from ..timeline.returns import latest_scenes, scene_of
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .roles import FREE_ENTRIES
+from .state import check_fields
 
 T = TypeVar("T")
 MAX_SCENES = 8  # scenes that can come back: those that were visited last
@@ -95,6 +96,26 @@ class Scenes:
 
     def _new(self, start: int) -> KeptScene:
         return KeptScene(start, [[] for _ in self.sinks])
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        """Its part of a stored cache, see `cache.state`."""
+        return {
+            "starts": self.starts,
+            "numbers": self.numbers,
+            "home": self.home,
+            "kept": self.kept,
+            "recalls": self.recalls,
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, ("starts", "numbers", "home", "kept", "recalls"))
+        self.starts = saved["starts"]
+        self.numbers = saved["numbers"]
+        self.home = saved["home"]
+        self.kept = saved["kept"]
+        self.recalls = [replace(recall, frames=tuple(recall.frames)) for recall in saved["recalls"]]
 
     def keep(self, first: int, frames: int) -> None:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's first frame."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import is_dataclass
+from collections.abc import Collection
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import torch
@@ -36,9 +37,9 @@ def pack(value: Any) -> State:
 def unpack(state: State, device: torch.device, *classes: type) -> Any:
     """The inverse of `pack`, with tensors on `device` and lists for tuples; KeyError for a state of another form.
 
-    Dataclasses that are not among `classes` become dictionaries.
+    Dataclasses that are not among `classes` become dictionaries. ValueError for one that has other fields now.
     """
-    tensors, fields = state
+    tensors, stored = state
     known = {cls.__name__: cls for cls in classes}
 
     def full(value: Any) -> Any:
@@ -49,6 +50,17 @@ def unpack(state: State, device: torch.device, *classes: type) -> Any:
         if "tensor" in value:
             return tensors[value["tensor"]].to(device)
         items = {key: full(part) for key, part in value["items"]}
-        return known[value["class"]](**items) if value.get("class") in known else items
+        if value.get("class") not in known:
+            return items
+        cls = known[value["class"]]
+        check_fields(items, [field.name for field in fields(cls)])
+        return cls(**items)
 
-    return full(fields["value"])
+    return full(stored["value"])
+
+
+def check_fields(saved: Any, names: Collection[str]) -> None:
+    """Raise ValueError unless a stored object has exactly these fields."""
+    if not isinstance(saved, dict) or saved.keys() != set(names):
+        found = ", ".join(map(str, saved)) if isinstance(saved, dict) else type(saved).__name__
+        raise ValueError(f"it has {found} instead of {', '.join(names)}")

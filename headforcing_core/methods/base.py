@@ -18,7 +18,7 @@ from ..cache.base import Cache, State, WriteClean
 from ..cache.memory import MemoryEvent
 from ..cache.method import Method, Passes, VideoFacts, refuse_recall
 from ..cache.shape import Shape
-from ..cache.state import pack, unpack
+from ..cache.state import check_fields, pack, unpack
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.rope import RotaryEmbedding, by_head
@@ -97,8 +97,7 @@ class MethodCache(Cache):
 
     policy: Any  # subclasses declare the type
     rotates_spatially: bool = True  # the keys and queries that `take` and `context` get
-    state_names: tuple[str, ...] = ()  # attributes that make up the state, of methods that resume from it
-    state_classes: tuple[type, ...] = ()  # dataclasses among their values
+    state_classes: tuple[type, ...] = ()  # dataclasses in `saved`
 
     def __init_subclass__(cls, of: type[MethodPolicy] | None = None):
         """`of`: the settings of the method whose cache it is."""
@@ -144,14 +143,15 @@ class MethodCache(Cache):
     def switch_prompt(self, switch: Switch) -> None:
         """Apply a new prompt, before the last `recached_frames` are written again."""
 
+    @property
     def saved(self) -> Any:
-        """Contents of the cache between two blocks, for `state.pack`."""
-        return {name: vars(self)[name] for name in self.state_names}
+        """Contents of the cache between two blocks, of methods that resume from their state; another cache of the same
+        shape takes them by the setter."""
+        raise NotImplementedError
 
-    def load(self, saved: Any) -> None:
-        """Take what `saved` gave in another cache of the same shape."""
-        for name in self.state_names:
-            setattr(self, name, saved[name])
+    @saved.setter
+    def saved(self, saved: Any) -> None:
+        raise NotImplementedError
 
     # --- cache.base.Cache
 
@@ -185,13 +185,14 @@ class MethodCache(Cache):
             self.finish()
 
     def state(self) -> State | None:
-        return pack({"block": self.block, "cache": self.saved()}) if "state" in self.policy.resumes_from else None
+        return pack({"block": self.block, "cache": self.saved}) if "state" in self.policy.resumes_from else None
 
     def restore(self, state: State) -> None:
         try:
-            saved = unpack(state, self.device, *self.state_classes)
-            self.load(saved["cache"])
-            self.block = saved["block"]
+            stored = unpack(state, self.device, *self.state_classes)
+            check_fields(stored, ("block", "cache"))
+            self.saved = stored["cache"]
+            self.block = stored["block"]
         except (KeyError, ValueError, TypeError, IndexError) as error:
             raise HeadForcingError(f"the saved state does not fit this render: {error}") from error
 

@@ -7,10 +7,12 @@ when the window is full, all tokens but the sinks, the recent frames, and those 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.state import check_fields
 from ..errors import HeadForcingError
 from .base import MethodCache, MethodPolicy, MethodShape
 
@@ -60,13 +62,22 @@ class Tokens:
 
 class DeepForcingCache(MethodCache, of=DeepForcing):
     policy: DeepForcing
-    state_names, state_classes = ("layers",), (Tokens,)
+    state_classes = (Tokens,)
     reads_queries = True  # compression scores tokens with them
 
     def begin_video(self) -> None:
         none_reused = torch.zeros(0, dtype=torch.long, device=self.device)
         self.layers = [Tokens(kv.flatten(2, 3), none_reused, kv[0].flatten(1, 2)) for kv in self.zeros(0)]
         self._new: dict[int, Tensor] = {}
+
+    @property
+    def saved(self) -> dict[str, Any]:
+        return {"layers": self.layers}
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, ("layers",))
+        self.layers = saved["layers"]
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         self._new[layer] = torch.stack((self.at_own_index(k), v)).flatten(2, 3)

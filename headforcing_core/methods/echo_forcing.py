@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from ..cache.method import RolloutInputs, VideoFacts
 from ..cache.options import NO_OPTION
 from ..cache.scenes import Recall
+from ..cache.state import check_fields
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..rollout.loop import Block, VideoModel
@@ -109,10 +110,6 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
 
     policy: EchoForcing
     rotates_spatially = False
-    state_names = (
-        "filled", "memory", "memory_of", "recalled", "scene", "scene_start", "scene_blocks", "kept", "ready",
-        "query_count", "layers",
-    )  # fmt: skip
     state_classes = (Layer, History, Scene, Recall)
     reads_queries = True  # their statistics decide which tokens are chosen
     scenes: Callable[[], dict[int, tuple[int, Scene]]]
@@ -153,9 +150,36 @@ class EchoForcingCache(MethodCache, of=EchoForcing):
             for kv, first, none in zip(*parts, strict=True)
         ]
 
-    def load(self, saved: Any) -> None:
-        super().load(saved)
-        self.recalled = [replace(recall, frames=tuple(recall.frames)) for recall in self.recalled]
+    @property
+    def saved(self) -> dict[str, Any]:
+        return {
+            "filled": self.filled,
+            "memory": self.memory,
+            "memory_of": self.memory_of,
+            "recalled": self.recalled,
+            "scene": self.scene,
+            "scene_start": self.scene_start,
+            "scene_blocks": self.scene_blocks,
+            "kept": self.kept,
+            "ready": self.ready,
+            "query_count": self.query_count,
+            "layers": self.layers,
+        }
+
+    @saved.setter
+    def saved(self, saved: dict[str, Any]) -> None:
+        check_fields(saved, self.saved)
+        self.filled = saved["filled"]
+        self.memory = saved["memory"]
+        self.memory_of = saved["memory_of"]
+        self.scene = saved["scene"]
+        self.scene_start = saved["scene_start"]
+        self.scene_blocks = saved["scene_blocks"]
+        self.kept = saved["kept"]
+        self.ready = saved["ready"]
+        self.query_count = saved["query_count"]
+        self.layers = saved["layers"]
+        self.recalled = [replace(recall, frames=tuple(recall.frames)) for recall in saved["recalled"]]
 
     # --- a call
 

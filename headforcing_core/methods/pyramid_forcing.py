@@ -193,11 +193,14 @@ class Heads:
             return entry.first < (1 if self.label == VEIL else self.sink_count)
         return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
 
-    def saved(self) -> Any:
+    @property
+    def saved(self) -> list[Any]:
+        """Its part of a stored cache, see `cache.state`."""
         middle = [list(queue) for queue in self.middle]
         return [self.sinks, self.recent, middle, None if self.merged is None else self.merged.sum]
 
-    def load(self, saved: Any) -> None:
+    @saved.setter
+    def saved(self, saved: list[Any]) -> None:
         self.sinks, self.recent, middle, total = saved
         for queue, entries in zip(self.middle, middle, strict=True):
             queue.extend(entries)
@@ -271,16 +274,19 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
             self.layers.append([Heads(self, label, index) for label, index in kinds])
         self.readouts = [StaleReadout(any(heads.label != WAVE for heads in kinds)) for kinds in self.layers]
 
-    def saved(self) -> Any:
-        heads = [[heads.saved() for heads in kinds] for kinds in self.layers]
+    @property
+    def saved(self) -> list[Any]:
+        heads = [[heads.saved for heads in kinds] for kinds in self.layers]
         # what is packed is dropped by the first pass of a block
         return [heads, [[readout.steady, readout.recent] for readout in self.readouts]]
 
-    def load(self, saved: Any) -> None:
-        for kinds, of_kinds in zip(self.layers, saved[0], strict=True):
+    @saved.setter
+    def saved(self, saved: list[Any]) -> None:
+        of_layers, of_readouts = saved
+        for kinds, of_kinds in zip(self.layers, of_layers, strict=True):
             for heads, held in zip(kinds, of_kinds, strict=True):
-                heads.load(held)
-        for readout, held in zip(self.readouts, saved[1], strict=True):
+                heads.saved = held
+        for readout, held in zip(self.readouts, of_readouts, strict=True):
             readout.steady, readout.recent = held
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:

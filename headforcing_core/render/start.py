@@ -29,7 +29,8 @@ class Start:
     @classmethod
     def image(cls, picture: Tensor, size: tuple[int, int], name: str, frames: int = 1) -> Start:
         """An image `[h, w, 3]` in 0..1, fitted to `size` (width, height), shown for so many latent frames."""
-        if not torch.isfinite(picture).all():
+        darkest, brightest = picture.aminmax()  # NaN where there is one; `isfinite` of all takes as much memory again
+        if not torch.isfinite(torch.stack((darkest, brightest))).all():
             raise HeadForcingError(f"{name} holds NaN or infinity; give another image")
         (height, width), (wide, high) = picture.shape[:2], size
         fitted = "" if (width, height) == size else f", {width}x{height} fitted to {wide}x{high}"

@@ -20,6 +20,7 @@ from ..files import check_regular, reason
 
 MAX_PIXELS = 8192 * 4320  # of a frame: decoders hold several, whatever a damaged file claims
 MAX_IMAGE_PIXELS = 80_000_000  # 1 GB as numbers; Pillow warns of files that claim more
+_ROWS = 256  # of an image that are converted at a time
 IMAGE_FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF")  # others may run programs: EPS runs Ghostscript
 # FFmpeg's names of file formats that hold a video. Formats that name other files or addresses (playlists, lists of
 # files, session descriptions) are not among them.
@@ -87,14 +88,17 @@ def read_image(path: Path) -> Tensor:
                 raise HeadForcingError(
                     f"{path.name} has {image.width}x{image.height} pixels: give an image of at most 80 million"
                 )
-            upright = ImageOps.exif_transpose(image)
-            if upright.mode.startswith(("I", "F")):  # 16 bits or floats, which a conversion would cut to 8 bits
-                grey = np.asarray(upright, dtype=np.float32) / (1 if upright.mode == "F" else 65535)
+            ImageOps.exif_transpose(image, in_place=True)
+            if image.mode.startswith(("I", "F")):  # 16 bits or floats, which a conversion would cut to 8 bits
+                grey = np.asarray(image, dtype=np.float32) / (1 if image.mode == "F" else 65535)
                 if not np.isfinite(grey).all():
                     raise HeadForcingError(f"{path.name} holds NaN or infinity: give another image")
                 return torch.from_numpy(grey.clip(0, 1))[..., None].repeat(1, 1, 3)
-            pixels = np.asarray(upright.convert("RGB"), dtype=np.float32)
-            pixels /= 255  # in place: a large image takes 1 GB
+            pixels = np.empty((image.height, image.width, 3), np.float32)
+            for top in range(0, image.height, _ROWS):  # a large image takes 1 GB as numbers, which is enough
+                rows = image.crop((0, top, image.width, min(top + _ROWS, image.height)))
+                pixels[top : top + _ROWS] = np.asarray(rows.convert("RGB"))
+            pixels /= 255
             return torch.from_numpy(pixels)
     except HeadForcingError:
         raise
@@ -115,4 +119,6 @@ def fit(video_frames: Tensor, width: int, height: int, pixel_aspect: float = 1.0
     y = round((rows - rows * (old / new)) / 2) if old < new else 0
     x, y = min(x, (columns - 1) // 2), min(y, (rows - 1) // 2)  # a line of pixels stays a line
     cropped = video_frames.movedim(-1, 1)[..., y : rows - y, x : columns - x]
-    return F.interpolate(cropped, size=(height, width), mode="bilinear").movedim(1, -1)
+    channels = cropped.split(1, dim=1)  # one after another, as each is copied
+    fitted = [F.interpolate(channel, size=(height, width), mode="bilinear") for channel in channels]
+    return torch.cat(fitted, dim=1).movedim(1, -1)

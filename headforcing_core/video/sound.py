@@ -38,7 +38,7 @@ def sound_of_file(source: VideoSource, start: float = 0.0, end: float = float("i
             if stream.codec_context.name not in _IN_MP4:
                 frames = (frame for frame in container.decode(stream) if (frame.time or 0) >= start)
                 before = takewhile(lambda frame: (frame.time or 0) < end, frames)
-                yield from _encoded(target, before, stream.codec_context.sample_rate, stream.codec_context.layout.name)
+                yield from _encoded(target, before, stream.codec_context.sample_rate, _layout(stream))
                 return
             copied = target.add_stream_from_template(stream)
             unit = stream.time_base or Fraction(1, stream.codec_context.sample_rate)
@@ -74,6 +74,12 @@ def _stream(container: av.container.InputContainer) -> av.AudioStream | None:
     """The last stream of sound that can be decoded, as ComfyUI takes it."""
     # a stream without a decoder has no codec context, and its packets crash FFmpeg
     return next((stream for stream in reversed(container.streams.audio) if stream.codec_context is not None), None)
+
+
+def _layout(stream: av.AudioStream) -> str:
+    """The channels of a stream by a name; some files only have their number, which an encoder does not take."""
+    layout = stream.codec_context.layout
+    return {1: "mono", 2: "stereo"}.get(layout.nb_channels, layout.name)
 
 
 def _encoded(

@@ -22,7 +22,7 @@ from torch import Tensor
 from ..errors import HeadForcingError
 from ..files import check_writable, reason, remove_leftovers, replacing, temporary_path
 from ..timeline.clock import VIDEO_FPS
-from .reader import address
+from .reader import address, open_video
 from .sound import Sound
 
 # The first is in every PyAV wheel; the other is whatever a PyAV built against a distribution's own FFmpeg has.
@@ -195,7 +195,7 @@ class VideoWriter:
         """Copy the encoded frames, without re-encoding, to an unfragmented file at `path`."""
         with (
             replacing(self.path) as temporary,
-            av.open(address(self._partial)) as source,
+            open_video(self._partial) as source,
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
             target.metadata.update(self.metadata)
@@ -228,7 +228,7 @@ class VideoWriter:
 def _groups(path: Path) -> Iterator[list[av.Packet]]:
     """The packets, as an encoder gives them, from each key frame to the next, without the last, maybe cut off ones."""
     group: list[av.Packet] = []
-    with suppress(OSError, av.error.FFmpegError), av.open(address(path)) as source:
+    with suppress(OSError, av.error.FFmpegError, HeadForcingError), open_video(path) as source:
         stream = source.streams.video[0]
         to_start_codes = BitStreamFilterContext("h264_mp4toannexb", stream)
         for packet in source.demux(stream):

@@ -42,6 +42,8 @@ PEERS = {
     "pyramid_forcing": {"mixed": 24, "mixed_leftover_and_stale_readout": 24},
     "reward_forcing": {"w9_s3_alpha09": 15},
 }
+LONGLIVE2 = {"i2v": 16}
+LONGLIVE2_NOTES = ("scheduler", "vae", "facts_note", "shims", "wrapped_weights", "lora", "lora_rank", "lora_alpha")
 DRIFTING = ("odd_size", "fps10", "one_frame", "red_shift")
 NOTES = ("facts", "tensors", "patched_constants", "cache_states_last_layer")  # left out of the subset
 
@@ -113,6 +115,20 @@ def make_peers(source: Path, target: Path) -> None:
         write_case(target / method, kept, {**settings, "runs": runs})
 
 
+def make_longlive2(source: Path, target: Path) -> None:
+    """A video of LongLive 2.0 that begins with an image, which its first block alone holds: no other case has one."""
+    config, recorded = read_case(source)
+    count = LONGLIVE2["i2v"]
+    kept = {name: recorded[name] for name in ("prompt_embeds", "image_latent")}
+    kept["noise"] = recorded["noise"][:, :count]
+    kept["latents/i2v"] = recorded["latents/i2v"][:, :count]
+    run = {**config["runs"]["i2v"], "frames": count}
+    run["prompts"] = [blocks[: count // run["block"]] for blocks in run["prompts"]]
+    settings = {key: value for key, value in config.items() if key not in (*NOTES, *LONGLIVE2_NOTES)}
+    write_case(target, kept, {**settings, "runs": {"i2v": run}})
+    shutil.copyfile(source / config["weights"], target / config["weights"])
+
+
 def make_drift(source: Path, target: Path) -> None:
     """Of the drift metrics' clips those with a case of their own: motion lost and gained, odd sizes, colours."""
     config, recorded = read_case(source)
@@ -131,5 +147,6 @@ def make_drift(source: Path, target: Path) -> None:
 if __name__ == "__main__":
     make_subset(Path(sys.argv[1]), Path(sys.argv[2]))
     make_peers(Path(sys.argv[1]) / "peers", Path(sys.argv[2]) / "peers")
+    make_longlive2(Path(sys.argv[1]) / "longlive2", Path(sys.argv[2]) / "longlive2")
     make_drift(Path(sys.argv[1]) / "metrics_id_forcing", Path(sys.argv[2]) / "metrics_id_forcing")
     record_absolute(Path(sys.argv[2]), Path(sys.argv[2]))

@@ -4,6 +4,7 @@ import json
 import re
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -15,7 +16,9 @@ from comfy_harness import ComfyServer
 from comfy_setup import FLOOR
 from headforcing.headforcing_core.video.sound import sound_of_samples
 from headforcing.headforcing_core.video.writer import VideoWriter
+from safetensors.torch import load_file, save_file
 from tiny_checkpoints import interpolator, upscaler
+from websockets.exceptions import ConnectionClosed
 
 WIDTH, HEIGHT, FPS, RATE = 80, 48, 16, 44100
 
@@ -122,6 +125,48 @@ def test_a_stopped_one_goes_on_where_it_was(both: ComfyServer):
     assert len(whole) == total and ours.shape == whole.shape
     assert np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves, "but for what encoding loses"
     assert not list((both.output_dir / "finish").glob("*.part.mp4"))
+
+
+def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
+    """SIGKILL in the middle: the next server copies what is there and makes the rest."""
+    models(comfy)
+    video_file(comfy.input_dir / "killed.mp4", 128)
+    graph = finishing("killed.mp4", "killed/v")
+
+    def kill(kind: str, data: dict[str, Any]) -> None:
+        if kind == "progress" and data.get("node") == "finish" and data["value"] >= 180:
+            comfy.stop()
+
+    with pytest.raises(ConnectionClosed):
+        comfy.queue(graph, on_event=kill)
+    (growing,) = (comfy.output_dir / "killed").glob("*.mp4")
+    assert growing.name.endswith(".part.mp4") and len(frames_of(growing)) > 70, "what was written until then plays"
+    comfy.start()
+    values = [value for value, _ in queued(comfy, graph).progress["finish"]]
+    assert values[0] > 48 and values == sorted(values) and values[-1] == 255, "not from the beginning"
+    queued(comfy, changed(graph, "finish", filename_prefix="killed/straight"))
+    ours, whole = (frames_of(comfy.output_dir / "killed" / f"{name}_00001_.mp4") for name in ("v", "straight"))
+    moves = np.abs(whole[1:] - whole[:-1]).mean()
+    assert ours.shape == whole.shape and np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves
+    assert {path.name for path in (comfy.output_dir / "killed").iterdir()} == {"straight_00001_.mp4", "v_00001_.mp4"}
+
+
+def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy: ComfyServer):
+    """A video would show NaN as black. The two models differ in one weight."""
+    models(comfy)
+    video_file(comfy.input_dir / "nan.mp4", 20)
+    place = comfy.model_path("upscale_models", "tiny_nan.safetensors")
+    upscaler(place)
+    weights = load_file(place)
+    name = next(name for name in weights if name.endswith("bias"))
+    weights[name][-1] = torch.nan
+    save_file(weights, place)
+    graph = finishing("nan.mp4", "nan/v", interpolated=False)
+    bad = changed(graph, "upscaler", model_name=place.name)
+    failed(comfy, bad, "upscale_model gives NaN or infinity for these frames: use another model, or float32")
+    assert not list((comfy.output_dir / "nan").glob("v_0*"))
+    queued(comfy, graph)
+    assert frames_of(comfy.output_dir / "nan" / "v_00001_.mp4").mean() > 40
 
 
 @pytest.mark.slow

@@ -1,11 +1,13 @@
 """The pack's widgets in a real browser: their order, graph undo, the properties panel, app mode and subgraphs."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from comfy_browser import Browser, of_node, of_widget
+from comfy_graphs import changed, demo_graph, node
 from comfy_harness import PACK_FOLDER
 from make_workflows import numbers_of
 from workflow_blueprint import NAME as BLUEPRINT
@@ -113,6 +115,36 @@ def test_the_properties_panel_leaves_the_timeline_on_its_node(browser: Browser):
     page.evaluate("() => app.extensionManager.setting.set('Comfy.RightSidePanel.IsOpen', false)")
     page.wait_for_timeout(300)
     assert abs(page.locator(".hf-timeline").bounding_box()["width"] - width) < 2
+
+
+PREFIX = "made/%date:yyyy-MM-dd%/%HeadForcingSampler.seed%-%width%"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy", "comfy_latest, Nodes 2.0"], indirect=True)
+def test_a_prefix_is_filled_in_as_that_of_comfyuis_save_nodes_and_its_text_stays(browser: Browser):
+    page, graph = browser.page, demo_graph(filename_prefix=PREFIX, seed=7)
+    outputs = {"video": ["demo", 0], "filename_prefix": PREFIX}
+    graph["finish"] = node("HeadForcingFinishVideo", **outputs, multiplier=2)
+    graph["save"] = node("SaveVideo", **outputs, format="auto", codec="auto")
+    graph["words"] = node("PrimitiveString", value=PREFIX)
+    graph = changed(graph, "video", filename_prefix=["words", 0])
+    browser.load_api(graph)
+    with page.expect_request("**/prompt") as sent:
+        page.evaluate("() => { app.queuePrompt(0); }")
+    prompt = sent.value.post_data_json["prompt"]
+    found = {each["class_type"]: each["inputs"].get("filename_prefix") for each in prompt.values()}
+    assert re.fullmatch(r"made/20\d\d-\d\d-\d\d/7-%width%", found["SaveVideo"])
+    assert found["HeadForcingSampler"] == found["HeadForcingFinishVideo"] == found["SaveVideo"]
+    assert isinstance(found["HeadForcingDecodeVideo"], list), "a link, as before"
+    assert browser.widgets("HeadForcingSampler")["filename_prefix"] == PREFIX
+
+    # on the face of a subgraph, too
+    browser.load_workflow(FOLDER / "subgraphs" / f"{BLUEPRINT}.json")
+    face = "app.graph.nodes[0].widgets.find((widget) => widget.name === 'filename_prefix')"
+    page.evaluate(f"(prefix) => {{ {face}.value = prefix; }}", PREFIX)
+    assert re.fullmatch(r"made/20\d\d-\d\d-\d\d/\d+-%width%", browser.sent("Sampler")["filename_prefix"])
+    assert page.evaluate(f"{face}.value") == PREFIX
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from headforcing.headforcing_core.cache.method import VideoFacts
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.cache.scenes import MAX_SCENES
 from headforcing.headforcing_core.errors import HeadForcingError
+from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model.rope import RotaryEmbedding
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.rollout.schedule import Schedule, schedule
@@ -29,7 +30,9 @@ from headforcing.headforcing_core.timeline.switch import Switch
 from small_engine import (
     BUSY,
     EVERY_SWITCH,
+    HEIGHT,
     KEEPING,
+    WIDTH,
     F,
     assert_same_contents,
     difference,
@@ -119,8 +122,8 @@ def assert_as_specified(model, roles, policy, f, switches, pictures, whole="tabl
             assert a.event.delta == pytest.approx(b.event.delta, abs=1e-4)
             assert {**a.event.to_dict(), "delta": 0} == {**b.event.to_dict(), "delta": 0}
     assert caches[0].memory.sources == caches[1].memory.sources == caches[2].memory.sources
-    scenes = [None if c.scenes is None else (c.scenes.recalls, c.scenes.numbers, c.scenes.starts) for c in caches]
-    assert scenes[0] == scenes[1] == scenes[2]
+    for cache in (caches[0], caches[2]):
+        assert cache.recalls == caches[1].recalls and cache.scene_starts == caches[1].scene_starts
     for group in caches[0].groups:
         assert len(set(map(tuple, group.sources))) == len(group.sources), "a frame is held twice"
 
@@ -173,8 +176,11 @@ def test_the_cache_equals_the_specification_where_scenes_meet(model, case):
 STOPS = {
     "merges and a cut": (BUSY, {5: Switch("flush", re_anchor=True)}, {}, (5, 6, 10)),
     "a recall and pictures": (KEEPING, BACK, {4: shown(2)}, (4, 5, 8, 10)),
+    "a cut, a recall and a new scene": (
+        KEEPING, {3: Switch(re_anchor=True), 5: Switch(recall=1), 8: Switch()}, {}, (4, 7, 9)
+    ),
     "guards": (replace(BUSY, guards=Guards(0.5, 0.8)), {}, {}, (7,)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("story", STOPS)
@@ -204,6 +210,40 @@ def test_a_state_of_another_cache_is_refused(model):
     for other in (new_cache(model, mixed(model, 2), BUSY, BLOCKS), new_cache(wan(3), mixed(wan(3)), BUSY, BLOCKS)):
         with pytest.raises(HeadForcingError, match="does not fit this render"):
             other.restore(cache.state())
+
+
+def stored_objects(value, where=""):
+    """The fields of every object in the plain part of a state, and where they are; maps by number have no fields."""
+    if isinstance(value, list):
+        for place, part in enumerate(value):
+            yield from stored_objects(part, f"{where}.{place}")
+    elif isinstance(value, dict) and "items" in value:
+        if value["items"] and all(isinstance(key, str) for key, _ in value["items"]):
+            yield where, value["items"]
+        for key, part in value["items"]:
+            yield from stored_objects(part, f"{where}.{key}")
+
+
+@pytest.mark.parametrize("method", ["head_forcing_scenes", "deep_forcing", "echo_forcing"])
+def test_a_state_with_a_field_more_or_less_is_refused_and_writes_no_attribute(model, method):
+    policy = KEEPING if method == "head_forcing_scenes" else method_policy(method)
+    shape = policy.shape(model.config, mixed(model), HEIGHT, WIDTH, F, 7 * F)
+    made = policy.cache_class(shape, torch.float32)
+    if policy is KEEPING:
+        switches = {2: Switch(), 4: Switch(recall=1)}
+        film(model, made, 6, prompts=prompts_of(switches, 6), switches=switches)
+    tensors, plain = made.state()
+    objects = dict(stored_objects(plain["value"]))
+    assert len(objects) > 2
+    for where, items in objects.items():
+        for changed in (items[1:], [*items, ["attend", 1]]):
+            whole, items[:] = list(items), changed
+            other = policy.cache_class(shape, torch.float32)
+            with pytest.raises(HeadForcingError, match="does not fit this render: it has .* instead of "):
+                other.restore((tensors, plain))
+                pytest.fail(where)
+            items[:] = whole
+            assert callable(other.attend)
 
 
 def test_the_papers_setting_takes_3096_frame_slots_and_2_47_gb():

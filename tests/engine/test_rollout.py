@@ -1,6 +1,7 @@
 """A rollout gives the same bytes again, extends, stops where it is told and takes no more memory when it is longer."""
 
 import gc
+from dataclasses import replace
 from unittest.mock import MagicMock
 
 import pytest
@@ -14,7 +15,21 @@ from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
 from scripts import script_of
-from small_engine import BUSY, SHAPE, TWO_STEPS, F, difference, embeds, film, latents, make, mixed, new_cache, wan
+from small_engine import (
+    BUSY,
+    SHAPE,
+    TWO_STEPS,
+    F,
+    difference,
+    embeds,
+    film,
+    latents,
+    make,
+    mixed,
+    new_cache,
+    shown,
+    wan,
+)
 from torch.multiprocessing.reductions import StorageWeakRef
 
 
@@ -40,6 +55,46 @@ def test_extending_a_video_is_the_same_as_never_having_stopped(model, start_bloc
     cache, start = new_cache(model, roles, BUSY, 11), whole[:start_blocks].flatten(0, 1)
     extended = film(model, cache, 11, prompts=prompts, switches=switches, start=start)
     assert [block.index for block in extended] == list(range(11)) and torch.equal(latents(extended), whole)
+
+
+CHANGES = {  # of a script with two start blocks, and the first of its made blocks whose key changes
+    "the embedding of the second prompt": (lambda script: script.embeds["1"].mul_(2), 3),
+    "the picture of the first prompt": (lambda script: change_picture(script, "picture0_0"), 0),
+    "the picture of the second prompt": (lambda script: change_picture(script, "picture5_0"), 3),
+    "the seed": (lambda script: change_row(script, 4, seed=8), 2),
+    "the noise levels": (lambda script: change_row(script, 4, sigmas=(1.0, 0.5)), 2),
+    "the kind of the switch": (lambda script: change_row(script, 5, switch=Switch("flush")), 3),
+    "a cut": (lambda script: change_row(script, 5, switch=Switch("recache", re_anchor=True)), 3),
+    "a recall": (lambda script: change_row(script, 5, recall=(1, 0)), 3),
+}
+
+
+def change_picture(script, name):
+    script.pictures[name] = replace(script.pictures[name], key="of another picture")
+
+
+def change_row(script, block, **fields):
+    script.rows = (*script.rows[:block], replace(script.rows[block], **fields), *script.rows[block + 1 :])
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_the_keys_of_all_blocks_from_a_change_on_are_others(model, change):
+    told = dict(start_blocks=2, switches={5: Switch("recache")}, pictures={0: shown(), 5: shown()})
+    script = script_of([0] * 5 + [1] * 3, TWO_STEPS, [rows.clone() for rows in embeds(model)], **told)
+    before = script.keys("setup")
+    apply, first = CHANGES[change]
+    apply(script)
+    after = script.keys("setup")
+    assert [a == b for a, b in zip(before, after, strict=True)] == [True] * first + [False] * (6 - first)
+
+
+@pytest.mark.parametrize("start_blocks", range(4))
+def test_the_key_of_the_first_made_block_has_the_pictures_that_start_blocks_were_written_behind(model, start_blocks):
+    told = dict(start_blocks=start_blocks, pictures={0: shown()})
+    script = script_of([0] * 5, TWO_STEPS, embeds(model), **told)
+    before = script.keys("setup")
+    change_picture(script, "picture0_0")
+    assert not set(before) & set(script.keys("setup"))
 
 
 class CountingModel(WanVideoModel):

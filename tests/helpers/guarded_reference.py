@@ -56,9 +56,9 @@ class GuardedReferenceCache(ReferenceCache):
 
     def _kept_frames(self, layer: int, head: int) -> int:
         """How many of the first frames in a head's context are sinks or episodic entries."""
-        policy, past = self.policy.of(self.shape.roles[layer][head]), len(self.past[layer])
+        policy, past = self.policy.of(self.shape.roles[layer][head]), len(self.past)
         numbers = self.seen(layer, head)[1]
-        entries = len(self.entries[layer]) if policy.episodic_frames else 0
+        entries = len(self.memory.entries) if policy.episodic_frames else 0
         recent = past if policy.recent_frames is None else policy.recent_frames
         return entries + sum(number < past - recent for number in numbers[entries:])
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import PRESETS, CachePolicy, EpisodicPolicy
-from headforcing.headforcing_core.cache.scenes import MAX_SCENES
+from headforcing.headforcing_core.cache.scenes import MAX_SCENES, Scenes
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel, forward_block
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout, split_start_latents
@@ -121,11 +121,25 @@ def poison(group, first: int) -> None:
         buffer[:, first:] = math.nan
 
 
+def assert_same_scenes(one: Scenes, other: Scenes) -> None:
+    for name in ("starts", "numbers", "home", "recalls"):
+        assert getattr(one, name) == getattr(other, name), name
+    assert list(one.kept) == list(other.kept)
+    for a, b in zip(one.kept.values(), other.kept.values(), strict=True):
+        assert (a.start, a.step) == (b.start, b.step)
+        for frames, others in zip((a.spread, *a.first), (b.spread, *b.first), strict=True):
+            for x, y in zip(frames, others, strict=True):
+                assert (x.frame, x.index) == (y.frame, y.index)
+                assert all(map(torch.equal, (*x.k, *x.v), (*y.k, *y.v)))
+
+
 def assert_same_contents(one: HeadCache, other: HeadCache) -> None:
     assert (one.block, one.origin, one.oldest) == (other.block, other.origin, other.oldest)
     assert (one.memory.sources, one.memory.has_summary) == (other.memory.sources, other.memory.has_summary)
     for a, b in zip(one.memory.entries, other.memory.entries, strict=True):
         assert torch.equal(a.pooled, b.pooled)
+    if one.scenes is not None:
+        assert_same_scenes(one.scenes, other.scenes)
     for a, b in zip(one.groups, other.groups, strict=True):
         assert (a.sources, a.indices, a.entries) == (b.sources, b.indices, b.entries)
         for x, y in zip((*a.k, *a.v), (*b.k, *b.v), strict=True):

@@ -142,6 +142,19 @@ def test_a_stopped_render_goes_on_with_the_changed_story(backbone, job, method):
     assert prompts == {3, 4}, "the first story stays listed"
 
 
+def test_blocks_under_way_in_a_rolling_window_keep_their_prompts_after_a_stop(backbone, job):
+    """Two blocks are stored, and the next four are partly denoised: the prompt of block 5 stays."""
+    planned, other = f"0:00 {RED}\n0:03.8 {CROSS}", f"0:00 {RED}\n0:03.8 {CUBE}"
+    made = job(planned, "rolling_forcing")
+    with pytest.raises(Stop):
+        render(backbone, made, listeners=[StopAt(1)])
+    story = Told({0: other})
+    latents, result = render(backbone, made, story)
+    assert result.reused_blocks == 2 and torch.equal(latents, fresh(backbone, made)[0])
+    (refusal,) = story.refusals
+    assert "prompt 2 has begun" in refusal and story.changes == []
+
+
 DIVIDED = "this method divides the whole video into passes, so its length stays while it is made: it has 7 s"
 TWO = f"0:00 {RED}\n0:01.5 {CUBE}"
 REFUSED = {  # the story, how it is made, what is told before block 6 or `at`, and what is said of it

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.video import writer as video_writer
 from headforcing.headforcing_core.video.grid import MAX_HEIGHT, MAX_WIDTH, STRIP, grid_layout, write_grid
 from headforcing.headforcing_core.video.section import Footage
 from headforcing.headforcing_core.video.sheets import contact_sheet
-from headforcing.headforcing_core.video.sound import sound_of_samples
+from headforcing.headforcing_core.video.sound import sound_of_file, sound_of_samples
 from headforcing.headforcing_core.video.stream import Chunks, VideoStream, write_video
 from headforcing.headforcing_core.video.writer import VideoWriter
 from hypothesis import given
@@ -135,6 +135,66 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
         for _ in container.decode(video=0):  # the last picture is cut off
             shown += 1
     assert shown > 16
+
+
+def moving(count: int) -> torch.Tensor:
+    """Video frames `[n, 32, 48, 3]`, each of which has a grey of its own in one half."""
+    frames = torch.zeros(count, 32, 48, 3)
+    frames[:, :, 24:] = (torch.arange(count) * 7 % 101 / 100)[:, None, None, None]
+    return frames
+
+
+@pytest.mark.parametrize("lost", [0, 1, 100])
+def test_a_stopped_video_goes_on_before_its_last_key_frame_and_has_every_frame_once(tmp_path, lost):
+    """The last group of frames may be cut off: it is written again. The groups before it are copied."""
+    path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
+    frames = moving(120)
+    options = {"crf": 1, "partial": partial, "goes_on": True}
+    with pytest.raises(KeyboardInterrupt), VideoWriter(path, 48, 32, **options) as writer:
+        writer.write(frames[:100])
+        raise KeyboardInterrupt
+    if lost:
+        partial.write_bytes(partial.read_bytes()[:-lost])
+    with VideoWriter(path, 48, 32, **options) as writer:
+        begun = writer.video_frames
+        writer.write(frames[begun:])
+    assert 32 <= begun <= 96, "neither anew, nor behind frames that may be cut off"
+    found = decoded(path).astype(float)[:, 16, 36].mean(-1)
+    assert np.abs(found - frames[:, 16, 36].mean(-1).numpy() * 255).max() < 3
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("ending", [".mp4", ".mkv"])
+def test_the_sound_of_a_section_begins_with_the_section(tmp_path, ending):
+    """A tone begins at 1 s; in a section from 0.6 s on it is heard at 0.4 s. MP4 is copied, MKV holds PCM."""
+    rate = 48_000
+    at = torch.arange(2 * rate) / rate
+    samples = ((at >= 1) * (at * 2764).sin() * 0.8)[None]
+    source = tmp_path / f"source{ending}"
+    with VideoWriter(tmp_path / "source.mp4", 48, 32, sound=sound_of_samples(samples, rate)) as writer:
+        writer.write(moving(32))
+    if ending == ".mkv":
+        with av.open(str(source), "w") as target:
+            stream = target.add_stream("pcm_s16le", rate=rate, layout="mono")
+            picture = target.add_stream("mpeg4", rate=16)
+            picture.width, picture.height, picture.pix_fmt = 48, 32, "yuv420p"
+            target.mux(picture.encode(av.VideoFrame(48, 32, "yuv420p")))
+            target.mux(picture.encode())
+            for place in range(0, 2 * rate, 960):
+                values = (samples[:, place : place + 960].numpy() * 32767).astype(np.int16)
+                frame = av.AudioFrame.from_ndarray(values, format="s16", layout="mono")
+                frame.sample_rate, frame.pts = rate, place
+                target.mux(stream.encode(frame))
+    with VideoWriter(tmp_path / "part.mp4", 48, 32, sound=sound_of_file(source, 0.6, 1.8)) as writer:
+        writer.write(moving(19))
+    with av.open(str(tmp_path / "part.mp4")) as container:
+        loud = [
+            frame.time + int(np.abs(frame.to_ndarray()[0]).argmax()) / rate
+            for frame in container.decode(audio=0)
+            if np.abs(frame.to_ndarray()).max() > 0.3
+        ]
+    assert loud[0] == pytest.approx(0.4, abs=0.03)
+    assert 1.1 < loud[-1] < 1.25
 
 
 def test_a_video_in_memory_is_read_again_and_again_and_keeps_its_sound(tmp_path):

@@ -139,17 +139,21 @@ def test_no_command_takes_for_output_what_it_reads(name: str, tmp_path: Path, mo
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="this system has no named pipes")
+@pytest.mark.parametrize("file", ["pipe.png", "link.mp4", "/dev/zero"])
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_waits_for_a_pipe_in_place_of_a_file(name: str, tmp_path: Path, monkeypatch) -> None:
-    """Every option that names a file that is read, with a pipe that nobody writes to."""
+def test_no_command_waits_for_a_pipe_or_a_device_in_place_of_a_file(
+    name: str, file: str, tmp_path: Path, monkeypatch
+) -> None:
+    """Every option that names a file that is read, with a pipe that nobody writes to, and a device without end."""
     monkeypatch.chdir(tmp_path)
     os.mkfifo("pipe.png")
-    for option, args in naming(COMMANDS[name], "pipe.png"):
-        with pytest.raises(HeadForcingError, match="pipe.png is a pipe or a device"):
+    Path("link.mp4").symlink_to("pipe.png")
+    for option, args in naming(COMMANDS[name], file):
+        with pytest.raises(HeadForcingError, match=f"{file} is a pipe or a device"):
             COMMANDS[name].check_files(args)
             pytest.fail(option)
     if name == "generate":
-        options = {option for option, _ in naming(COMMANDS[name], "pipe.png")}
+        options = {option for option, _ in naming(COMMANDS[name], file)}
         assert options >= {"reference", "start_image", "start_video", "weights", "vae", "prompts"}
 
 

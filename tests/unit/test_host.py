@@ -1,10 +1,13 @@
 """The nodes' host folder without ComfyUI: loaded MODELs, names of files where two servers write, the queued graph."""
 
 import copy
+import errno
 import os
+import re
 import sys
 import time
 from contextlib import ExitStack
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -230,6 +233,69 @@ def test_growing_videos_that_nobody_went_on_with_for_a_day_are_removed(folders):
     with folders.growing_file("x", "aaaaaaaa", 64, 64):
         pass
     assert sorted(path.name for path in folder.iterdir()) == sorted(kept)
+
+
+def test_finished_videos_that_nobody_went_on_with_for_30_days_are_removed(folders):
+    with folders.growing_file("x", "aaaaaaaa", 64, 64, lasting=True) as file:
+        folder = file.path.parent
+    for name, days in (("f11111111.part", 29), ("f22222222.part", 31), ("f33333333.part.earlier", 31)):
+        path = folder / f"x_{name}.mp4"
+        path.write_text("video")
+        os.utime(path, (time.time() - days * 24 * 3600,) * 2)
+    with folders.growing_file("x", "aaaaaaaa", 64, 64):
+        pass
+    assert [path.name for path in folder.iterdir()] == ["x_f11111111.part.mp4"]
+
+
+OUTSIDE = "must stay inside ComfyUI's output folder"
+PREFIXES = {  # a prefix, and what is said of it; None for nothing
+    "video/clip": None,
+    "a" * 190 + "/x" * 3: None,
+    "%date:yyyy-MM-dd%/clip": None,  # sent through the API
+    "afile/x": "the folder cannot be used \\(afile is a file, not a folder\\)",
+    "video/../afile/deeper/x": "the folder cannot be used \\(afile is a file, not a folder\\)",
+    "readonly/x": "the folder cannot be used \\(Read-only file system\\)",
+    "forbidden/x": "the folder cannot be used \\(Permission denied\\)",
+    "../x": OUTSIDE,
+    "/elsewhere/x": OUTSIDE,
+    "link/x": OUTSIDE,
+}
+FAULTS = {"readonly": errno.EROFS, "forbidden": errno.EACCES}
+
+
+@pytest.mark.parametrize("prefix", PREFIXES)
+def test_what_is_said_of_a_prefix_is_the_systems_own_reason(folders, tmp_path, monkeypatch, prefix):
+    output = tmp_path / "output"
+    output.mkdir()
+    (output / "afile").touch()
+    (output / "link").symlink_to(tmp_path, target_is_directory=True)
+    makedirs = os.makedirs
+
+    def make(folder, **options):
+        fault = FAULTS.get(Path(folder).name)
+        if fault:
+            raise OSError(fault, os.strerror(fault), folder)
+        makedirs(folder, **options)
+
+    monkeypatch.setattr(os, "makedirs", make)
+    if PREFIXES[prefix] is None:
+        folders.check_prefix(prefix)
+        return
+    with pytest.raises(HeadForcingError, match=PREFIXES[prefix]) as refusal:
+        folders.check_prefix(prefix)
+    assert (OUTSIDE in str(refusal.value)) == (PREFIXES[prefix] == OUTSIDE)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "sign"), [("%date:yyyy-MM-dd%/clip", ":"), ("video/what?", "?"), ("%year%/a", None)]
+)
+def test_a_sign_that_windows_forbids_is_named_there(folders, monkeypatch, prefix, sign):
+    monkeypatch.setattr(folders, "WINDOWS", True)
+    if sign is None:
+        folders.check_prefix(prefix)
+        return
+    with pytest.raises(HeadForcingError, match=f"Windows allows no {re.escape(sign)} in a name"):
+        folders.check_prefix(prefix)
 
 
 STORY = {"prompts": "a", "seconds": 7.0, "switch": "reset"}

@@ -194,6 +194,8 @@ def test_no_anchor_by_function_is_below_twice_an_even_share_and_auto_takes_that_
     assert with_rule(small(), "auto").provenance["rule"] == "function"
     assert with_rule(small(shares=clear), "auto").provenance["rule"] == "quota"
     assert with_rule(with_rule(small(), "function"), "quota").roles == small().roles
+    by_function = with_rule(small(), "function")
+    assert with_rule(by_function, "auto").roles == by_function.roles, "whatever the roles of the file are"
 
 
 @pytest.mark.parametrize(("frames", "prompts", "visited", "measured"), [

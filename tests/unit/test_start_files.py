@@ -1,6 +1,7 @@
 """What a video begins with, from files: a section of any video, and images, in the size of the render."""
 
 import os
+import re
 import struct
 import zlib
 from fractions import Fraction
@@ -11,6 +12,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
@@ -198,14 +200,23 @@ POSTSCRIPT = (
 )
 
 
-def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path):
+@pytest.mark.parametrize("option", [None, "--start-image", "--reference"])
+def test_a_picture_that_is_a_program_is_refused_and_not_run(tmp_path, option, capsys):
     """Pillow hands EPS to Ghostscript, whatever the file is called."""
     victim = tmp_path / "victim.txt"
     victim.write_text("kept")
     program = tmp_path / "hero.png"
     program.write_bytes(POSTSCRIPT.replace(b"%s", str(victim).encode()))
-    with pytest.raises(HeadForcingError, match="hero.png cannot be read as an image.*give a PNG or JPEG"):
-        read_image(program)
+    refused = "hero.png cannot be read as an image.*give a PNG or JPEG"
+    if option is None:
+        with pytest.raises(HeadForcingError, match=refused):
+            read_image(program)
+    else:
+        command = ["demo", "--out", str(tmp_path / "out"), "--prompts", "0:00 @hero a red ball in the teal plain room"]
+        command += ["--seconds", "1", option, f"hero={program}" if option == "--reference" else str(program)]
+        command += ["--model-family", "causal_forcing_framewise_1_step"] if option == "--start-image" else []
+        assert main(command) == 2
+        assert re.search(refused, capsys.readouterr().err)
     assert victim.read_text() == "kept"
 
 
@@ -246,6 +257,17 @@ def test_a_list_of_other_files_or_addresses_is_no_video(tmp_path, name, text):
     (tmp_path / name).write_text(text.format(path=path))
     with pytest.raises(HeadForcingError, match="cannot be read as a video"):
         open_video(tmp_path / name)
+
+
+def test_pictures_and_videos_are_opened_in_one_place_each(repo_root):
+    """Elsewhere videos are only written."""
+    places = []
+    for folder in ("headforcing_core", "nodes", "kernels"):
+        for file in (repo_root / folder).rglob("*.py"):
+            for line in file.read_text("utf-8").splitlines():
+                if re.search(r"Image\.open\(|\bav\.open\((?!.*\"w\")|VideoCapture|imread|ffmpeg -i", line):
+                    places.append(f"{file.name}: {line.strip()}")
+    assert sorted(place.partition(":")[0] for place in places) == ["reader.py", "reader.py"], places
 
 
 def test_a_file_may_be_called_like_an_address(tmp_path, monkeypatch):
