@@ -1,4 +1,4 @@
-"""Which settings the runs of a recorded case may have: another one would be left out, and something else rendered."""
+"""Settings that a run of a recorded case may have; with another one, something else would be rendered."""
 
 from __future__ import annotations
 
@@ -6,6 +6,12 @@ from typing import Any
 
 from ..errors import HeadForcingError
 
+# read from a run of any method
+COMMON_FIELDS = (
+    "blocks cut_at_end_of_scene first_chunk frames frames_per_block initial_frames initial_latent input_frames "
+    "latent_width lora manual_recall_scene_ids per_block prompt_order prompt_schedule prompts repeat_noise steps switch "
+    "transition_after_scene"
+).split()
 # of each method; window and head_forcing are those of cases without a method of their own
 KNOWN_FIELDS = {
     "causal_forcing": "first_chunk frames input_frames per_block steps".split(),
@@ -54,6 +60,6 @@ def check_fields(method: str | None, run: dict[str, Any]) -> None:
     known = KNOWN_FIELDS.get(method or run["method"])
     if known is None:
         return  # the reader names the methods that there are
-    unknown = sorted(set(run).difference(known))
+    unknown = sorted(set(run).difference(known, COMMON_FIELDS))
     if unknown:
         raise HeadForcingError(f"the run cannot be used: its replay does not know {', '.join(unknown)}")
