@@ -6,10 +6,10 @@ from typing import Any
 
 from ..errors import HeadForcingError
 
-# read from a run of any method
-COMMON_FIELDS = (
-    "blocks cut_at_end_of_scene first_chunk frames frames_per_block initial_frames initial_latent input_frames "
-    "latent_width lora manual_recall_scene_ids per_block prompt_order prompt_schedule prompts repeat_noise steps switch "
+OWN_FIELDS = ["initial_latent", "lora"]  # of every run of a case without a method of its own
+COMMON_FIELDS = (  # of every run of a method whose noise all runs share
+    "blocks cut_at_end_of_scene first_chunk frames frames_per_block initial_frames input_frames latent_width lora "
+    "manual_recall_scene_ids per_block prompt_order prompt_schedule prompts repeat_noise steps switch "
     "transition_after_scene"
 ).split()
 # of each method; window and head_forcing are those of cases without a method of their own
@@ -60,6 +60,9 @@ def check_fields(method: str | None, run: dict[str, Any]) -> None:
     known = KNOWN_FIELDS.get(method or run["method"])
     if known is None:
         return  # the reader names the methods that there are
-    unknown = sorted(set(run).difference(known, COMMON_FIELDS))
+    further = OWN_FIELDS if method is None else COMMON_FIELDS
+    if method in ("longlive2", "causvid"):  # they have readers of their own
+        further = ["lora"]
+    unknown = sorted(set(run).difference(known, further))
     if unknown:
         raise HeadForcingError(f"the run cannot be used: its replay does not know {', '.join(unknown)}")
