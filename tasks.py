@@ -4,6 +4,7 @@ python tasks.py demo      make a one-minute video with the embedded model
 python tasks.py quick     run the tests that take seconds, without ComfyUI and browser (a minute on two cores)
 python tasks.py test      run all tests, those in a real ComfyUI and a browser included; or those that are named
 python tasks.py check     lint and types
+python tasks.py write     write generated files anew: workflows, locales or thumbnails
 python tasks.py benchmark measure speed and memory on this machine; --help for what can be chosen
 python tasks.py benchmark-tests run the tests of the folder benchmarks
 python tasks.py research  run a command of the folder research; --help lists them
@@ -21,6 +22,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.7 on works for use
 TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
+QUICK_FOLDERS = [ROOT / "tests" / name for name in ("unit", "engine", "docs")]
 MOST_PROCESSES = 8  # of tests; each takes about 1 GB
 
 
@@ -31,11 +33,11 @@ def run(*command: str | Path, cwd: Path = ROOT, **env: str) -> None:
         raise SystemExit(done.returncode)
 
 
-def environment(*extras: str) -> Path:
-    """A virtual environment with the package, installed once; returns its Python."""
+def environment(extra: str = "") -> Path:
+    """A virtual environment with the package and, for `dev` or `test`, its requirements, installed once; its Python."""
     python = BIN / ("python.exe" if os.name == "nt" else "python")
-    stamp = VENV / f"installed-{'-'.join(('package', *extras))}"
-    sources = [ROOT / "pyproject.toml", ROOT / "requirements-dev.txt"]
+    stamp = VENV / (f"installed-package-{extra}" if extra else "installed-package")
+    sources = [ROOT / "pyproject.toml", *ROOT.glob("requirements-*.txt")]
     if stamp.exists() and stamp.stat().st_mtime > max(path.stat().st_mtime for path in sources):
         return python
     if not python.exists():
@@ -43,8 +45,8 @@ def environment(*extras: str) -> Path:
     # torch first: a range would make pip look for the newest build, which may be another one
     run(python, "-m", "pip", "install", "--quiet", TORCH)
     run(python, "-m", "pip", "install", "--quiet", "--editable", ".")
-    if extras:
-        run(python, "-m", "pip", "install", "--quiet", "--requirement", "requirements-dev.txt")
+    if extra:
+        run(python, "-m", "pip", "install", "--quiet", "--requirement", f"requirements-{extra}.txt")
         if sys.platform == "linux":  # elsewhere there is none, and the tests that need it say so
             run(python, "-m", "pip", "install", "--quiet", "--no-deps", TRITON)
     stamp.touch()
@@ -77,14 +79,27 @@ def in_parallel() -> list[str]:
 def quick(arguments: list[str]) -> None:
     """The quick tests; more arguments go to pytest."""
     environment("dev")
-    folders = [ROOT / "tests" / name for name in ("unit", "engine", "docs")]
-    raise SystemExit(pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *folders))
+    raise SystemExit(pytest(*in_parallel(), "-m", "not slow and not alone", *arguments, *QUICK_FOLDERS))
+
+
+def named_tests(arguments: list[str]) -> list[Path]:
+    """The files and folders of tests that arguments for pytest name."""
+    paths = [(ROOT / argument.partition("::")[0]).resolve() for argument in arguments]
+    return [path for path in paths if path.is_relative_to(ROOT / "tests") and path.exists()]
+
+
+def is_quick(path: Path) -> bool:
+    """Whether a path of tests lies in the folders of the quick ones, which need no browser."""
+    return any(path.is_relative_to(folder) for folder in QUICK_FOLDERS)
 
 
 def test(arguments: list[str]) -> None:
     """All tests, those that measure time before the others; or, with arguments for pytest, what these choose."""
-    environment("dev")
-    browser()
+    named = named_tests(arguments)
+    all_quick = bool(named) and all(is_quick(path) for path in named)
+    environment("dev" if all_quick else "test")
+    if not all_quick:
+        browser()
     if arguments:
         raise SystemExit(pytest(*arguments))
     timing = [file for file in ROOT.glob("tests/*/test_*.py") if "mark.alone" in file.read_text(encoding="utf-8")]
@@ -124,10 +139,19 @@ def benchmark(arguments: list[str]) -> None:
 
 def benchmark_tests(arguments: list[str]) -> None:
     """The tests of the benchmark, those that measure time before the others; more arguments go to pytest."""
-    environment("dev")
+    environment("test")
     folder = ROOT / "tests" / "benchmarks" / "tests"
     timing_failed = pytest("-m", "alone", *arguments, folder)
     raise SystemExit(pytest(*in_parallel(), "-m", "not alone", *arguments, folder) or timing_failed)
+
+
+def write(arguments: list[str]) -> None:
+    """Generated files, written anew by tests/helpers/make_NAME.py; further arguments go to it."""
+    names = ("workflows", "locales", "thumbnails")
+    if not arguments or arguments[0] not in names:
+        raise SystemExit(f"python tasks.py write needs one of {', '.join(names)}.")
+    python = environment("test")
+    run(python, ROOT / "tests" / "helpers" / f"make_{arguments[0]}.py", *arguments[1:])
 
 
 def research(arguments: list[str]) -> None:
@@ -163,6 +187,7 @@ COMMANDS = {
     "quick": quick,
     "test": test,
     "check": check,
+    "write": write,
     "benchmark": benchmark,
     "benchmark-tests": benchmark_tests,
     "research": research,

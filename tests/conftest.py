@@ -21,6 +21,16 @@ IN_A_BROWSER = {  # files that open pages of the newest frontend; as many minute
 }
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record", action="store_true", help="write stored results and sentences anew")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--record"):
+        os.environ["RECORD"] = "1"
+        os.environ["HEADFORCING_WRITE_SENTENCES"] = "1"
+
+
 @pytest.fixture(scope="session")
 def repo_root() -> Path:
     return TESTS.parent

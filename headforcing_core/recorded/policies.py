@@ -51,6 +51,14 @@ def _longlive2(run: Fields) -> Fields:
         raise HeadForcingError(f"the run cannot be used: guidance must be 1, got {run['guidance']:g}")
     if run["multi_shot_sink"] and run["sink"] % run["block"] and run["shot_starts"]:
         raise HeadForcingError("the run cannot be used: its authors' code loses a shot's sink of no whole blocks")
+    if run["t_scale"] is not None:
+        raise HeadForcingError(f"the run cannot be used: t_scale must be null, got {run['t_scale']!r}")
+    if run["independent_first_frame"] and not run["image"]:
+        raise HeadForcingError("the run cannot be used: independent_first_frame needs an image")
+    if run["rope_offset"] != int(run["rope_offset"]):
+        raise HeadForcingError(f"the run cannot be used: rope_offset must be whole frames, got {run['rope_offset']:g}")
+    if run["clean_recache"] and not run["sink"]:
+        raise HeadForcingError("the run cannot be used: clean_recache needs a sink")
     return dict(
         window_frames=3 * run["block"] if run["window"] == -1 else run["window"],  # as the authors' code reads -1
         sink_frames=run["sink"],

@@ -30,6 +30,7 @@ from ..rollout.rows import RecordedNoise, Script, lay_out_rows
 from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..weights.checkpoint import load_state_dict
+from .fields import check_fields
 from .policies import recorded_policy
 
 _UNUSABLE = (KeyError, IndexError, TypeError, ValueError, AttributeError)
@@ -149,7 +150,9 @@ class RecordedRun:
 def read_run(case: Case, run_name: str) -> RecordedRun:
     """The settings and inputs of one recorded run."""
     readers = {None: _read_own_run, "longlive2": _read_longlive2_run, "causvid": _read_causvid_run}
-    return readers.get(case.config.get("method"), _read_method_run)(case, run_name)
+    method = case.config.get("method")
+    check_fields(method, case.run(run_name))
+    return readers.get(method, _read_method_run)(case, run_name)
 
 
 def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str = "sdpa") -> Any:

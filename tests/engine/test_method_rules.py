@@ -1,7 +1,8 @@
 """Short videos of every method, compared with recorded ones: one number per block of each; and the page of them.
 
 The recorded cases of `tests/golden` show that the methods are those of their authors; these show in seconds that they
-still are. `RECORD=1 pytest tests/engine/test_method_rules.py` records them anew, once `tests/golden` has passed.
+still are. `python tasks.py test --record tests/engine/test_method_rules.py` records them anew, once `tests/golden` has
+passed.
 """
 
 import json

@@ -1,5 +1,7 @@
 """LongLive 2.0 on Wan 2.2: runs recorded with its authors' own code come out again, latents, windows and positions."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
@@ -61,6 +63,25 @@ def test_every_slot_has_the_recorded_frame_at_the_recorded_position_and_latents_
 def test_a_run_without_a_meaning_here_is_refused_in_a_sentence(run, why):
     with pytest.raises(HeadForcingError, match=why):
         replay(open_case("full", "longlive2"), run)
+
+
+@needs("longlive2")
+@pytest.mark.parametrize(
+    "changed, why",
+    [
+        ({"t_scale": 0.5}, "t_scale must be null, got 0.5"),
+        ({"independent_first_frame": True}, "independent_first_frame needs an image"),
+        ({"rope_offset": 2.5}, "rope_offset must be whole frames, got 2.5"),
+        ({"clean_recache": True, "sink": 0, "multi_shot_sink": False}, "clean_recache needs a sink"),
+        ({"sink_scale": 2}, "does not know sink_scale"),
+    ],
+)
+def test_a_setting_that_the_replay_does_not_follow_is_refused(changed, why):
+    case = open_case("full", "longlive2")
+    run = {**case.run("two_shots"), **changed}
+    changed_case = replace(case, config={**case.config, "runs": {"changed": run}})
+    with pytest.raises(HeadForcingError, match=why):
+        read_run(changed_case, "changed")
 
 
 @needs("longlive2")

@@ -1,6 +1,6 @@
 """What is said of a wrong setting: sentences.txt holds every sentence, to be reviewed as prose.
 
-`HEADFORCING_WRITE_SENTENCES=1 pytest tests/unit/test_sentences.py` writes the file anew.
+`python tasks.py test --record tests/unit/test_sentences.py` writes the file anew.
 """
 
 import math
