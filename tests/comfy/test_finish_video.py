@@ -131,7 +131,7 @@ def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
     """SIGKILL in the middle: the next server copies what is there and makes the rest."""
     models(comfy)
     video_file(comfy.input_dir / "killed.mp4", 128)
-    graph = finishing("killed.mp4", "killed/v")
+    graph = finishing("killed.mp4", "killed_finish/v")
 
     def kill(kind: str, data: dict[str, Any]) -> None:
         if kind == "progress" and data.get("node") == "finish" and data["value"] >= 180:
@@ -144,7 +144,7 @@ def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
     comfy.start()
     values = [value for value, _ in queued(comfy, graph).progress["finish"]]
     assert values[0] > 48 and values == sorted(values) and values[-1] == 255, "not from the beginning"
-    queued(comfy, changed(graph, "finish", filename_prefix="killed/straight"))
+    queued(comfy, changed(graph, "finish", filename_prefix="killed_finish/straight"))
     ours, whole = (frames_of(comfy.output_dir / "killed" / f"{name}_00001_.mp4") for name in ("v", "straight"))
     moves = np.abs(whole[1:] - whole[:-1]).mean()
     assert ours.shape == whole.shape and np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves
