@@ -139,16 +139,16 @@ def test_a_killed_server_goes_on_where_it_was(comfy: ComfyServer):
 
     with pytest.raises(ConnectionClosed):
         comfy.queue(graph, on_event=kill)
-    (growing,) = (comfy.output_dir / "killed").glob("*.mp4")
+    (growing,) = (comfy.output_dir / "killed_finish").glob("*.mp4")
     assert growing.name.endswith(".part.mp4") and len(frames_of(growing)) > 70, "what was written until then plays"
     comfy.start()
     values = [value for value, _ in queued(comfy, graph).progress["finish"]]
     assert values[0] > 48 and values == sorted(values) and values[-1] == 255, "not from the beginning"
     queued(comfy, changed(graph, "finish", filename_prefix="killed_finish/straight"))
-    ours, whole = (frames_of(comfy.output_dir / "killed" / f"{name}_00001_.mp4") for name in ("v", "straight"))
+    ours, whole = (frames_of(comfy.output_dir / "killed_finish" / f"{name}_00001_.mp4") for name in ("v", "straight"))
     moves = np.abs(whole[1:] - whole[:-1]).mean()
     assert ours.shape == whole.shape and np.abs(ours - whole).mean((1, 2, 3)).max() < 0.5 * moves
-    assert {path.name for path in (comfy.output_dir / "killed").iterdir()} == {"straight_00001_.mp4", "v_00001_.mp4"}
+    assert {path.name for path in (comfy.output_dir / "killed_finish").iterdir()} == {"straight_00001_.mp4", "v_00001_.mp4"}
 
 
 def test_a_model_that_gives_nan_is_an_error_and_another_model_begins_anew(comfy: ComfyServer):
