@@ -15,6 +15,7 @@ from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
 from .host import folders, helpers, player, runs
+from .host.sentences import Sentence
 from .host.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
@@ -90,7 +91,7 @@ class DecodeLatentsToVideo(helpers.FileNode):
             if stored is not None:
                 runs.link_file(stored.folder, stored.keys[-1], file.path, made_by="")
         shown = player.NodePlayer(cls.hidden)
-        shown.show("done", f"wrote {', '.join(f'output/{file.label}' for file in files)}")
+        shown.show("done", Sentence("wrote %1", ", ".join(f"output/{file.label}" for file in files)))
         return io.NodeOutput([InputImpl.VideoFromFile(str(file.path)) for file in files], ui=shown.output(files))
 
 

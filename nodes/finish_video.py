@@ -27,6 +27,7 @@ from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
 from ..headforcing_core.video.writer import VideoWriter, to_uint8
 from .host import folders, helpers, player
+from .host.sentences import Sentence, joined
 
 BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
 MOST_AT_ONCE = 16  # frames of the video
@@ -91,10 +92,14 @@ class FinishVideo(helpers.FileNode):
                     writer.path = file.path
                     stack.close()
             except BaseException:
-                kept = f"the video so far is output/{growing.label}, queue again to go on"
-                progress.show("stopped", f"stopped at frame {progress.done + 1} of {total}; {kept}")
+                where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
+                kept = Sentence("the video so far is %1", f"output/{growing.label}")
+                ways = Sentence("queue again to go on")
+                progress.show("stopped", joined([where, joined([kept, ways], ", ")], "; "))
                 raise
-        progress.show("done", f"wrote output/{file.label} - {total} frames, {width}x{height} at {fps:g} fps")
+        wrote = Sentence("wrote %1", f"output/{file.label}")
+        size = Sentence("%1 frames, %2 at %3 fps", total, f"{width}x{height}", f"{fps:g}")
+        progress.show("done", joined([wrote, size], " - "))
         return io.NodeOutput(InputImpl.VideoFromFile(str(file.path)), ui=progress.player.output([file]))
 
 
@@ -213,7 +218,9 @@ class _Progress:
         per_second = (self.done - self.first) / (time.perf_counter() - self.begun)
         left = format_time((self.total - self.done) / per_second).partition(".")[0]
         preview = None if self.player.grows else Image.fromarray(video_frames[-1].cpu().numpy())
-        self.show("running", f"frame {self.done} of {self.total} - {per_second:.1f} fps, {left} left", preview)
+        place = Sentence("frame %1 of %2", self.done, self.total)
+        speed = joined([Sentence("%1 fps", f"{per_second:.1f}"), Sentence("%1 left", left)], ", ")
+        self.show("running", joined([place, speed], " - "), preview)
 
     def show(self, state: str, text: str, preview: Any = None) -> None:
         video = player.growing(self.growing, self.id) if self.done > self.first else None

@@ -17,6 +17,7 @@ from server import PromptServer
 
 from . import helpers, pages
 from .folders import OutputFile
+from .sentences import Sentence, parts_of
 
 MESSAGE = "head_forcing.progress"
 
@@ -72,7 +73,7 @@ class NodePlayer:
         `state` is "running", "stopped", "failed" or "done", `video` as `GrowingVideo.shown`, `preview` a PIL image for
         the time until that can be played, `place` as `RenderProgress` counts it.
         """
-        message = {**self._about, "state": state, "text": text, "video": video, "place": place}
+        message = {**self._about, "state": state, "text": text, "said": parts_of(text), "video": video, "place": place}
         if self._raised:
             message["raised"] = True
         if preview is not None or message != self._last:
@@ -95,10 +96,12 @@ class NodePlayer:
         last = pages.last(MESSAGE, self.node_id, self._about["workflow"], self._client) or {}
         if last.get("prompt_id") != self._about["prompt_id"]:
             last = {}
-        kept = f" ({last['text']})" if last.get("state") == "stopped" else ""
+        text = Sentence("failed: %1", sentence)
+        if last.get("state") == "stopped":
+            text = Sentence("%1 (%2)", text, last["text"])
         if self:
             self._raised = True
-            self.show("failed", f"failed: {sentence}{kept}", last.get("video"), place=last.get("place"))
+            self.show("failed", text, last.get("video"), place=last.get("place"))
 
     def _tell(self, message: dict[str, Any], preview: Any = None) -> None:
         if not self:

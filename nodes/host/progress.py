@@ -15,7 +15,6 @@ from torch import Tensor
 
 from ...headforcing_core.cache.memory import MemoryEvent
 from ...headforcing_core.head_profiles.auto import warm_up_frames
-from ...headforcing_core.render.describe import going_on
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.render.render import Listener, Render
 from ...headforcing_core.rollout.loop import Block
@@ -26,6 +25,7 @@ from ...headforcing_core.video.writer import VideoInfo
 from .folders import shown
 from .player import NodePlayer
 from .queued_graph import WHOLE, Part, skipped_video_frames
+from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +43,8 @@ class RenderProgress(Listener):
         self._render: Render | None = None  # of the video that is made
         self.videos = len(plans)
         self.part = part
-        self.player, self.text = NodePlayer(hidden), ""
+        self.player = NodePlayer(hidden)
+        self.text = Sentence("")
         self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
         self.video = self.reused = self.made = 0
@@ -113,26 +114,29 @@ class RenderProgress(Listener):
     def completed(self) -> None:
         """Show a summary of the render."""
         took = time.perf_counter() - self.begun
-        parts = [f"{self.blocks} blocks in {format_time(took).partition('.')[0]}"]
+        parts = [Sentence("%1 blocks in %2", self.blocks, format_time(took).partition(".")[0])]
         if self.made:
-            parts.append(f"{self._frames_per_second(took):.1f} fps")
+            parts.append(self._speed(took))
         video = None if self.growing is None else self.growing.info
         if self.growing is None or video is not None:
             if video is not None:
-                parts.insert(0, f"wrote output/{shown(video.path).label}")
+                parts.insert(0, Sentence("wrote %1", f"output/{shown(video.path).label}"))
             elif self.earlier is not None:
-                parts.insert(0, f"output/{shown(self.earlier.path).label} is this video already")
-            self._show("done", " - ".join(parts))
+                parts.insert(0, Sentence("%1 is this video already", f"output/{shown(self.earlier.path).label}"))
+            self._show("done", joined(parts, " - "))
         else:
-            kept = "the latents are complete: Decode Latents to Video makes the video once that is mended"
-            self._show("failed", f"failed: no video, {self.growing.failure}; {kept} ({' - '.join(parts)})")
+            no_video = Sentence("failed: no video, %1", self.growing.failure)
+            kept = Sentence("the latents are complete: Decode Latents to Video makes the video once that is mended")
+            self._show("failed", joined([joined([no_video, kept], "; "), joined(parts, " - ")], " - "))
 
     def _steps(self, plan: RenderPlan) -> int:
         """Number of denoising steps of a video."""
         return sum(len(row.sigmas) for row in plan.rows[: self.part.until(plan)])
 
-    def _frames_per_second(self, took: float) -> float:
-        return self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE / took
+    def _speed(self, took: float) -> Sentence:
+        """Video frames a second, of those that were made in so many seconds."""
+        video_frames = self.made * self.plan.schedule.frames_per_block * TEMPORAL_STRIDE
+        return Sentence("%1 fps", f"{video_frames / took:.1f}")
 
     def stopped(self) -> None:
         """Show, after a cancel or an error, what is stored on disk and how to resume."""
@@ -140,21 +144,36 @@ class RenderProgress(Listener):
             return
         frames_per_block = self.plan.schedule.frames_per_block
         reading = self.block < self.plan.start_blocks + self.stored
-        place = f"stopped {'while reading' if reading else 'in'} block {self.block + 1} of {self.plan.blocks}"
-        text = (self.name and f"{self.name} ") + place
+        number = self.block + 1
+        if reading:
+            place = Sentence("stopped while reading block %1 of %2", number, self.plan.blocks)
+        else:
+            place = Sentence("stopped in block %1 of %2", number, self.plan.blocks)
+        parts = [joined([self.name, place], " ") if self.name else place]
         if self.plan.auto is not None and self.block * frames_per_block < warm_up_frames(frames_per_block):
-            text = f"stopped in block {self.block + 1}, before the roles were found: the next run starts again"
+            parts = [Sentence("stopped in block %1, before the roles were found: the next run starts again", number)]
         elif self.run is not None:
-            kept = f"{self.stored} finished blocks" if reading else "the blocks before it"
-            text += f"; {kept} are kept in output/{self.run.folder.parent.name}/{self.run.folder.name}, "
-            text += f"queue again to {going_on(self.plan)}"
+            folder = f"output/{self.run.folder.parent.name}/{self.run.folder.name}"
+            if reading:
+                kept = Sentence("%1 finished blocks are kept in %2", self.stored, folder)
+            else:
+                kept = Sentence("the blocks before it are kept in %1", folder)
+            parts.append(joined([kept, self._ways_on()], ", "))
         if self.growing is not None and self.growing.growing.path.is_file():
-            text += f"; the video so far is output/{self.growing.growing.label}"
+            parts.append(Sentence("the video so far is %1", f"output/{self.growing.growing.label}"))
+        text = joined(parts, "; ")
         log.info("Head Forcing: %s", text)
         self._show("stopped", text)
 
-    def _show(self, state: str, text: str) -> None:
-        self.text = f"{of}: {text}" if (of := self.part.describe(self.plan)) else text
+    def _ways_on(self) -> Sentence:
+        """How an unfinished video is resumed."""
+        if "blocks" in self.plan.policy.resumes_from:
+            return Sentence("queue again to go on")
+        return Sentence("queue again to go on from where the cache was last stored, or begin again without that")
+
+    def _show(self, state: str, text: Sentence) -> None:
+        of = self.part.describe(self.plan)
+        self.text = joined([of, text], ": ") if of else text
         self._tell(state)
 
     def _tell(self, state: str, image: Image.Image | None = None) -> None:
@@ -178,23 +197,26 @@ class RenderProgress(Listener):
 
     def _say(self) -> None:
         assert self.block is not None
-        parts = [f"block {self.block + 1} of {self.part.until(self.plan)}"]
+        parts = [Sentence("block %1 of %2", self.block + 1, self.part.until(self.plan))]
         if self.videos > 1:
-            parts.insert(0, f"video {self.video + 1} of {self.videos}" + (self.name and f": {self.name}"))
+            video = Sentence("video %1 of %2", self.video + 1, self.videos)
+            parts.insert(0, joined([video, self.name], ": ") if self.name else video)
         if len(self.plan.timeline.segments) > 1:
             prompt = self.plan.segment_index(self.block)
-            parts.append(f"prompt {prompt + 1}: {shortened(self.plan.timeline.segments[prompt].text, 32)}")
+            words = shortened(self.plan.timeline.segments[prompt].text, 32)
+            parts.append(Sentence("prompt %1: %2", prompt + 1, words))
         if self.done > self.reused:
             took = time.perf_counter() - self.begun
             left = (self.bar.total - self.done) * took / (self.done - self.reused)
-            parts.append(f"{self._frames_per_second(took):.1f} fps, {format_time(left).partition('.')[0]} left")
+            remaining = Sentence("%1 left", format_time(left).partition(".")[0])
+            parts.append(joined([self._speed(took), remaining], ", "))
         if self.event is not None:
             parts.append(_describe(self.event))
         if self.growing is not None and self.growing.failure is not None:
-            parts.insert(0, f"no video: {self.growing.failure}")
+            parts.insert(0, Sentence("no video: %1", self.growing.failure))
         elif self.growing is not None and not self.player:  # first, since ComfyUI cuts the text after two lines
-            parts.insert(0, f"watch output/{self.growing.growing.label}")
-        self._show("running", " - ".join(parts))
+            parts.insert(0, Sentence("watch %1", f"output/{self.growing.growing.label}"))
+        self._show("running", joined(parts, " - "))
 
 
 def shortened(text: str, length: int) -> str:
@@ -206,10 +228,12 @@ def shortened(text: str, length: int) -> str:
     return (words or text[: length - 1]).rstrip(" ,.;:") + "…"
 
 
-def _describe(event: MemoryEvent) -> str:
+def _describe(event: MemoryEvent) -> Sentence:
     if not event.admitted:
-        return f"memory: latent frame {event.frame} not admitted ({event.delta:.2f})"
-    return f"memory: admitted latent frame {event.frame}" + (", merged two older ones" if event.merged else "")
+        return Sentence("memory: latent frame %1 not admitted (%2)", event.frame, f"{event.delta:.2f}")
+    if event.merged:
+        return Sentence("memory: admitted latent frame %1, merged two older ones", event.frame)
+    return Sentence("memory: admitted latent frame %1", event.frame)
 
 
 class MovingPreview:

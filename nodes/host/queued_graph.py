@@ -10,6 +10,7 @@ from typing import Any, TypeGuard
 from ...headforcing_core.model.latents import LatentFormat
 from ...headforcing_core.render.plan import RenderPlan
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from .sentences import Sentence, joined
 
 
 def inputs_of(hidden: Any, node_id: str | None) -> dict[str, Any]:
@@ -107,12 +108,16 @@ class Part:
         multiple = latents.side_multiple
         return max(multiple, width // 2 // multiple * multiple), max(multiple, height // 2 // multiple * multiple)
 
-    def describe(self, plan: RenderPlan) -> str:
-        """Words before a status line; empty for all of the video."""
-        clock, words = plan.timeline.clock, [f"draft, {plan.width}x{plan.height}"] if self.draft else []
-        if (until := self.until(plan)) < plan.blocks:
-            words.append(f"up to {format_time(clock.start_seconds(until - plan.start_blocks)).partition('.')[0]}")
-        return ", ".join(words)
+    def describe(self, plan: RenderPlan) -> Sentence | None:
+        """Words before a status line; None for all of the video."""
+        words = []
+        if self.draft:
+            words.append(Sentence("draft, %1x%2", plan.width, plan.height))
+        until = self.until(plan)
+        if until < plan.blocks:
+            end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
+            words.append(Sentence("up to %1", format_time(end).partition(".")[0]))
+        return joined(words, ", ") if words else None
 
 
 WHOLE = Part()

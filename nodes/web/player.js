@@ -5,7 +5,7 @@ import { address } from "./growing_file.js";
 import { View } from "./player_view.js";
 import { listen } from "./renders.js";
 import { isOpen, nodeOf, openId, rootGraph } from "./shared.js";
-import { t } from "./texts.js";
+import { said, t } from "./texts.js";
 
 const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
 const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
@@ -55,6 +55,7 @@ function remember(message, asked = false) {
 function onProgress(message, asked) {
   const known = messages.get(placeOf(message));
   if (message.time < known?.time) return; // an answer that was overtaken
+  if (message.said) message.text = said(message.said);
   remember(message, asked);
   if (asked || message.raised || message.text === known?.text || !SHOUTS[message.state]) return;
   toast(message); // the text would be out of sight where the node is; ComfyUI shows what a node raised itself

@@ -18,3 +18,6 @@ export async function init() {
 
 /** A text with %1, %2 ... replaced by values, translated where it can be. */
 export const t = (text, ...values) => (translations[text] ?? text).replace(/%(\d)/g, (_, n) => values[n - 1]);
+
+/** A sentence of the server, whose parts are its text and the values, which may be sentences. */
+export const said = (parts) => (Array.isArray(parts) ? t(parts[0], ...parts.slice(1).map(said)) : parts);

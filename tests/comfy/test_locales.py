@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 import pytest
-from comfy_browser import Browser
+from comfy_browser import Browser, of_player
+from comfy_graphs import growing_graph
 from make_locales import FOLDER, LANGUAGES, SYNTAX, english, missing, of_scripts, strings, translated, translations
 
 AGAIN = "change tests/helpers/translations.txt, then run python tests/helpers/make_locales.py"
@@ -56,3 +57,21 @@ def test_no_text_has_characters_that_the_frontend_reads_as_syntax_and_tags_stay_
         for text, translation in known.items():
             assert translation.strip() == translation and translation and not set(translation) & set(SYNTAX), text
             assert all(tag in translation for tag in TYPED if tag in text), translation
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("browser", ["comfy_latest"], indirect=True)
+def test_the_player_says_what_the_server_tells_in_the_language_of_the_settings(browser: Browser):
+    page = browser.page
+    said = f"({of_player()}?.firstChild.textContent ?? '')"
+    try:
+        browser.server.post("/settings/Comfy.Locale", "zh")
+        page.reload(wait_until="domcontentloaded")
+        browser.wait_until_open()
+        browser.load_api(growing_graph("locales/v", 6.0, seed=905))
+        browser.queue()
+        page.wait_for_function(f"/^第 \\d+ 个块，共 9 个 - 提示词 1：a/.test({said})")
+        assert browser.wait_done() == "success"
+        page.wait_for_function(f"{said}.startsWith('已写入 output/locales/v_00001_.mp4 - 9 个块，用时 0:')")
+    finally:
+        browser.server.post("/settings/Comfy.Locale", "en")

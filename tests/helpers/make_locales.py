@@ -61,10 +61,14 @@ def _described(name: str, tooltip: str | None) -> Texts:
 
 
 def script_texts() -> list[str]:
-    """The English texts of the scripts: what they call `t` with."""
-    scripts = (path.read_text(encoding="utf-8") for path in sorted((REPO / "nodes" / "web").rglob("*.js")))
-    found = (json.loads(text) for script in scripts for text in re.findall(r'\bt\(\s*("(?:[^"\\]|\\.)*")', script))
-    return list(dict.fromkeys(found))
+    """The English texts that scripts show: what they call `t` with, and the sentences of the server."""
+    found = []
+    for script in sorted((REPO / "nodes" / "web").rglob("*.js")):
+        found += re.findall(r'\bt\(\s*("(?:[^"\\]|\\.)*")', script.read_text(encoding="utf-8"))
+    for module in sorted((REPO / "nodes").rglob("*.py")):
+        found += re.findall(r'\bSentence\(\s*("(?:[^"\\]|\\.)*")', module.read_text(encoding="utf-8"))
+    texts = [json.loads(text) for text in found]
+    return list(dict.fromkeys(text for text in texts if re.search("[a-z]", re.sub("%[0-9]", "", text))))
 
 
 def of_scripts(language: str) -> Texts:

@@ -99,8 +99,6 @@ def lay_out(graph: dict[str, Any], workflow: Workflow, places: Places) -> None:
             "outputs": [],
             "properties": {},
             "widgets_values": [workflow.note],
-            "color": "#222",
-            "bgcolor": "#000",
         }
     )
     graph["extra"] = {"workflowRendererVersion": "LG"}
