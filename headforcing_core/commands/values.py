@@ -151,7 +151,8 @@ def reference_files(args: argparse.Namespace) -> dict[str, Path]:
         if not name or file == Path():
             raise HeadForcingError(f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}")
         given.append((name, file))
-    check_names([name for name, _ in given])
+    if given:
+        check_names([name for name, _ in given])
     return dict(given)
 
 

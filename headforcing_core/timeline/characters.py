@@ -1,8 +1,6 @@
-"""Characters of pasted text: those that cannot be seen, and other spellings of digits and punctuation in times."""
+"""Characters of pasted text that cannot be seen, or that end lines."""
 
 from __future__ import annotations
-
-import re
 
 _LINE_ENDS = "\r\x0b\x0c\x85\u2028\u2029"
 _SPACES = (
@@ -12,39 +10,12 @@ _SPACES = (
 _WIDTH_ZERO = "\xad\u034f\u180e\u200b\u2060\u2061\u2062\u2063\u2064\ufeff"
 _CLEAN = str.maketrans(dict.fromkeys(_LINE_ENDS, "\n") | dict.fromkeys(_SPACES, " ") | dict.fromkeys(_WIDTH_ZERO, ""))
 
-# in words these join letters and set their direction, so only those in and before a time are left out
-_MARKS = "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
-_BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])](?:[{_MARKS}]+(?=\s))?", re.ASCII)
-_NO_MARKS = str.maketrans("", "", _MARKS)
-
-_PLAIN = str.maketrans(
-    {
-        **{chr(0xFF01 + code): chr(0x21 + code) for code in range(94)},  # full-width forms of ASCII
-        **dict.fromkeys("【〔〖「『", "["),
-        **dict.fromkeys("】〕〗」』", "]"),
-        **dict.fromkeys("〜∼～", "~"),
-        **dict.fromkeys("‐‑‒−", "-"),
-        **dict.fromkeys("∶︰", ":"),
-    }
-)
 STRAIGHT_QUOTES = str.maketrans(dict.fromkeys("“”„‟", '"'))
-_PLAIN |= STRAIGHT_QUOTES
 
 
 def clean(text: str) -> str:
     """A text in which all blank characters are spaces, all line ends newlines, and no mark has width zero."""
     return text.replace("\r\n", "\n").translate(_CLEAN)
-
-
-def plain(text: str) -> str:
-    """A text of the same length, to find times in: full-width forms and other brackets, dashes and quotes in ASCII."""
-    return text.translate(_PLAIN)
-
-
-def without_marks(line: str) -> str:
-    """A line without marks of direction and joiners before and in the time at its beginning."""
-    found = _BEFORE_WORDS.match(plain(line))
-    return line if found is None else line[: found.end()].translate(_NO_MARKS) + line[found.end() :]
 
 
 def fold(text: str) -> str:

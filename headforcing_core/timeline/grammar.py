@@ -11,7 +11,7 @@ from typing import Any
 
 from ..errors import HeadForcingError
 from .braces import find_choice, split_outside
-from .characters import clean, fold, plain, without_marks
+from .characters import clean, fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .foreign import without_fences, without_subtitles
 from .headings import (
@@ -21,13 +21,16 @@ from .headings import (
     Heading,
     almost_time,
     brackets_with_words,
-    is_decade,
+    first_time,
+    is_frame,
     open_brackets,
+    plain,
     read_scene,
     read_time,
     time_inside,
+    without_marks,
 )
-from .json_forms import is_frame, load_frames, load_json, read_frames, read_json
+from .json_forms import load_frames, load_json, read_frames, read_json
 from .prompt import Prompt, TimelineError
 from .switch import RESET, read_tag
 
@@ -68,7 +71,7 @@ def _split_shared(lines: list[str]) -> tuple[str, list[str]]:
         return "", lines
     after = first + 1  # without times the prompts begin on the next line
     for number, line in enumerate(map(str.strip, lines[after:]), after):
-        if _first_time(line) or almost_time(line, bare=False) or read_scene(line):
+        if first_time(line) or almost_time(line, bare=False) or read_scene(line):
             after = number
             break
     words = " ".join([lines[first].strip()[tag.end() :], *lines[first + 1 : after]])
@@ -106,7 +109,7 @@ def _parse(lines: list[str], clock: BlockClock) -> Iterator[Prompt]:
     text = open_brackets("\n".join(lines))
     lines = text.split("\n")
     first = next((line.strip() for line in lines if line.strip()), "")
-    time = _first_time(first)
+    time = first_time(first)
     if first[:1] in ("{", "[") and (data := load_json(text)) is not None:
         return read_json(data, clock)
     if is_frame(plain(first)):
@@ -114,18 +117,13 @@ def _parse(lines: list[str], clock: BlockClock) -> Iterator[Prompt]:
     if (time and not _is_prose(time, lines)) or almost_time(first, bare=False):
         # "80s" at the start of a line is a decade unless the timeline's first time is in plain seconds
         in_seconds = time is not None and time.bare and ":" not in str(time.start)
-        return _read_headed(lines, lambda line: read_time(line, in_seconds), timed=True)
+        return _read_headed(lines, functools.partial(read_time, in_seconds=in_seconds), timed=True)
     if read_scene(first):
         return _read_headed(lines, read_scene)
     _refuse_other_schedule(lines)
     if "|" in text or "｜" in text:
         return _read_pipes(text)
     return iter([Prompt(fold(text), None)] if first else [])
-
-
-def _first_time(line: str) -> Heading | None:
-    """The time at the start of a text, which is no decade."""
-    return None if is_decade(line) else read_time(line, in_seconds=True)
 
 
 def _is_prose(time: Heading, lines: list[str]) -> bool:
@@ -136,7 +134,7 @@ def _is_prose(time: Heading, lines: list[str]) -> bool:
     assert time.start is not None
     if re.match(r"0+\D", time.start) or (time.end and not time.bare):
         return False  # no ratio, and no time that is said as words
-    timed = filter(None, map(_first_time, map(str.strip, lines)))
+    timed = filter(None, map(first_time, map(str.strip, lines)))
     alone = len(list(itertools.islice(timed, 2))) < 2 and len(IN_BRACKETS.findall(plain("\n".join(lines)))) < 2
     if time.bare and alone:
         return True
@@ -169,7 +167,7 @@ def _refuse_other_schedule(lines: list[str]) -> None:
 
 def _schedule_in(lines: list[str]) -> str | None:
     """An example of the times, scenes or frames that several lines of a text begin with; None for a single prompt."""
-    times = [time for time in map(_first_time, lines) if time is not None]
+    times = [time for time in map(first_time, lines) if time is not None]
     if len(times) > 1 or any(_value(str(time.start)) == 0 for time in times):
         return EXAMPLE
     if len([line for line in lines if read_scene(line)]) > 1:
@@ -187,7 +185,7 @@ def check_words(text: str, line: int | None = None) -> None:
             "time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
-    if choice := find_choice(text):
+    if "{" in text and (choice := find_choice(text)):
         raise TimelineError(
             f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are braces", line
         )

@@ -1,11 +1,11 @@
-"""The times and scenes that lines of a timeline begin with, in the forms that people and other programs write."""
+"""Beginnings of lines of a timeline: times and scenes, in the forms that people and other programs write."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from .characters import plain, without_marks
+from .characters import STRAIGHT_QUOTES
 
 SEPARATORS = "–—:-"  # optional, one between a time and its prompt
 _CLOCK = r"\d{1,9}:\d\d(?::\d\d)?(?:[.,]\d{1,9})?"
@@ -29,6 +29,23 @@ _SHOT = rf"(?:shot|clip|part|segment)\s{{0,8}}\d{{1,9}}\s{{0,8}}(?:[{SEPARATORS}
 _LIST_MARK = r"(?:(?:[-+*•‣▪●·>–—]|#{1,6}|\(?\d{1,3}[.)])\s{1,8}){0,3}"  # bullet, heading, number
 _BEFORE = rf"{_LIST_MARK}(?P<bold>\*{{1,3}}|_{{1,2}}|`)?"
 _FLAGS = re.ASCII | re.IGNORECASE
+
+# in words these join letters and set their direction, so only those in and before a time are left out
+_MARKS = "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\ufe0e\ufe0f"
+_BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])](?:[{_MARKS}]+(?=\s))?", re.ASCII)
+_NO_MARKS = str.maketrans("", "", _MARKS)
+
+_PLAIN = str.maketrans(
+    {
+        **{chr(0xFF01 + code): chr(0x21 + code) for code in range(94)},  # full-width forms of ASCII
+        **dict.fromkeys("【〔〖「『", "["),
+        **dict.fromkeys("】〕〗」』", "]"),
+        **dict.fromkeys("〜∼～", "~"),
+        **dict.fromkeys("‐‑‒−", "-"),
+        **dict.fromkeys("∶︰", ":"),
+    }
+)
+_PLAIN |= STRAIGHT_QUOTES
 
 
 @dataclass(frozen=True)
@@ -85,7 +102,24 @@ _WORDS_IN_BRACKETS = re.compile(  # "[1s: waves]"; "[0:00:05]" is a time
     rf"\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}(?P<colon>:)(?:[^\[\]]|\[[^\[\]]{{0,999}}\])*(?P<close>\])",
     _FLAGS,
 )
+_FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
 NUMBERED = re.compile(rf"{_BEFORE}(?:shot|clip)\s{{0,8}}\d{{1,9}}\s{{0,8}}[{SEPARATORS}]", _FLAGS)
+
+
+def plain(text: str) -> str:
+    """A text of the same length, to find times in: full-width forms and other brackets, dashes and quotes in ASCII."""
+    return text.translate(_PLAIN)
+
+
+def without_marks(line: str) -> str:
+    """A line without marks of direction and joiners before and in the time at its beginning."""
+    found = _BEFORE_WORDS.match(plain(line))
+    return line if found is None else line[: found.end()].translate(_NO_MARKS) + line[found.end() :]
+
+
+def first_time(line: str) -> Heading | None:
+    """The time at the start of a text, which is no decade."""
+    return None if is_decade(line) else read_time(line, in_seconds=True)
 
 
 def read_time(line: str, in_seconds: bool) -> Heading | None:
@@ -151,3 +185,8 @@ def open_brackets(text: str) -> str:
 def brackets_with_words(text: str) -> int:
     """The number of `[1s: waves]` in a text."""
     return len(_WORDS_IN_BRACKETS.findall(plain(text)))
+
+
+def is_frame(line: str) -> bool:
+    """Whether a line begins with the number of a video frame and a text in quotes."""
+    return _FRAME.match(line) is not None

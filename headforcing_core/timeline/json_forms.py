@@ -12,13 +12,7 @@ from .clock import MAX_SECONDS, TEMPORAL_STRIDE, BlockClock, cut_to_millisecond
 from .prompt import Prompt, TimelineError
 
 _MEANT_AS_JSON = re.compile(r'\s*(?:\{\s*"(?:prompts"|\d)|\[\s*")')
-_FRAME = re.compile(r"""\s{0,8}["']?\d{1,9}["']?\s{0,8}:\s{0,8}["']""", re.ASCII)
 _FRAMES = 'a schedule by video frames is "0": "a cat walks", "80": "it jumps"'
-
-
-def is_frame(line: str) -> bool:
-    """Whether a line begins with the number of a video frame and a text in quotes."""
-    return _FRAME.match(line) is not None
 
 
 def load_json(text: str) -> Any:

@@ -199,7 +199,8 @@ def parse_timeline(
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
+    texts = [_join(shared, prompt.text) for prompt in prompts]
+    texts = [unescape(whole) if "\\" in whole else whole for whole in texts]
     for prompt, whole in zip(prompts, texts, strict=True) if references else ():
         try:
             named_in(whole, references)

@@ -46,7 +46,7 @@ def test_the_reports_of_a_render_and_a_comparison_say_what_the_guards_did(tmp_pa
     arguments = f"--out {tmp_path} --seconds 2 --scale 1 --sigmas 1 --rope-jitter 0.8 --prompts ball".split()
     assert main(["demo", *arguments, "--sink-gate", "0.3"]) == 0
     said = capsys.readouterr().out
-    assert "\nguard    sink gate 0.3: left out " in said and "\nguard    rope jitter 0.8: rotary bases" in said
+    assert "\nsink gate 0.3: left out " in said and "\nrope jitter 0.8: rotary bases" in said
     assert main(["compare", "--demo", "--methods", "head_forcing", *arguments, "--seed", "3"]) == 0
     lines = (tmp_path / "comparison.md").read_text("utf-8").splitlines()
     assert lines[-1].startswith("guard: head_forcing, seed 3: rope jitter 0.8: rotary bases from ")
