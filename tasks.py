@@ -68,12 +68,12 @@ def pytest(*arguments: str | Path) -> int:
 
 
 def in_parallel() -> list[str]:
-    """Options of pytest for a process per core and two more, as servers and browsers let theirs wait.
+    """Options of pytest for a process per core and one more, as servers and browsers let theirs wait.
 
     The tests of a file or a ComfyUI server stay in one process.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return ["--numprocesses", str(min(cores + 2, MOST_PROCESSES)), "--dist", "loadscope", "--no-loadscope-reorder"]
+    return ["--numprocesses", str(min(cores + 1, MOST_PROCESSES)), "--dist", "loadscope", "--no-loadscope-reorder"]
 
 
 def quick(arguments: list[str]) -> None:
