@@ -40,7 +40,7 @@ def noted(editor: Browser) -> None:
     editor.page.evaluate(f"() => ({_TRACKER}.captureCanvasState ?? {_TRACKER}.checkState).call({_TRACKER})")
 
 
-@pytest.mark.repeat("[comfy]", "[comfy_latest, Nodes 2.0]")
+@pytest.mark.repeat("comfy]", "comfy_latest, Nodes 2.0]")
 @pytest.mark.parametrize("browser", FRONTENDS, indirect=True)
 def test_graph_undo_goes_on_after_a_render_and_no_node_changes_its_size(browser: Browser):
     page = browser.page
@@ -70,7 +70,7 @@ def test_graph_undo_goes_on_after_a_render_and_no_node_changes_its_size(browser:
     page.wait_for_function(f"{_COUNT} === {nodes}")
 
 
-@pytest.mark.repeat("[comfy]")
+@pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy, Nodes 2.0"], indirect=True)
 def test_another_workflow_shows_nothing_of_the_video_of_this_one(browser: Browser):
     page = browser.page
@@ -209,7 +209,7 @@ def test_undo_in_the_words_belongs_to_the_prompt_that_is_shown(browser: Browser)
     assert spoken <= {BALL, CROSS, "a pasted prompt", "New prompt", "word", "wor", "wo", "w"}, spoken
 
 
-@pytest.mark.repeat("[comfy]")
+@pytest.mark.repeat("comfy]")
 @pytest.mark.parametrize("browser", ["comfy", "comfy_latest, Nodes 2.0"], indirect=True)
 def test_words_typed_right_before_a_reload_are_kept(browser: Browser):
     page = browser.page
