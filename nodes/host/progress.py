@@ -166,7 +166,7 @@ class RenderProgress(Listener):
         self._show("stopped", text)
 
     def _ways_on(self) -> Sentence:
-        """How an unfinished video is resumed."""
+        """A sentence on resuming an unfinished video."""
         if "blocks" in self.plan.policy.resumes_from:
             return Sentence("queue again to go on")
         return Sentence("queue again to go on from where the cache was last stored, or begin again without that")
