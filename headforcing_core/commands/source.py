@@ -107,11 +107,6 @@ class Source:
             begins_with = StartLatents(latents[None])
         cache = cache_folder()
         follows = machine.peers is not None and not machine.peers.leads  # rank 0 alone has a run folder
-        notes: dict[str, Any] = {"weights": info.path.name}
-        if machine.inexact:
-            notes["inexact"] = machine.inexact
-        if references:
-            notes["references"] = {name: shown.about for name, shown in references.items()}
         request = RenderRequest(
             info.config,
             options,
@@ -122,7 +117,7 @@ class Source:
             runs=None if follows else args.runs,
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
             latent_format=None if files is None else info.config.latents.name,
-            notes=notes,
+            notes=_notes(info, machine, references),
         )
         return cls(
             request,
@@ -289,6 +284,16 @@ class Source:
         from ..video.codec import load_codec
 
         return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
+
+
+def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> dict[str, Any]:
+    """The fields of a run's note that no plan has."""
+    notes: dict[str, Any] = {"weights": info.path.name}
+    if machine.inexact:
+        notes["inexact"] = machine.inexact
+    if references:
+        notes["references"] = {name: shown.about for name, shown in references.items()}
+    return notes
 
 
 def toy_codec(device: torch.device) -> FrameCodec:

@@ -4,7 +4,8 @@
 
 ComfyUI serves these files and its frontend shows them in the language of the settings. A translation belongs to a text,
 not to an input: translations.txt holds paragraphs of four lines, English, Chinese, Japanese and Korean. The English of
-nodes is written in locales/en/nodeDefs.json, which gets the names of new inputs here, that of scripts in `t("text")`.
+nodes is written in locales/en/nodeDefs.json, which gets the names of new inputs here, that of scripts in `t("text")`,
+and that of what the player says in `Sentence("text")`.
 """
 
 import json
