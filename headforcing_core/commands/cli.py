@@ -18,7 +18,9 @@ from ..methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
-MOVED = {"rooms": "rooms"} | dict.fromkeys(("check-claim", "evaluate", "read-vbench", "tables"), "check-claim")
+MOVED = {"rooms": "rooms", "replay": "replay"} | dict.fromkeys(
+    ("check-claim", "evaluate", "read-vbench", "tables"), "check-claim"
+)
 """The command of `research` that does what a former command did."""
 
 
