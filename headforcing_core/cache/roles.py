@@ -66,14 +66,14 @@ class EpisodicPolicy:
     update_interval: int = 3  # a candidate is considered once in this many blocks
     admission: str = "novelty"  # `novelty`, or `uniform`, which admits every candidate
     eviction: str = "summary"  # `summary` merges redundant entries, `fifo` drops the oldest
-    token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, `trigonometric`, or at `random`
+    token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, or at `random`
     center_keys: bool = False  # subtract the mean of all compared keys before measuring novelty
     pin_first: bool = False  # the first entry is never merged or dropped
 
     def __post_init__(self) -> None:
         check_choice("admission", self.admission, ("novelty", "uniform"))
         check_choice("eviction", self.eviction, ("summary", "fifo"))
-        check_choice("token_selection", self.token_selection, ("prompt", "trigonometric", "random"))
+        check_choice("token_selection", self.token_selection, ("prompt", "random"))
         if self.update_interval < 1:
             raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
         if not -1.0 <= self.novelty_threshold <= 2.0:

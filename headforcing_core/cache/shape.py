@@ -161,13 +161,6 @@ class CacheShape(Shape):
         ]
         return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
 
-    def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        copied = 0
-        if self.policy.guards.sink_gate:  # where it leaves frames out, attention reads a copy of a group in a layer
-            kept = [policy for policy in self.policies if policy.sink_frames or policy.episodic_frames]
-            copied = max((self.slots[policy] * max(map(len, self.groups[policy])) for policy in kept), default=0)
-        return self.bytes(dtype) + self.bytes_of(copied, dtype)
-
     @property
     def recache_blocks(self) -> int:
         """Number of blocks that a recache writes again: all with a recent frame of any role, and one before them."""
