@@ -68,7 +68,7 @@ def add_file_arguments(sub: Container) -> None:
 def add_render_arguments(sub: Container) -> None:
     """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
     add_known(sub, "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas episodic-frames")
-    add_known(sub, "recent-frames novelty-threshold update-interval sink-gate rope-jitter compression runs")
+    add_known(sub, "recent-frames novelty-threshold update-interval runs")
     add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
 
 
