@@ -76,8 +76,13 @@ class HeadGroup:
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
         indices = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
-        changes = [new - old for new, old in zip(indices, self.indices, strict=False)]
-        self._move([(slot, slot, change) for slot, change in enumerate(changes) if change])
+        changes = [new - old for new, old in zip(indices[:history], self.indices, strict=True)]
+        moves = [(slot, slot, change) for slot, change in enumerate(changes) if change]
+        if moves and self._in_one_launch:
+            self._move(moves)
+        elif moves:
+            for k in self.k:
+                self.rope.rerotate(k[:, :history], changes)
         self.indices = indices
         self.current = slice(history, self.frames)
 
@@ -112,21 +117,29 @@ class HeadGroup:
 
     # --- changes of slots in all layers
 
+    @property
+    def _in_one_launch(self) -> bool:
+        """Whether one launch moves the slots of all layers; elsewhere PyTorch copies slots faster than rows."""
+        return move_frames.usable(self._flat[0].device, self._flat[0].dtype)
+
     def _arrange(self, order: list[int]) -> None:
         """Keep only these slots, in this order."""
         spare = len(order)  # a free slot once only circles of slots are left to move, but in a full context
         moves = in_sequence(order, spare)
-        if spare < self.k[0].shape[1] or all(target != spare for _, target in moves):
+        has_room = spare < self.k[0].shape[1] or all(target != spare for _, target in moves)
+        if has_room and self._in_one_launch:
             self._move([(source, target, 0) for source, target in moves])
-        else:
-            slots = upload(torch.tensor(order), self.k[0].device)
+        elif moves:
+            first = min(target for _, target in moves)
+            slots = upload(torch.tensor(order[first:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
-                buffer[:] = buffer.index_select(1, slots)
+                buffer[:, first : len(order)] = buffer.index_select(1, slots)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
     def _move(self, moves: Sequence[Move]) -> None:
         """Carry out moves one after another in every head."""
+        k, v = self._flat
         if not moves or not self._rows:
             return
         s = self.rope.frame_tokens
@@ -137,7 +150,6 @@ class HeadGroup:
                 self._tables.clear()
             chains = [[(row + source, row + target, by) for source, target, by in steps] for _, row in self._rows]
             self._tables[steps] = self._upload(chains)
-        k, v = self._flat
         move_frames(
             k_from=k, v_from=v, k_to=k, v_to=v, moves=self._tables[steps], rotations=rotations, frame_tokens=s
         )  # fmt: skip

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.head_group import HeadGroup, Move
+from headforcing.headforcing_core.cache.head_group import HeadGroup
 from headforcing.headforcing_core.cache.memory import MemoryEvent
 from headforcing.headforcing_core.devices import upload
 from headforcing.headforcing_core.model.attention import AttentionFunction, Span, sdpa
@@ -49,10 +49,7 @@ class Looped(HeadGroup):
         ends = list(accumulate(self.sizes))
         self.of_layers = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
 
-    def _move(self, moves: Sequence[Move]) -> None:
-        for source, target, _ in moves:  # keys have no temporal rotation here
-            for buffer in (*self.k, *self.v):
-                buffer[:, target] = buffer[:, source]
+    _in_one_launch = False
 
     def _pool(self, slot: int) -> Tensor:
         return torch.cat([k[:, slot].float().mean(dim=1) for k in self.k])
