@@ -46,6 +46,6 @@ def check_removed(inputs: Mapping[str, Any]) -> None:
     for name, default in REMOVED_INPUTS.items():
         if inputs.get(name, default) != default:
             raise HeadForcingError(
-                f"Head Forcing Options no longer has the input {name}; remove it from the node, or set it to {default}, "
-                f"got {inputs[name]!r}"
+                f"Head Forcing Options no longer has the input {name}; remove it from the node, or set it to "
+                f"{default}, got {inputs[name]!r}"
             )
