@@ -83,8 +83,10 @@ def describe_profile(profile: HeadProfile) -> list[str]:
 
 def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them is an error."""
-    remarks, even = list[str](), anchor_floor(profile) / EVEN_SHARES
-    anchors, locals_ = (_heads(profile, role, part) for role, part in (("anchor", 0), ("local", 2)))
+    remarks = list[str]()
+    even = anchor_floor(profile) / EVEN_SHARES
+    anchors = _heads(profile, "anchor", 0)
+    locals_ = _heads(profile, "local", 2)
     if weak := [anchor for anchor in anchors if anchor[0] < even]:
         remarks.append(
             f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a uniform distribution "

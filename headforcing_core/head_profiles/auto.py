@@ -49,7 +49,9 @@ class AutoProfile:
     def key(self) -> dict[str, Any]:
         """Settings that the found roles depend on, as JSON values."""
         fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
-        return fractions if self.rule == "quota" else fractions | {"rule": self.rule}
+        if self.rule == "quota":
+            return fractions
+        return fractions | {"rule": self.rule}
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
@@ -89,13 +91,17 @@ class AutoProfileCache(HeadCache):
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
     ):
-        self.auto, self.known, self.dtype, self.head_wise = auto, known, dtype, shape
+        self.auto = auto
+        self.known = known
+        self.dtype = dtype
+        self.head_wise = shape
         self._hold(warm_up_shape(shape), device, attention)
         self.meter = ShareMeter(shape.layers, shape.heads, self.rope.frame_tokens)
         self.earlier_events: list[MemoryEvent] = []
         self._prompts: list[PromptKV] = []
         self._switches: dict[int, Switch] = {}  # those that only begin a prompt, by block
-        self._sum, self._passes = torch.zeros(shape.layers, shape.heads, 3, dtype=torch.float64), 0
+        self._sum = torch.zeros(shape.layers, shape.heads, 3, dtype=torch.float64)
+        self._passes = 0
         self._pass_open = False
 
     def _hold(self, shape: CacheShape, device: torch.device | str, attention: AttentionFunction) -> None:
@@ -212,8 +218,10 @@ class AutoPolicy(CachePolicy):
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
-    path, source = folder / f"{fingerprint}.json", f"found while sampling on {date.today().isoformat()}"
-    measured, provenance = profile.measured | {"fingerprint": fingerprint}, profile.provenance | {"source": source}
+    path = folder / f"{fingerprint}.json"
+    source = f"found while sampling on {date.today().isoformat()}"
+    measured = profile.measured | {"fingerprint": fingerprint}
+    provenance = profile.provenance | {"source": source}
     replace(profile, name=source, measured=measured, provenance=provenance).save(path)
     return path
 

@@ -84,7 +84,8 @@ class HeadProfile:
     def _checked_heads(self, key: str) -> tuple[tuple[Any, ...], ...]:
         """A field's `rows[layer][head]` as tuples; refuses other dimensions and values than `_OF_HEADS` says."""
         rows, (wanted, fits, convert) = vars(self)[key], _OF_HEADS[key]
-        layers, heads = self.num_layers, self.num_heads
+        layers = self.num_layers
+        heads = self.num_heads
         found = [len(row) if _is_list(row) else 0 for row in rows] if _is_list(rows) else []
         if len(found) != layers or set(found) != {heads}:
             most = ", ".join(map(str, sorted(set(found))))
@@ -97,7 +98,9 @@ class HeadProfile:
     @property
     def query_statistics(self) -> QueryStatistics | None:
         """`queries` as tensors; None without."""
-        return None if self.queries is None else QueryStatistics.of(self.queries)
+        if self.queries is None:
+            return None
+        return QueryStatistics.of(self.queries)
 
     def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""

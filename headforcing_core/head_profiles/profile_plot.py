@@ -46,14 +46,17 @@ def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, them
 
 
 def _shares_panel(profile: HeadProfile) -> Panel:
-    shares, roles, counts = np.asarray(profile.shares).reshape(-1, 3), np.ravel(profile.roles), profile.counts()
+    shares = np.asarray(profile.shares).reshape(-1, 3)
+    roles = np.ravel(profile.roles)
+    counts = profile.counts()
 
     def draw(ax: Axes, look: Theme) -> None:
         from matplotlib.ticker import PercentFormatter
 
         size = 90 if len(roles) <= 60 else 46 if len(roles) <= 600 else 20
         for role in ROLES:
-            chosen, label = roles == role, f"{role}: {counts[role]} ({counts[role] / len(roles):.0%})"
+            chosen = roles == role
+            label = f"{role}: {counts[role]} ({counts[role] / len(roles):.0%})"
             ax.scatter(shares[chosen, 0], shares[chosen, 2], s=size, marker=MARKERS[role], color=look.roles[role],
                        linewidth=0.6, zorder=3, edgecolor=look.background, label=label)  # fmt: skip
         for axis in (ax.xaxis, ax.yaxis):
@@ -68,7 +71,9 @@ def _shares_panel(profile: HeadProfile) -> Panel:
 
 
 def _roles_panel(profile: HeadProfile) -> Panel:
-    layers, heads, disputed = profile.num_layers, profile.num_heads, len(profile.disputed)
+    layers = profile.num_layers
+    heads = profile.num_heads
+    disputed = len(profile.disputed)
     subtitle = f"{page.cut_name(profile.name)}: {layers} layers, {heads} heads in each."
     if disputed:
         share = disputed / (layers * heads)
@@ -78,7 +83,9 @@ def _roles_panel(profile: HeadProfile) -> Panel:
 
 def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str) -> Panel:
     """A cell for every head: of one profile, or split in halves where two profiles differ and faded elsewhere."""
-    layers, heads, alone = a.num_layers, a.num_heads, b is None
+    layers = a.num_layers
+    heads = a.num_heads
+    alone = b is None
     size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / layers, 18), 60)  # pixels of a cell
 
     def draw(ax: Axes, look: Theme) -> None:
@@ -86,7 +93,8 @@ def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str)
         from matplotlib.patches import Patch, Rectangle
         from matplotlib.ticker import FixedLocator, MaxNLocator
 
-        paper, colours = np.asarray(to_rgb(look.background)), {role: to_rgb(look.roles[role]) for role in ROLES}
+        paper = np.asarray(to_rgb(look.background))
+        colours = {role: to_rgb(look.roles[role]) for role in ROLES}
         halves = np.stack([np.asarray(profile.roles).T for profile in (a, b or a)], axis=-1)  # [head, layer, half]
         same = halves[..., 0] == halves[..., 1]
         cells = np.array([colours[role] for role in halves.ravel()]).reshape(*halves.shape, 3)
@@ -127,7 +135,8 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
     )
 
     def draw(ax: Axes, look: Theme) -> None:
-        names, ticks = [*ROLES, "mean"], []
+        names = [*ROLES, "mean"]
+        ticks = []
         for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
             places = 5 * group + np.arange(len(names))
             ticks += places.tolist()

@@ -36,7 +36,9 @@ class ShareMeter:
     all heads and, with a `head_dim`, the `queries`' means `[layers, heads, 3, head_dim / 2]`; float64 on the CPU."""
 
     def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
-        self.frame_tokens, self.head_dim, self.active = frame_tokens, head_dim, False
+        self.frame_tokens = frame_tokens
+        self.head_dim = head_dim
+        self.active = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
         self._queries = torch.zeros(num_layers, num_heads, 3, head_dim // 2)
 
@@ -69,7 +71,9 @@ class _VisitMeter:
     """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a visit."""
 
     def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
-        self.active, self._visited, self._tokens = False, visited, frame_tokens
+        self.active = False
+        self._visited = visited
+        self._tokens = frame_tokens
         self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
 
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
@@ -94,7 +98,8 @@ def profile_heads(
 
     `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step raises.
     """
-    setup, missing = shares.setup, shares.missing_prompts()
+    setup = shares.setup
+    missing = shares.missing_prompts()
     for prompt in [prompt for prompt in embeds if prompt in missing]:
         meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
 
@@ -121,7 +126,8 @@ def measure_returns(
 
     Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
     """
-    setup, texts = shares.setup, dict(zip(shares.setup.prompts, embeds, strict=True))
+    setup = shares.setup
+    texts = dict(zip(shares.setup.prompts, embeds, strict=True))
     for number in numbers:
         if shares.returns[number].any():
             continue

@@ -43,7 +43,9 @@ def classify_by_function(
 def anchor_floor(profile: HeadProfile) -> float:
     """The least sink share of an anchor by function: twice an even share of the measured window; 0 if not known."""
     window = profile.measured.get("window_frames")
-    return EVEN_SHARES / window if type(window) is int and window > 0 else 0.0
+    if type(window) is int and window > 0:
+        return EVEN_SHARES / window
+    return 0.0
 
 
 def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
@@ -52,7 +54,8 @@ def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
     They are called anchors or locals, and give the middle more than the median memory head does; an anchor only if its
     sink share is below `anchor_floor`.
     """
-    shares, floor = profile.shares or (), anchor_floor(profile)
+    shares = profile.shares or ()
+    floor = anchor_floor(profile)
     of = {(i, j): (role, shares[i][j]) for i, row in enumerate(profile.roles) for j, role in enumerate(row) if shares}
     middles = [share[1] for role, share in of.values() if role == HeadRole.MEMORY]
     usual = median(middles) if middles else 1.0
@@ -76,7 +79,9 @@ def describe_returns(profile: HeadProfile) -> list[str]:
     """Lines on the heads that retrieve; none where returns were not measured."""
     if profile.returns is None:
         return []
-    found, returns, roles = retrieving_heads(profile), profile.returns, profile.roles
+    found = retrieving_heads(profile)
+    returns = profile.returns
+    roles = profile.roles
     lines = [f"  layer {i}, head {j} ({roles[i][j]}): {returns[i][j]:.0%} to the visit" for i, j in found[:3]]
     return [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns", *lines]
 
@@ -92,12 +97,14 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
         return []
     layer, head = wrong[0]
     if profile.returns is not None:
-        does, share = "look up the earlier visit of a scene", f"{profile.returns[layer][head]:.0%} to the visit"
+        does = "look up the earlier visit of a scene"
+        share = f"{profile.returns[layer][head]:.0%} to the visit"
         advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     else:
         sink, middle, _ = (profile.shares or ())[layer][head]
         does = "give the middle of the context more than most memory heads do"
-        share, advice = f"{middle:.0%} there, {sink:.0%} on the first frame", "which makes memory heads of them"
+        share = f"{middle:.0%} there, {sink:.0%} on the first frame"
+        advice = "which makes memory heads of them"
     return [
         f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head {head} (called "
         f"{profile.roles[layer][head]}; {share}). Choose the rule `function`, {advice}."

@@ -110,7 +110,8 @@ class ReturnStory:
     @classmethod
     def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
         """The story of that number, as long as the window; raises HeadForcingError where none fits."""
-        blocks, count = setup.window_frames // setup.frames_per_block, len(setup.prompts)
+        blocks = setup.window_frames // setup.frames_per_block
+        count = len(setup.prompts)
         visit = (blocks - 1) // 3
         if not visit or count < 3:
             raise HeadForcingError(
@@ -162,7 +163,8 @@ class HeadShares:
     def merge(self, other: HeadShares) -> None:
         """Add another measurement; raises HeadForcingError if its setup differs."""
         if other.setup != self.setup:
-            mine, theirs = asdict(self.setup), asdict(other.setup)
+            mine = asdict(self.setup)
+            theirs = asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         self.sums += other.sums
@@ -196,7 +198,8 @@ class HeadShares:
         """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None), where they
         are measured. `blocks` are counted from the first measured one."""
         chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
-        sums, counts = (x[chosen[0]][:, chosen[1]][:, :, chosen[2]] for x in (self.sums, self.counts))
+        sums = self.sums[chosen[0]][:, chosen[1]][:, :, chosen[2]]
+        counts = self.counts[chosen[0]][:, chosen[1]][:, :, chosen[2]]
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured
@@ -210,7 +213,8 @@ class HeadShares:
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
-        setup, returns = self.setup, self.returns[self._has_returns]
+        setup = self.setup
+        returns = self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
         kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
         measured = {key: vars(setup)[key] for key in kept} | {

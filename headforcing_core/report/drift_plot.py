@@ -26,7 +26,8 @@ CURVES = (
     ("sharpness", "sharpness (variance of the Laplacian)", 1.0),
     ("motion", "motion without camera shift, 0-255", 1.0),
 )
-_CURVE, _GAP = 92, 46  # heights, in pixels
+_CURVE = 92
+_GAP = 46  # heights, in pixels
 _NUMBERS = 130
 _MATRIX = 440
 _DASHES = ("-", "--", ":", "-.", (0, (5, 1, 1, 1, 1, 1)))
@@ -48,17 +49,20 @@ def _headline_panel(report: DriftReport) -> Panel:
         ax.set(xlim=(page.LEFT, page.WIDTH - page.RIGHT), ylim=(_NUMBERS, 0))  # pixels
         shown = [metric for metric in METRICS if metric.headline]
         for (row, column), metric in zip(np.ndindex(2, 4), shown, strict=True):
-            value, first = report.whole[metric.key], report.first[metric.key]
+            value = report.whole[metric.key]
+            first = report.first[metric.key]
             number, before = ("-" if number is None else metric.form(number) for number in (value, first))
             times = ratio(value, first)
             more = "" if times is None or times >= 100 or number[0] in "+-" else f" (x {times:.2f})"
             small: dict[str, Any] = {"size": 11.5, "color": look.dim, "va": "top", "parse_math": False}
-            x, y = page.MARGIN + 219 * column, 104 * row
+            x = page.MARGIN + 219 * column
+            y = 104 * row
             ax.text(x, y, metric.headline, **small)
             ax.text(x, y + 20, number, size=22, color=look.ink, weight="bold", va="top")
             ax.text(x, y + 58, f"first {report.first_seconds:.3g} s: {before}{more}", **small)
 
-    title, subtitle = f"Drift of {page.cut_name(report.name)}", f"{report.heading()}. {NOTE}"
+    title = f"Drift of {page.cut_name(report.name)}"
+    subtitle = f"{report.heading()}. {NOTE}"
     return Panel(title, subtitle, _NUMBERS, draw, legend_height=12)
 
 
@@ -94,7 +98,8 @@ def _draw_curve(ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, 
     for start, _ in report.prompts[1:]:
         ax.axvline(start, color=look.ink, linestyle=":", linewidth=1.3)
     ax.plot(seconds, values, color=colour, linewidth=2, marker="o" if len(values) < 8 else "", markersize=5)
-    low, high = float(values.min()), float(values.max())
+    low = float(values.min())
+    high = float(values.max())
     room = max(0.12 * (high - low), 0.08 * high, 0.02)
     ax.set(xlim=(0, report.seconds), ylim=(max(low - room, 0), high + room))  # none of these values can be negative
     ax.locator_params("y", nbins=3)
@@ -129,7 +134,8 @@ def _switch_panel(report: DriftReport) -> Panel:
 
 
 def _similarity_panel(report: DriftReport) -> Panel:
-    similarity, lag = report.whole["repetition"], report.whole["repetition_lag_seconds"]
+    similarity = report.whole["repetition"]
+    lag = report.whole["repetition_lag_seconds"]
     found = "No repetition was found." if lag is None else f"It repeats after {lag:.1f} s, similarity {similarity:.2f}."
     subtitle = (
         "Similarity of thumbnails at all pairs of times: 1 is equal, 0 unrelated, -1 inverted; static parts are "
@@ -137,7 +143,8 @@ def _similarity_panel(report: DriftReport) -> Panel:
     )
 
     def draw(ax: Axes, look: Theme) -> None:
-        end, by_lag = report.seconds, similarity_by_lag(report.similarity)
+        end = report.seconds
+        by_lag = similarity_by_lag(report.similarity)
         matrix = ax.imshow(report.similarity, cmap="cividis", vmin=-1, vmax=1, extent=(0, end, end, 0), aspect="auto",
                            interpolation="nearest")  # fmt: skip
         ax.set(xlabel="seconds", ylabel="seconds")

@@ -41,7 +41,8 @@ class RunReport:
 
     def text(self) -> str:
         """The report as text. The values are comparable between renders of the same length."""
-        furthest, last = self.mean_drift.abs().amax(dim=0), self.std_ratio[-1]
+        furthest = self.mean_drift.abs().amax(dim=0)
+        last = self.std_ratio[-1]
         lines = [
             f"latents  similarity to the first frame {float(self.cosine[0]):.2f} in the first block, "
             f"{float(self.cosine[-1]):.2f} in the last, lowest {float(self.cosine.min()):.2f} in block "
@@ -105,7 +106,8 @@ class RunMeter:
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
     """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
-    lines, rejected = list[str](), [event.delta for event in events if not event.admitted]
+    lines = list[str]()
+    rejected = [event.delta for event in events if not event.admitted]
     for event in filter(lambda event: event.admitted, events):
         parts = [f"after block {event.after_block}: admitted frame {event.frame}"]
         if event.delta != -1:
@@ -128,7 +130,8 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for the first
     candidate), `entries` the number of entries afterwards.
     """
-    entries, counts = 0, []
+    entries = 0
+    counts = []
     for event in events:
         if event.delta == -1:  # memory was empty, at the beginning or after a flush
             entries = 0

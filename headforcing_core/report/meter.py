@@ -53,10 +53,14 @@ class DriftMeter:
         of_luma: Mapping[str, Callable[[Pixels], float]],
     ):
         self.clock = BlockClock(frames_per_block, fps)
-        self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
-        self.fps, self.video_frames = self.clock.fps, 0
+        self._frame = BlockClock(1, fps)
+        self._period = BlockClock(PERIOD_FRAMES, fps)
+        self.fps = self.clock.fps
+        self.video_frames = 0
         self.thumbnails = Thumbnails()
-        self._first, self._of_luma, self._fields = first_video_frame, of_luma, (*FIELDS, *of_luma)
+        self._first = first_video_frame
+        self._of_luma = of_luma
+        self._fields = (*FIELDS, *of_luma)
         self.watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of brightness, one of each second
@@ -97,7 +101,8 @@ class DriftMeter:
         thumbnail = np.asarray(image.resize(THUMBNAIL, Image.Resampling.BOX))  # area averaging
         self.thumbnails.add(thumbnail)
         self.watch.add(thumbnail)
-        self._before, self.video_frames = (video_frame, small), self.video_frames + 1
+        self._before = (video_frame, small)
+        self.video_frames = self.video_frames + 1
 
     def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
         change = float(np.subtract(np.maximum(before, video_frame), np.minimum(before, video_frame)).mean(dtype=float))
@@ -117,10 +122,13 @@ class DriftMeter:
         if self.video_frames in self.watch.switches:
             return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
         number = self.video_frames + self._first
-        edge, frame, period = (
-            (number - clock.video_frames(1)) % (clock.video_frames(2) - clock.video_frames(1)) == 0
-            for clock in (self.clock, self._frame, self._period)
-        )
+        edge = (number - self.clock.video_frames(1)) % (self.clock.video_frames(2) - self.clock.video_frames(1)) == 0
+        frame = (number - self._frame.video_frames(1)) % (
+            self._frame.video_frames(2) - self._frame.video_frames(1)
+        ) == 0
+        period = (number - self._period.video_frames(1)) % (
+            self._period.video_frames(2) - self._period.video_frames(1)
+        ) == 0
         applies = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
         return [kind for kind, is_true in applies.items() if is_true]
 
@@ -142,7 +150,8 @@ def colour(video_frame: Pixels) -> tuple[float, ...]:
     """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV saturation."""
     red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
     y = 0.299 * red + 0.587 * green + 0.114 * blue
-    cb, cr = 128 + (blue - y) / 1.772, 128 + (red - y) / 1.402
+    cb = 128 + (blue - y) / 1.772
+    cr = 128 + (red - y) / 1.402
     most = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
     saturation = (most - least) / np.maximum(most, 1)
@@ -163,7 +172,8 @@ def motion(before: Array, after: Array) -> float:
 def _global_shift(before: Array, after: Array) -> tuple[int, int]:
     """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's size."""
     window = np.outer(*(np.hanning(size + 2)[1:-1] for size in before.shape))
-    a, b = (np.fft.rfft2((x - x.mean()) * window) for x in (before, after))
+    a = np.fft.rfft2((before - before.mean()) * window)
+    b = np.fft.rfft2((after - after.mean()) * window)
     cross = b * a.conj()
     strength = np.abs(cross)  # frequencies that are weak in either image are down-weighted
     correlation = np.fft.irfft2(cross / (strength + strength.mean() + 1e-9), s=before.shape)
@@ -191,7 +201,8 @@ def _residual(before: Array, after: Array, down: int, right: int) -> float:
 def hue(video_frame: Pixels) -> NDArray[np.int64]:
     """The hue of every pixel of `[..., 3]`, 0-179; greys have 0."""
     red, green, blue = (video_frame[..., channel].astype(np.int64) for channel in range(3))
-    most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    most = np.maximum(np.maximum(red, green), blue)
+    least = np.minimum(np.minimum(red, green), blue)
     spread = most - least
     above = np.select((most == red, most == green), (green - blue, blue - red + 2 * spread), red - green + 4 * spread)
     turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64) * (spread > 0)

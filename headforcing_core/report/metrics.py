@@ -9,11 +9,12 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .learned.base import Metric, Numbers
 from .meter import REFERENCE_SECONDS, DriftMeter, Pixels, color_drift
 from .thumbnails import repetition, self_similarity
 
 Array = NDArray[np.float64]
+Numbers = dict[str, float | None]
+"""Metrics of a video by their keys; None where one cannot be measured."""
 
 COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
 _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
@@ -65,7 +66,8 @@ class Measured:
         One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not
         count as drift. The two seconds after a switch are excluded; seconds weigh as much as they have frames.
         """
-        values, weights = self.per_frame(field), self.sums["frames"]
+        values = self.per_frame(field)
+        weights = self.sums["frames"]
         starts = np.arange(len(values), dtype=np.float64)
         keep = np.ones(len(values), dtype=bool)
         for switch in self.switches:
@@ -74,7 +76,9 @@ class Measured:
         above = below = 0.0
         for part in np.unique(prompt[keep]):
             chosen = keep & (prompt == part)
-            w, t, v = weights[chosen], starts[chosen], values[chosen]
+            w = weights[chosen]
+            t = starts[chosen]
+            v = values[chosen]
             t = t - np.average(t, weights=w)
             above += float((w * t * (v - np.average(v, weights=w))).sum())
             below += float((w * t * t).sum())
@@ -82,7 +86,8 @@ class Measured:
 
     def max_deviation(self, field: str) -> float | None:
         """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
-        values, weights = self.per_frame(field), self.sums["frames"]
+        values = self.per_frame(field)
+        weights = self.sums["frames"]
         if len(values) <= REFERENCE_SECONDS:
             return None
         differences = values - np.average(values[:REFERENCE_SECONDS], weights=weights[:REFERENCE_SECONDS])
@@ -90,7 +95,8 @@ class Measured:
 
     def end_over_beginning(self, field: str) -> float | None:
         """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None below 2 s."""
-        values, weights = self.sums[field], self.sums["frames"]
+        values = self.sums[field]
+        weights = self.sums["frames"]
         count = min(COMPARED_SECONDS, len(weights) // 2)
         if count < 1:
             return None
@@ -112,33 +118,40 @@ def laplacian_variance(luma: Pixels) -> float:
 
 def detail_share(luma: Pixels) -> float:
     """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
-    rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
+    rows = luma.shape[0] // 4
+    columns = luma.shape[1] // 4
     if not rows or not columns:
         return 0.0
     x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
     total = float(x.var())
     means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
-    return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
+    if total < 1e-3:
+        return 0.0
+    return max(0.0, 1 - float(means.var()) / total)
 
 
 OF_LUMA = {"sharpness": laplacian_variance, "detail": detail_share}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)
-class DriftMetric(Metric):
+class DriftMetric:
     """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be measured.
 
     Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of methods.
     """
 
-    measure: Callable[[Measured], float | None] = lambda m: None
+    key: str
+    name: str
+    form: Callable[[float], str]
+    measure: Callable[[Measured], float | None]
     headline: str = ""
     heading: str = ""
 
 
 def _level(field: str, name: str, form: str = "{:+.2f}", headline: str = "", heading: str = "") -> list[DriftMetric]:
     """The two metrics of a level that `meter.LEVELS` names."""
-    slope, deviation = f"{field}_slope_per_minute", f"{field}_max_deviation"
+    slope = f"{field}_slope_per_minute"
+    deviation = f"{field}_max_deviation"
     names = f"{name}, per minute", f"{name}, max. deviation from first 2 s"
     return [
         DriftMetric(slope, names[0], form.format, lambda m: m.slope_per_minute(field), headline, heading),
@@ -146,7 +159,9 @@ def _level(field: str, name: str, form: str = "{:+.2f}", headline: str = "", hea
     ]
 
 
-_one, _two, _four = "{:.1f}".format, "{:.2f}".format, "{:.4f}".format
+_one = "{:.1f}".format
+_two = "{:.2f}".format
+_four = "{:.4f}".format
 GROUPS: dict[str, list[DriftMetric]] = {
     "Flicker (VBench's formula over all frames, not only static scenes; 1 is still)": [
         DriftMetric("flicker", "flicker", _four, lambda m: m.flicker, "flicker (1: still)", "flicker"),

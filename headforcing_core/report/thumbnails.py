@@ -28,7 +28,8 @@ class Thumbnails:
     """
 
     def __init__(self, most: int = MOST_THUMBNAILS):
-        self.spacing, self._most = 1, most
+        self.spacing = 1
+        self._most = most
         self._kept: list[NDArray[np.uint8]] = []
         self._seen = 0
 
@@ -95,7 +96,9 @@ class SwitchWatch:
     """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the responses."""
 
     def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
-        self.switches, self._fps, self._block = frozenset(switches), fps, block_frames
+        self.switches = frozenset(switches)
+        self._fps = fps
+        self._block = block_frames
         self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
         self._reference: Array | None = None
         self._after: list[NDArray[np.uint8]] = []
@@ -107,7 +110,9 @@ class SwitchWatch:
         """Add the next video frame's thumbnail."""
         if self._seen in self.switches and self._before:
             self._done = self.responses()
-            self._reference, self._after, self._start = np.mean(self._before, axis=0), [], self._seen
+            self._reference = np.mean(self._before, axis=0)
+            self._after = []
+            self._start = self._seen
         if self._reference is not None:
             self._after.append(small)
             if len(self._after) == self._limit:

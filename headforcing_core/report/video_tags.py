@@ -33,19 +33,23 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
     if isinstance(own, dict):
         return _own_tags(own)
     graph = _json(metadata.get("prompt"))
-    return _graph_tags(graph, fps) if isinstance(graph, dict) else VideoTags()
+    if isinstance(graph, dict):
+        return _graph_tags(graph, fps)
+    return VideoTags()
 
 
 def _own_tags(tags: dict[str, Any]) -> VideoTags:
     """Read this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
-    prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
+    prompts = tags.get("prompts")
+    starts = tags.get("starts_seconds")
     texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts) if isinstance(prompts, list) else ()
     if len(texts) == 1:
         starts = [0.0]
     timed: tuple[tuple[float, str], ...] = ()
     if isinstance(starts, list) and len(starts) == len(texts) and all(is_finite(s) and s >= 0 for s in starts):
         timed = tuple(zip(map(float, starts), texts, strict=True))
-    seed, per_block = (_whole(tags.get(name)) for name in ("seed", "frames_per_block"))
+    seed = _whole(tags.get("seed"))
+    per_block = _whole(tags.get("frames_per_block"))
     return VideoTags(_text(tags.get("method")), seed, per_block, texts, timed)
 
 
@@ -54,15 +58,19 @@ _STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which t
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     """Read a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
-    sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
+    sampler = _only(graph, "HeadForcingSampler")
+    timeline = _only(graph, "HeadForcingPromptTimeline")
     if sampler is None:
         return VideoTags()
-    method, seed = _text(sampler.get("method", "head_forcing")), _whole(sampler.get("seed"))
+    method = _text(sampler.get("method", "head_forcing"))
+    seed = _whole(sampler.get("seed"))
     family = SCHEDULES.get(str(sampler.get("model_family", "self_forcing")))
     plain = VideoTags(method, seed, family.frames_per_block if family else None)
     if timeline is None or family is None or sampler.keys() & _STARTS:
         return plain
-    text, length, shared = (timeline.get(key) for key in ("prompts", "seconds", "shared_prompt"))
+    text = timeline.get("prompts")
+    length = timeline.get("seconds")
+    shared = timeline.get("shared_prompt")
     if not isinstance(text, str) or not (length is None or is_finite(length)):
         return plain
     try:
