@@ -63,10 +63,17 @@ class DriftReport:
 
     def heading(self) -> str:
         """One line about the video."""
-        origin = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
-        blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
-        size = f"{self.video_frames} frames of {self.size[0]}x{self.size[1]} at {self.fps:g} fps"
-        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, origin)])
+        width, height = self.size
+        parts = [
+            f"{self.name}: {self.seconds:.2f} s",
+            f"{self.video_frames} frames of {width}x{height} at {self.fps:g} fps",
+            f"blocks of {self.frames_per_block} latent frame{'s' if self.frames_per_block > 1 else ''}",
+        ]
+        if self.tags.method:
+            parts.append(self.tags.method)
+        if self.tags.seed is not None:
+            parts.append(f"seed {self.tags.seed}")
+        return ", ".join(parts)
 
     def text(self) -> str:
         """The report as text, for a fixed-width font."""
@@ -109,12 +116,10 @@ class DriftReport:
         for title, metrics in GROUPS.items():
             lines.append(title)
             for metric in metrics:
-                a = self.whole[metric.key]
-                b = self.first[metric.key]
-                times = ratio(a, b)
-                whole = "-" if a is None else metric.form(a)
-                first = "-" if b is None else metric.form(b)
+                times = ratio(self.whole[metric.key], self.first[metric.key])
                 shown = "-" if times is None or times >= 1000 else f"{times:.2f}"
+                whole = metric.text(self.whole)
+                first = metric.text(self.first)
                 lines.append(f"  {metric.name:<50}{whole:>10}{first:>12}{shown:>8}")
         return lines
 
