@@ -18,14 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.base import State, WriteClean
+from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
-from ..cache.memory import MemoryEvent
-from ..cache.policy import CachePolicy, HeadRole, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import HeadRole, RolePolicy
 from ..cache.shape import CacheShape
+from ..cache.state import State
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV
+from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
@@ -162,14 +164,14 @@ class AutoProfileCache(HeadCache):
 
     def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
-        fractions = self.auto.anchor_fraction, self.auto.local_fraction
         found = HeadProfile(
             "auto",
             self.shape.layers,
             self.shape.heads,
-            classify(shares, *fractions),
-            shares,
-            *fractions,
+            roles=classify(shares, self.auto.anchor_fraction, self.auto.local_fraction),
+            shares=shares,
+            anchor_fraction=self.auto.anchor_fraction,
+            local_fraction=self.auto.local_fraction,
             measured={"window_frames": self.shape.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import AttentionMeter, HeadCache, HeadGroup
+from ..cache.head_cache import AttentionMeter, HeadCache
+from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig

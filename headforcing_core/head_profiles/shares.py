@@ -14,9 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape
-from ..cache.policy import CachePolicy, HeadRole, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..model.wan import WanConfig
@@ -203,8 +204,14 @@ class HeadShares:
         setup = self.setup
         returns = self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
-        kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
-        measured = {key: vars(setup)[key] for key in kept} | {
+        measured = {
+            "fingerprint": setup.fingerprint,
+            "window_frames": setup.window_frames,
+            "sink_frames": setup.sink_frames,
+            "rope": setup.rope,
+            "blocks": setup.blocks,
+            "first_block": setup.first_block,
+            "seed": setup.seed,
             "prompts": int(self.counts.flatten(1).any(dim=1).sum()),
             "prompts_hash": setup.prompts_hash,
             "steps": len(setup.sigmas),
@@ -217,10 +224,10 @@ class HeadShares:
             name,
             setup.num_layers,
             setup.num_heads,
-            classify(shares, anchor_fraction, local_fraction),
-            shares,
-            anchor_fraction,
-            local_fraction,
+            roles=classify(shares, anchor_fraction, local_fraction),
+            shares=shares,
+            anchor_fraction=anchor_fraction,
+            local_fraction=local_fraction,
             measured=measured,
             provenance=provenance or {},
             returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
@@ -274,10 +281,10 @@ class HeadShares:
                 raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-            for name in ("sums", "counts", "returns"):
-                if tensors[name].shape != vars(shares)[name].shape:
+            for name, own in {"sums": shares.sums, "counts": shares.counts, "returns": shares.returns}.items():
+                if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
-                setattr(shares, name, tensors[name])
+                own.copy_(tensors[name])
         except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
         return shares
