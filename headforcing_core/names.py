@@ -49,7 +49,6 @@ COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")
 RULES = ("quota", "function", "auto")  # of head roles, see `head_profiles/rules.py`
-COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `cache.roles.EpisodicPolicy`
 DECODERS = ("auto", "wan", "taew2_1", "lighttaew2_1", "taew2_2")
 DTYPES = ("bf16", "fp16", "fp32")
 METRICS = ("subject", "background", "text", "aesthetic", "flow", "motion_drift")  # with models of their own

@@ -35,9 +35,8 @@ class Entry(comparison.Entry):
         return policy if self.rope is None else replace(policy, rope=self.rope)
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
-        return replace(
-            common, method=self.method, roles=self.roles, shuffle=self.shuffle, policy=self.policy, seed=seed
-        )
+        chosen = common.for_method(self.method, self.policy)
+        return replace(chosen, roles=self.roles, shuffle=self.shuffle, seed=seed)
 
 
 @dataclass(frozen=True)

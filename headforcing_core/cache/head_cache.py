@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,7 +30,6 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
-from .guards import AroundAttention, JitteredRotary, QueryScore, SinkGate, jitter_report, jittered_bases
 from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, MemoryHeads
 from .scenes import KeptFrame, KeptScene, Recall, Scenes
@@ -40,6 +39,15 @@ from .state import State, check_fields, pack, unpack
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
 
 
+class AttentionMeter(Protocol):
+    """A measurement of the attention of a `HeadCache`, while it is `active`."""
+
+    active: bool
+
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """A function that attends like `attention`, and measures the heads of a group in a layer."""
+
+
 class HeadCache(Cache):
     """The caches of all heads of a model for one video.
 
@@ -47,7 +55,8 @@ class HeadCache(Cache):
     `EpisodicMemory`, where several processes share the heads.
     """
 
-    meter: AroundAttention | None = None  # measures attention (head_profiles/profiler.py)
+    meter: AttentionMeter | None = None  # of `head_profiles.profiler`
+    fused = True
 
     def __init__(
         self,
@@ -63,13 +72,7 @@ class HeadCache(Cache):
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
         policy, heads_of = shape.policy, shape.groups
-        sizes = (shape.head_dim, shape.rows, shape.columns, device)
-        self.rope = RotaryEmbedding(*sizes)
-        self.gate = SinkGate(policy.guards.sink_gate) if policy.guards.sink_gate else None
-        # the rotary base of every head; None where all have the same, as fused kernels need it
-        jitter = policy.guards.rope_jitter
-        self.bases = jittered_bases(jitter, shape.layers, shape.heads) if jitter else None
-        self.fused = self.bases is None
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can change all of them;
         # zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN
         rows = shape.frame_slots * self.rope.frame_tokens
@@ -83,11 +86,9 @@ class HeadCache(Cache):
                 [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
                 k,
                 v,
-                [self.rope] * shape.layers
-                if self.bases is None
-                else [JitteredRotary(bases[h], *sizes) for bases, h in zip(self.bases, heads, strict=True)],
+                self.rope,
                 policy.rope == "contiguous",
-                self.flat if self.fused else None,
+                self.flat,
                 everywhere=everywhere,
             )
             for (role, heads), k, v in zip(heads_of.items(), k_of, v_of, strict=True)
@@ -97,9 +98,8 @@ class HeadCache(Cache):
         self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
         self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
         self.memory_group = group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        score = None if group is None or policy.queries is None else QueryScore(shape, group.heads)
         capacity = 0 if group is None else group.policy.episodic_frames
-        self.memory = EpisodicMemory(capacity, policy.episodic, score, everywhere=everywhere)
+        self.memory = EpisodicMemory(capacity, policy.episodic, everywhere=everywhere)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
         sinks = [group.policy.sink_frames for group in self.sink_groups]
         self.scenes = Scenes(group, capacity, self.sink_groups, sinks) if policy.kept_scenes else None
@@ -120,8 +120,8 @@ class HeadCache(Cache):
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
-        """Slots and temporal indices of a pass; None while attention is measured or guards are on."""
-        if self.shape.policy.guards or (self.meter is not None and self.meter.active):
+        """Slots and temporal indices of a pass; None while attention is measured."""
+        if self.meter is not None and self.meter.active:
             return None
         return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
 
@@ -138,21 +138,19 @@ class HeadCache(Cache):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in parts(self.groups, layer, queries):
-            group.rotate(layer, part, out=part)
+            group.rotate(part, out=part)
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
-        around = [each for each in (self.meter, self.gate) if each is not None and each.active]  # the innermost first
-        if not around and isinstance(self.attention, LayerAttention):
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        if meter is None and isinstance(self.attention, LayerAttention):
             k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
             for group, part in parts(self.groups, layer, queries):
-                attention = self.attention
-                for each in around:
-                    attention = each.around(layer, group, attention)
+                attention = self.attention if meter is None else meter.around(layer, group, self.attention)
                 attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
@@ -211,7 +209,7 @@ class HeadCache(Cache):
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        """Change the history as METHOD.md says, "Where one prompt follows another"; a recalled scene has a number."""
+        """Change the history as BEYOND_THE_PAPER.md says; a recalled scene has a number."""
         self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()
@@ -334,12 +332,6 @@ class HeadCache(Cache):
     @property
     def scene_starts(self) -> list[int] | None:
         return None if self.scenes is None else self.scenes.starts
-
-    @property
-    def report(self) -> list[str]:
-        gate, score = ([each.report()] if each is not None else [] for each in (self.gate, self.memory.score))
-        jitter = [] if self.bases is None else [jitter_report(self.shape.policy.guards.rope_jitter, self.bases)]
-        return [*gate, *jitter, *score]
 
 
 def _views(buffer: Tensor, slots: list[list[tuple[int, int]]], s: int) -> tuple[list[Tensor], list[list[Tensor]]]:

@@ -29,10 +29,9 @@ class HeadGroup:
     """The slots of all heads that share one policy, over all layers. Slot numbers are the same in every layer.
 
     Args:
-        heads, k, v, ropes: per layer, which heads these are, their slots `[heads, slots, s, head_dim]` and rotations.
+        heads, k, v: per layer, which heads these are, and their slots `[heads, slots, s, head_dim]`.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
-        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
-            where heads have rotations of their own.
+        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -42,15 +41,15 @@ class HeadGroup:
         heads: Sequence[Tensor],
         k: Sequence[Tensor],
         v: Sequence[Tensor],
-        ropes: Sequence[RotaryEmbedding],
+        rope: RotaryEmbedding,
         reencode: bool,
-        flat: tuple[Tensor, Tensor] | None = None,
+        flat: tuple[Tensor, Tensor],
         *,
         everywhere: MemoryHeads | None = None,
     ):
         self.policy, self.heads, self.k, self.v = policy, heads, k, v
         self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
-        self.ropes, self.reencode, self._flat = ropes, reencode, flat
+        self.rope, self.reencode, self._flat = rope, reencode, flat
         self._everywhere = everywhere or MemoryHeads()
         # per layer, the row of each head's first slot
         self._rows = [[(x.storage_offset() + h * x.stride(0)) // x.shape[-1] for h in range(len(x))] for x in k]
@@ -76,8 +75,8 @@ class HeadGroup:
         elif moved:
             first, end = moved[0], moved[-1] + 1
             differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
-            for rope, k in zip(self.ropes, self.k, strict=True):
-                rope.rerotate(k[:, first:end], differences)
+            for k in self.k:
+                self.rope.rerotate(k[:, first:end], differences)
         self.indices = target
         self.current = slice(history, self.frames)
 
@@ -85,39 +84,25 @@ class HeadGroup:
         """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
         slots = self.k[layer][:, self.current]
         _gather(k, self.heads[layer], out=slots)
-        self.rotate(layer, slots, out=slots)
+        self.rotate(slots, out=slots)
         _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
-    def rotate(self, layer: int, x: Tensor, out: Tensor) -> None:
+    def rotate(self, x: Tensor, out: Tensor) -> None:
         """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its indices in the contexts."""
-        self.ropes[layer].rotate(x, self.indices[self.current], out=out)
+        self.rope.rotate(x, self.indices[self.current], out=out)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
         """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
         k_slots = self.k[layer][:, self.current]
         k_slots.copy_(k)
         differences = [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
-        self.ropes[layer].rerotate(k_slots, differences)
+        self.rope.rerotate(k_slots, differences)
         self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
         k, v = (x[layer][:, : self.frames].flatten(1, 2) for x in (self.k, self.v))
         return k, v
-
-    def without_time(self, layer: int, q: Tensor) -> Tensor:
-        """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""
-        indices = self.indices[self.current]
-        frames = q.float().unflatten(1, (len(indices), -1))
-        return self.ropes[layer].rotate_temporal(frames, [-index for index in indices]).flatten(1, 2)
-
-    @property
-    def kept_frames(self) -> int:
-        """Slots, the first ones, that hold sinks or episodic entries: all history but the recent frames."""
-        if (recent := self.policy.recent_frames) is None:
-            return self.entries
-        first = self.sources[self.current.start][0]
-        return self.entries + sum(f < first - recent for (f,) in self.sources[self.entries : self.current.start])
 
     def keep(self, frames: Sequence[int]) -> None:
         """Drop all frames but these and episodic entries; a frame that is part of an entry is not kept twice."""
@@ -145,8 +130,6 @@ class HeadGroup:
 
     def _buffers(self) -> tuple[Tensor, Tensor] | None:
         """Keys and values of all layers for launches of the kernels; None where one of these does not work."""
-        if self._flat is None:
-            return None
         place = self._flat[0].device, self._flat[0].dtype
         return self._flat if all(kernel.usable(*place) for kernel in (move_frames, merge_frames, pooled_keys)) else None
 
@@ -161,8 +144,8 @@ class HeadGroup:
         """Carry out `(from slot, to slot, difference of temporal indices)` one after another in every head."""
         if not moves or not any(self._rows):
             return
-        rotations, zero = self.ropes[0].differences(max(abs(by) for _, _, by in moves))
-        s, steps = self.ropes[0].frame_tokens, tuple((a, b, zero + by) for a, b, by in moves)
+        rotations, zero = self.rope.differences(max(abs(by) for _, _, by in moves))
+        s, steps = self.rope.frame_tokens, tuple((a, b, zero + by) for a, b, by in moves)
         if steps not in self._tables:  # kept, because they come again after every block
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()
@@ -173,18 +156,18 @@ class HeadGroup:
     def _pool(self, slot: int) -> Tensor:
         """The mean key of a slot without its temporal rotation, `[memory_heads, head_dim]` float32."""
         if (flat := self._buffers()) and any(self._rows):
-            rotations, zero = self.ropes[0].differences(abs(self.indices[slot]))
-            s, index = self.ropes[0].frame_tokens, self.indices[slot]
+            rotations, zero = self.rope.differences(abs(self.indices[slot]))
+            s, index = self.rope.frame_tokens, self.indices[slot]
             frames = self._upload([(row + slot * s, zero - index) for _, row in self._heads_rows()])
             pooled = pooled_keys(flat[0], frames, rotations, s)
         else:
-            keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
+            keys = [self._without_time(k[:, slot, None], slot)[:, 0] for k in self.k]
             pooled = torch.cat([k.mean(dim=1) for k in keys])
         return self._everywhere.pooled(pooled)
 
-    def _without_time(self, layer: int, keys: Tensor, slot: int) -> Tensor:
+    def _without_time(self, keys: Tensor, slot: int) -> Tensor:
         """Keys `[heads, 1, tokens, d]` with the temporal rotation of a slot removed, float32, to compare them."""
-        return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
+        return self.rope.rotate_temporal(keys.float(), [-self.indices[slot]])
 
     # --- memory.TokenStore
 
@@ -193,21 +176,21 @@ class HeadGroup:
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         difference, flat = self.indices[i] - self.indices[j], self._buffers()
-        s = self.ropes[0].frame_tokens
+        s = self.rope.frame_tokens
         chosen = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
         for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
             if not self._everywhere.in_layer(layer, len(k)):
                 continue
-            moved = self.ropes[layer].rotate_temporal(k[:, j, None], [difference])
+            moved = self.rope.rotate_temporal(k[:, j, None], [difference])
             keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
-            kept = select(layer, self._without_time(layer, keys[:, None], i)[:, 0])
+            kept = select(layer, self._without_time(keys[:, None], i)[:, 0])
             if flat:
                 chosen[layer] = kept
             else:
                 k[:, i] = keys[:, kept]
                 v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
         if flat and any(self._rows):
-            rotations, zero = self.ropes[0].differences(abs(difference))
+            rotations, zero = self.rope.differences(abs(difference))
             merges = [
                 (row + i * s, row + j * s, row + i * s, zero, zero + difference, layer)
                 for layer, row in self._heads_rows()

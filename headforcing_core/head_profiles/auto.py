@@ -65,7 +65,6 @@ def warm_up_frames(frames_per_block: int) -> int:
 def warm_up_shape(shape: CacheShape) -> CacheShape:
     """The cache shape of the warm-up: every head keeps every latent frame."""
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
-    everything = replace(everything, guards=replace(shape.policy.guards, sink_gate=0.0))  # nothing is left out yet
     return replace(
         shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
     )

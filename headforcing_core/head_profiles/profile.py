@@ -16,8 +16,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from ..cache.guards import QueryStatistics
-from ..cache.roles import HeadRole
+from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
@@ -25,16 +24,15 @@ from ..names import bundled_profiles as bundled_profiles
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
-LABELS = {"local": "wave", "anchor": "veil", "memory": "anchor"}  # Pyramid Forcing's, by the role that fits best
+# Pyramid Forcing's labels, by the role that fits best
+LABELS = {HeadRole.LOCAL: HeadLabel.WAVE, HeadRole.ANCHOR: HeadLabel.VEIL, HeadRole.MEMORY: HeadLabel.ANCHOR}
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
 # bundled profiles for families without their own
 FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
-LONG_FIELDS = ("roles", "shares", "labels", "queries", "returns")  # at the end of the file, a layer per line
+LONG_FIELDS = ("roles", "shares", "labels", "returns")  # at the end of the file, a layer per line
 
-# queries[layer][head]: for every pair of channels the real parts of the mean query, its imaginary parts, mean sizes
-Queries = tuple[tuple[tuple[float, ...], ...], ...]
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
 
@@ -50,7 +48,6 @@ class HeadProfile:
         measured: conditions of the measurement, see `HeadShares.profile`.
         provenance: origin of the profile: source, licence, note.
         labels: `[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing.
-        queries: `[layer][head]` = statistics of the head's queries, see `Queries`.
         returns: `[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`.
     """
 
@@ -64,8 +61,7 @@ class HeadProfile:
     families: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
-    labels: tuple[tuple[str, ...], ...] | None = None
-    queries: Queries | None = None
+    labels: tuple[tuple[HeadLabel, ...], ...] | None = None
     returns: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
@@ -78,8 +74,6 @@ class HeadProfile:
         for key in LONG_FIELDS:
             if key == "roles" or vars(self)[key] is not None:
                 object.__setattr__(self, key, self._checked_heads(key))
-        if self.queries and len({len(head) for layer in self.queries for head in layer}) > 1:
-            raise HeadForcingError("queries must have the same number of values for every head, found several")
 
     def _checked_heads(self, key: str) -> tuple[tuple[Any, ...], ...]:
         """A field's `rows[layer][head]` as tuples; refuses other dimensions and values than `_OF_HEADS` says."""
@@ -94,12 +88,7 @@ class HeadProfile:
                 raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {value!r:.60}")
         return tuple(tuple(map(convert, row)) for row in rows)
 
-    @property
-    def query_statistics(self) -> QueryStatistics | None:
-        """`queries` as tensors; None without."""
-        return None if self.queries is None else QueryStatistics.of(self.queries)
-
-    def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
+    def heads_for(self, labelled: bool) -> Roles:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
         if not labelled:
             return self.roles
@@ -134,7 +123,7 @@ class HeadProfile:
             if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
                 continue
             if item.name in LONG_FIELDS and value is not None:
-                entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+                entries[item.name] = "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in value) + "\n  ]"
             else:
                 indent = 2 if isinstance(value, dict) and value else None
                 entries[item.name] = json.dumps(value, indent=indent, allow_nan=False).replace("\n", "\n  ")
@@ -271,11 +260,6 @@ def _are_shares(values: Any) -> bool:
     return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
 
 
-def _are_queries(values: Any) -> bool:
-    third = len(values) // 3 if _is_list(values) else 0
-    return 0 < 3 * third == len(values) and all(map(_is_number, values)) and min(values[-third:]) >= 0
-
-
 # what a field must be, and what a head's value in one must be, as a sentence, a check and a conversion
 _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "name": ("a text", lambda name: isinstance(name, str) and bool(name.strip())),
@@ -287,10 +271,15 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "measured": ("an object with named values", lambda value: isinstance(value, dict)),
     "provenance": ("an object with named values", lambda value: isinstance(value, dict)),
 }
+
+
+def _label(value: Any) -> HeadLabel:
+    return HeadLabel(str(value))
+
+
 _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
     "shares": ("three numbers from 0 with sum 1", _are_shares, lambda values: tuple(map(float, values))),
     "returns": ("a number in 0-1", _is_fraction, float),
-    "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
-    "queries": ("finite numbers in threes, sizes from 0", _are_queries, lambda values: tuple(map(float, values))),
+    "labels": ("wave, anchor or veil", lambda label: str(label) in [each.value for each in HeadLabel], _label),
 }

@@ -40,7 +40,7 @@ class Entry:
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
         """The options of this entry's render, from the options that all entries share and the seed."""
-        return replace(common, method=self.method, seed=seed)
+        return replace(common.for_method(self.method), seed=seed)
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
         """The entry's plan; error messages begin with the entry's label."""
@@ -111,14 +111,10 @@ class Compared:
     reused_blocks: int
     seconds_per_block: float | None
     drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics
-    guards: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        numbers = {**asdict(self), "video": str(self.video)}
-        if not self.guards:
-            del numbers["guards"]
-        return numbers
+        return {**asdict(self), "video": str(self.video)}
 
 
 def measured(
@@ -145,7 +141,6 @@ def measured(
         reused_blocks=result.reused_blocks,
         seconds_per_block=result.seconds_per_block,
         drift=report.whole,
-        guards=tuple(result.guards),
     )
 
 
@@ -180,9 +175,8 @@ def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
-    """Per published method in a table: its paper, the weights it is meant for, and notes; and what guards did."""
-    methods = [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
-    return methods + [f"guard: {row.entry.label}, seed {row.seed}: {line}" for row in rows for line in row.guards]
+    """Per published method in a table: its paper, the weights it is meant for, and notes."""
+    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:
