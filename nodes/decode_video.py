@@ -14,6 +14,7 @@ from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
+from ..headforcing_core.video.writer import VideoSettings
 from .host import folders, helpers, player, runs
 from .host.sentences import Sentence
 from .host.vae import check_vae, load_decoder
@@ -75,16 +76,13 @@ class DecodeLatentsToVideo(helpers.FileNode):
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
+                tags = helpers.graph_tags(cls.hidden) | helpers.video_tags(about, rate)
                 write_video(
-                    file.path,
+                    VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    fps=rate,
-                    crf=crf,
-                    video_frames=video.video_frames,
-                    scale=upscale,
-                    metadata=helpers.graph_tags(cls.hidden) | helpers.video_tags(about, rate),
-                    on_progress=on_progress,
+                    video.video_frames,
+                    on_progress,
                 )
             before += video.total
             files.append(file)

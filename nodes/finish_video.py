@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -25,7 +25,7 @@ from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
-from ..headforcing_core.video.writer import VideoWriter, to_uint8
+from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host import folders, helpers, player
 from .host.sentences import Sentence, joined
 
@@ -79,7 +79,8 @@ class FinishVideo(helpers.FileNode):
         sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
             tags, place = helpers.graph_tags(cls.hidden), growing.path
-            writer = VideoWriter(place, width, height, fps, crf, tags, partial=place, goes_on=True, sound=sound)
+            settings = VideoSettings(place, fps, tags, crf, partial=place)
+            writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
             progress = _Progress(cls.hidden, growing, writer.video_frames, total)
@@ -89,7 +90,7 @@ class FinishVideo(helpers.FileNode):
                     progress.add(video_frames)
                 # numbered now, not at the beginning: others may have come since
                 with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-                    writer.path = file.path
+                    writer.settings = replace(settings, path=file.path)
                     stack.close()
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)

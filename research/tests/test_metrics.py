@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from headforcing.research.__main__ import main
 from headforcing.research.metrics import flow as optical_flow
 from headforcing.research.metrics.base import Panel, PanelMeasurement, VideoFacts
@@ -232,7 +232,7 @@ def video_of(path: Path, count: int, prompts=()) -> Path:
     texts = [text for _, text in prompts]
     starts = [start for start, _ in prompts]
     tags = {"head_forcing": json.dumps({"prompts": texts, "starts_seconds": starts})}
-    with VideoWriter(path, WIDTH, HEIGHT, 16, crf=10, preset="ultrafast", metadata=tags) as writer:
+    with VideoWriter(VideoSettings(path, fps=16, crf=10, preset="ultrafast", tags=tags), WIDTH, HEIGHT) as writer:
         writer.write(torch.from_numpy(frames(count)))
     return path
 
