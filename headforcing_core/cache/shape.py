@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import torch
 from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
-from .roles import RolePolicy, Roles
+from .roles import HeadLabel, RolePolicy, Roles
 
 S = TypeVar("S", bound="Shape")
 
@@ -124,12 +125,11 @@ class CacheShape(Shape):
     @cached_property
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
         """Heads by policy, in the order of `policies`: per layer, the indices of the heads that share it."""
-        return {
-            policy: [
-                [h for h, role in enumerate(layer) if self._policy_of[str(role)] == policy] for layer in self.roles
-            ]
-            for policy in self.policies
-        }
+        return {policy: [self._heads_of(policy, layer) for layer in self.roles] for policy in self.policies}
+
+    def _heads_of(self, policy: RolePolicy, roles: Sequence[str | HeadLabel]) -> list[int]:
+        """The heads of a layer with this policy."""
+        return [head for head, role in enumerate(roles) if self._policy_of[str(role)] == policy]
 
     @cached_property
     def slots(self) -> dict[RolePolicy, int]:
