@@ -219,7 +219,7 @@ def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, mon
     monkeypatch.setattr(
         rooms_gate,
         "teacher_forced_flow",
-        lambda model, past, noisy, times, text: noisy - past,
+        lambda model, past, noisy, timesteps, text: noisy - past,
     )
     torch.testing.assert_close(
         rooms_gate.recalls(None, cases, noise),
@@ -228,7 +228,7 @@ def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, mon
     monkeypatch.setattr(
         rooms_gate,
         "teacher_forced_flow",
-        lambda model, past, noisy, times, text: noisy,
+        lambda model, past, noisy, timesteps, text: noisy,
     )
     true, other = rooms_gate.recalls(None, cases, noise)
     torch.testing.assert_close(true, other)
