@@ -85,7 +85,8 @@ def with_options(settings: S, pairs: Pairs, method: str) -> S:
             names = ", ".join(known)
             raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; its options are {names}")
         values[name] = _read(name, value, known[name].types)
-    return _replace(settings, values)
+    changed: S = _replace(settings, values)
+    return changed
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
@@ -13,6 +13,10 @@ from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicy, Roles
+
+if TYPE_CHECKING:
+    from .method import Method
+    from .policy import CachePolicy
 
 S = TypeVar("S", bound="Shape")
 
@@ -29,7 +33,7 @@ class Shape:
     """
 
     roles: Roles
-    policy: Any
+    policy: Method
     rows: int
     columns: int
     head_dim: int
@@ -75,7 +79,7 @@ class Shape:
         cls: type[S],
         config: WanConfig,
         roles: Roles,
-        policy: Any,
+        policy: Method,
         latent_height: int,
         latent_width: int,
         frames_per_block: int,
@@ -95,7 +99,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a `CachePolicy`."""
+    """The shape of a `HeadCache`, whose heads keep frames by role."""
+
+    policy: CachePolicy
 
     def __post_init__(self) -> None:
         fast = self.policy.memory.recent_frames

@@ -22,7 +22,7 @@ from ..cache.base import State, WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent
 from ..cache.policy import CachePolicy, HeadRole, RolePolicy
-from ..cache.shape import CacheShape
+from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV
@@ -204,8 +204,9 @@ class AutoPolicy(CachePolicy):
     known: HeadProfile | None = None
 
     def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> AutoProfileCache:
+        assert isinstance(shape, CacheShape)
         return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
 
 
