@@ -22,7 +22,7 @@ from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, RolePolicy
-from ..cache.shape import CacheShape
+from ..cache.shape import CacheShape, Shape
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -217,12 +217,9 @@ class AutoPolicy(CachePolicy):
     known: HeadProfile | None = None
 
     def make_cache(
-        self,
-        shape: CacheShape,
-        dtype: torch.dtype,
-        device: torch.device | str,
-        attention: AttentionFunction,
+        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> AutoProfileCache:
+        assert isinstance(shape, CacheShape)
         return AutoProfileCache(shape, self.auto, dtype=dtype, device=device, attention=attention, known=self.known)
 
 
