@@ -17,12 +17,12 @@ from comfy.cli_args import args as command_line
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ...headforcing_core.cache.shape import Shape
-from ...headforcing_core.devices import upload
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
-from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
-from ...headforcing_core.rollout.schedule import Schedule
+from ....headforcing_core.cache.shape import Shape
+from ....headforcing_core.devices import upload
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
+from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ....headforcing_core.rollout.schedule import Schedule
 from .memory import load_with_room
 from .model_contents import KEY, guiding, used_options, used_wrappers
 

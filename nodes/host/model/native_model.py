@@ -15,12 +15,12 @@ import comfy.supported_models
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
-from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21
-from ...headforcing_core.weights.checkpoint import load_state_dict
+from ....headforcing_core.demo import word_hash
+from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
+from ....headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.latents import WAN21
+from ....headforcing_core.weights.checkpoint import load_state_dict
 from .loaded_model import SAME_NAMES, computed_dtype, wan_config
 
 
