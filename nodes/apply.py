@@ -120,7 +120,7 @@ class NativeRequest:
 def applied(model: Any, request: NativeRequest) -> Any:
     """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
 
-    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+    def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             render = request.render(patcher, noise_shape)
             plan = render.request.plan()

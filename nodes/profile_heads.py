@@ -15,9 +15,9 @@ from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ..headforcing_core.head_profiles.rules import RULES, with_rule
+from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from ..headforcing_core.names import BUDGETS
+from ..headforcing_core.names import BUDGETS, RULES
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.resources import pass_bytes

@@ -13,11 +13,10 @@ import latent_preview
 from PIL import Image
 from torch import Tensor
 
-from ....headforcing_core.cache.memory import MemoryEvent
 from ....headforcing_core.head_profiles.auto import warm_up_frames
 from ....headforcing_core.render.plan import RenderPlan
 from ....headforcing_core.render.render import Listener, Render
-from ....headforcing_core.rollout.loop import Block
+from ....headforcing_core.rollout.loop import Block, MemoryEvent
 from ....headforcing_core.runs.folder import RunFolder
 from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
 from ....headforcing_core.timeline.editor import words_key

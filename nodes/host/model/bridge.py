@@ -130,7 +130,9 @@ class HostedModel:
         return flow.transpose(0, 1)[None]
 
 
-def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
+def _diffusion_model_wrapper(
+    executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
+) -> Any:
     options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
     hosted = options.get(KEY)
     if hosted is None:
@@ -178,13 +180,21 @@ def host(
 
     loads: list[Callable[[], Any]] = []
 
-    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
+    def sampler_function(
+        denoiser: Any,
+        x: Tensor,
+        sigmas: Tensor,
+        extra_args: Any = None,
+        callback: Any = None,
+        disable: Any = None,
+        **_: Any,
+    ) -> Tensor:
         hosted = HostedModel(denoiser, extra_args or {}, x.device)
         hosted.reload = loads[-1]
         body(hosted, x.device)
         return x
 
-    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+    def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
         loads.append(partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs))
         return loads[-1]()
 
