@@ -15,18 +15,19 @@ from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
 from ..headforcing_core.video.writer import VideoSettings
-from .host import folders, helpers, player, runs
-from .host.sentences import Sentence
-from .host.vae import check_vae, load_decoder
+from .host.browser import player, runs
+from .host.browser.sentences import Sentence
+from .host.graph import folders, schema, video_files
+from .host.model.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
 CONNECTED = "connected samples"
 
 
-class DecodeLatentsToVideo(helpers.FileNode):
+class DecodeLatentsToVideo(schema.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingDecodeVideo",
             "Decode Latents to Video",
             "video",
@@ -36,9 +37,9 @@ class DecodeLatentsToVideo(helpers.FileNode):
                 io.Vae.Input("vae"),
                 io.String.Input("filename_prefix", default="video/HeadForcing"),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
-                helpers.crf_input(),
-                helpers.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
-                helpers.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
+                schema.crf_input(),
+                schema.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
+                schema.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
@@ -76,7 +77,7 @@ class DecodeLatentsToVideo(helpers.FileNode):
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
-                tags = helpers.graph_tags(cls.hidden) | helpers.video_tags(about, rate)
+                tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
                     VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
