@@ -25,7 +25,6 @@ from .parser import (
     WRITTEN,
     PathType,
     count,
-    folder_read,
     folder_written,
     scale,
     subcommands,
@@ -69,18 +68,13 @@ def add_file_arguments(sub: Container) -> None:
 def add_render_arguments(sub: Container) -> None:
     """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
     add_known(sub, "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas episodic-frames")
-    add_known(sub, "recent-frames novelty-threshold update-interval sink-gate rope-jitter compression runs")
+    add_known(sub, "recent-frames novelty-threshold update-interval runs")
     add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
 
 
 def add_farm_arguments(sub: Container) -> None:
     """Add the arguments of a farm."""
     add_known(sub, "farm farm-gpus farm-workers")
-
-
-def add_metric_arguments(sub: Container) -> None:
-    """Add the arguments of metrics that have models of their own."""
-    add_known(sub, "metric-models metrics aesthetic-head metric-device")
 
 
 def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: str, required: bool) -> Container:
@@ -220,7 +214,6 @@ def _report(sub: argparse.ArgumentParser) -> None:
     add_known(sub, "theme")
     add(sub, "--frames-per-block", count, text="latent frames; default: read from the file, else 3")
     add(sub, "--prompts", TEXT, text="the timeline it was made with, or @FILE; default: read from the file")
-    add_metric_arguments(sub)
 
 
 def _compare(sub: argparse.ArgumentParser) -> None:
@@ -255,15 +248,6 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
 
 
-def _replay(sub: argparse.ArgumentParser) -> None:
-    add(sub, "case", folder_read("*.json", "*.safetensors"), text="folder with config.json")
-    add(sub, "--run", text="name of the run in config.json", dest="run_name", required=True)
-    add(sub, "--out", WRITTEN, text="safetensors file to write, tensor `latents`", required=True)
-    add(sub, "--events", WRITTEN, text="JSON file for the memory events")
-    add(sub, "--device", default="cpu", text="auto, cpu, cuda, mps (cpu)")
-    add(sub, "--attention", ["auto", *names.BACKENDS, "reference"])
-
-
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
     "demo": ("render.demo", _demo, "Render a one-minute, six-prompt video with the embedded toy model; no download."),
     "generate": ("render.generate", _generate, "Render a video from Self Forcing weights (or a relative) and prompts."),
@@ -283,6 +267,5 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] 
     "compare": ("compare.compare", _compare, "Render one timeline with several methods: videos side by side, one "
                 "table."),
     "runs": ("", _runs, "List, show and prune run folders."),
-    "replay": ("files.replay_case", _replay, "Run a recorded case again and write its latents (parity, bug reports)."),
 }  # fmt: skip
 """For each command, in the order of the help: its function, what adds its arguments, and its help."""

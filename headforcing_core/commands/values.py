@@ -20,7 +20,7 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
-from ..render.options import RenderOptions
+from ..render.options import DEFAULTS, RenderOptions, method_options
 from ..render.resources import room_on
 from ..render.start import Start, image_frames
 from ..timeline.references import check_names
@@ -137,7 +137,7 @@ def render_options(
         "model_family": family or args.model_family,
         "profile": profile,
         "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
-        "method_options": ", ".join(given.get("set", ())),
+        "method_options": method_options(given.get("method", DEFAULTS.method), given, given.get("set", ())),
     }
     named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
     return RenderOptions(**named | settings)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..cache.options import option_text, options_of, with_options
+from ..cache.options import Pairs, option_text, options_of, pairs_text, read_pairs, with_options
 from ..errors import HeadForcingError, unknown_name
 from ..names import PRESETS
 from ..rollout.schedule import Schedule, schedule
@@ -221,12 +221,14 @@ ALIASES = {
     "memflow_sma": ("memflow", "routed=true"),
     "memflow_interactive": ("memflow", "stores_every_block=false"),
     "memrope_adaptive": ("memrope", "adaptive=true"),
-    "pyramid_forcing_cuda": ("pyramid_forcing", "overlaps_recent=true"),
-    "pyramid_forcing_python": ("pyramid_forcing", "leftover_frame=true, stale_readout=true"),
 }
+
+_SIDE_EFFECTS = "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
 
 # methods that are known by name and not built, and why
 NOT_BUILT = {
+    "pyramid_forcing_cuda": f"pyramid_forcing_cuda {_SIDE_EFFECTS}",
+    "pyramid_forcing_python": f"pyramid_forcing_python {_SIDE_EFFECTS}",
     "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
     "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
     "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "
@@ -250,7 +252,7 @@ def method_policy(name: str) -> Method:
     """The settings of a method, ablation or alias; raises HeadForcingError with the list of names for another name."""
     if name in ALIASES:
         method, options = ALIASES[name]
-        return with_options(METHODS[method].policy, options, method)
+        return with_options(METHODS[method].policy, read_pairs(options), method)
     if name in METHODS:
         return METHODS[name].policy
     if name not in PRESETS:
@@ -279,12 +281,13 @@ def check_model(policy: Method, schedule: Schedule) -> None:
         )
 
 
-def describe_method(name: str, options: str = "") -> list[str]:
+def describe_method(name: str, options: Pairs = ()) -> list[str]:
     """Lines for a report: the paper of a method with these options, and its weights; none for a plain ablation."""
     method, own = ALIASES.get(name, (name, ""))
-    options = ", ".join(filter(None, (own, options.strip())))
     lines = [METHODS[method].describe(method)] if method in METHODS else []
-    return lines + ([f"method options: {options}"] if options else [])
+    if own or options:
+        lines.append(f"method options: {pairs_text([*read_pairs(own), *options])}")
+    return lines
 
 
 def list_methods() -> list[str]:
