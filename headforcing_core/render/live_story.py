@@ -82,7 +82,7 @@ class LiveEdits(Listener):
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(before.plan, plan, render.script.begun)
         request = before.request
-        new = [text for text in plan.layout.texts if text not in request.embeds]
+        new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = needs_of(plan, request.dtype, 0).rendering - needs_of(before.plan, request.dtype, 0).rendering
         any_embedding = next(iter(request.embeds.values()))
         if any_embedding.device.type == torch.device(render.place.device).type:
@@ -105,7 +105,7 @@ class LiveEdits(Listener):
         known = dict(job.request.embeds)
         if new:
             known.update(self._story.encode(new))
-        embeds = {text: known[text] for text in plan.layout.texts}  # others would stay until the render ends
+        embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
         request = job.request.with_story(timeline, plan.timeline.seconds, embeds, self._story.about())
         request.check_finite()
         return replace(job, request=request, plan=plan)

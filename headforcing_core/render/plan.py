@@ -185,7 +185,7 @@ class RenderPlan:
     def script(self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})) -> Script:
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
         those of `Timeline.references`."""
-        script = Script(self.rows, embeds, self.layout.alike, pictures)
+        script = Script(self.rows, embeds, self.timeline.alike, pictures)
         if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
             return script
         return number_recalls(script, self.policy.recalled(script))

@@ -11,7 +11,7 @@ from ..errors import HeadForcingError
 from .braces import find_choice, split_outside
 from .characters import clean, fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
-from .foreign import is_foreign, without_fences, without_subtitles
+from .foreign import without_fences, without_subtitles
 from .headings import (
     EXAMPLE,
     IN_BRACKETS,
@@ -37,6 +37,7 @@ MAX_SEGMENTS = 10_000
 
 
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
+_FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
@@ -56,7 +57,7 @@ def split_shared(text: str) -> tuple[str, str]:
     """The words of a first line `[shared] words`, on one line, and the text with its lines empty, so that all others
     keep their numbers; nothing can be seen that is not there, fences are empty, and subtitles are prompts."""
     text = clean(text)
-    if is_foreign(text):
+    if _FOREIGN.search(text):
         text = "\n".join(without_subtitles(without_fences(text.split("\n"))))
     tag = _SHARED.match(text.lstrip())
     if tag is None:
