@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from ..cache.method import Method, VideoFacts
@@ -36,12 +37,12 @@ class Layout:
     timeline: Timeline
     start_frames: int
 
-    @property
+    @cached_property
     def start_blocks(self) -> int:
         """The same in blocks."""
         return self.start_frames // self.schedule.frames_per_block
 
-    @property
+    @cached_property
     def video_frames(self) -> int:
         """Length of the video in video frames, start frames included; the last block is trimmed to it."""
         timeline = self.timeline

@@ -13,6 +13,7 @@ from .characters import clean, fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
 from .foreign import without_fences, without_subtitles
 from .headings import (
+    BRACKET,
     EXAMPLE,
     IN_BRACKETS,
     NUMBERED,
@@ -197,17 +198,20 @@ def _schedule_in(lines: list[Line]) -> str | None:
 
 def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose, comments."""
-    if inside := IN_BRACKETS.search(plain(text)):
+    inside = IN_BRACKETS.search(plain(text)) if BRACKET.search(text) else None
+    if inside is not None:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with the first prompt's "
             "time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
-    if "{" in text and (choice := find_choice(text)):
+    choice = find_choice(text) if "{" in text else None
+    if choice is not None:
         raise TimelineError(
             f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are braces", line
         )
-    if comment := _COMMENT.search(text):
+    comment = _COMMENT.search(text)
+    if comment is not None:
         raise TimelineError(f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line)
 
 

@@ -265,7 +265,9 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
     """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the video."""
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
-        start = 0.0 if index == 0 and prompt.start is None else prompt.start
+        start = prompt.start
+        if start is None and index == 0:
+            start = 0.0
         if start is None:
             raise TimelineError("this scene has no time but others do; give every scene a time, or none", prompt.line)
         if prompt.end is not None and prompt.end <= start:
@@ -273,7 +275,7 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
         if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
             above = _short(prompts[index - 1].end or starts[-1])
             raise TimelineError(f"{_short(start)} does not come after {above} of the prompt above", prompt.line)
-        late = max(start, prompt.end or 0.0)
+        late = prompt.end or start
         if seconds is not None and (late > seconds or start == seconds):
             place = "after the end" if late > seconds else "the end"
             raise TimelineError(f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line)
