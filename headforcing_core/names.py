@@ -26,17 +26,20 @@ def bundled_profiles() -> dict[str, Path]:
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
-BACKENDS = (
-    "sdpa cudnn sdpa_streams cudnn_streams torch_varlen flash_attn_2 flash_attn_3 flash_attn_4 cudnn_varlen triton "
-    "explicit sage"
-).split()
+BACKENDS = ("sdpa", "cudnn", "torch_varlen", "flash_attn", "triton", "explicit", "sage")
 """Of attention, see `model/attention_backends.py`."""
+RENAMED_BACKENDS = {"flash_attn_2": "flash_attn", "flash_attn_3": "flash_attn", "flash_attn_4": "flash_attn"}
 ATTENTION_HELP = (
-    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, the same with cuDNN's "
-    "kernel; with _streams, groups of heads at the same time; torch_varlen, cudnn_varlen, flash_attn_2, flash_attn_3 "
-    "or flash_attn_4, all heads of a layer in one call; triton, the pack's own kernel; explicit, slow and exact; sage, "
-    "which rounds to 8 bits (auto)"
+    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, PyTorch's with "
+    "cuDNN's kernel; torch_varlen or flash_attn (the newest version that is installed), all heads of a layer in one "
+    "call; triton, the pack's own kernel; explicit, slow and exact; sage, which rounds to 8 bits (auto)"
 )
+
+
+def backend_name(name: str) -> str:
+    """The name that an attention backend has now."""
+    return RENAMED_BACKENDS.get(name, name)
+
 
 PRESETS = (
     "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys pinned_first_entry "
@@ -51,7 +54,6 @@ ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled
 RULES = ("quota", "function", "auto")  # of head roles, see `head_profiles/rules.py`
 DECODERS = ("auto", "wan", "taew2_1", "lighttaew2_1", "taew2_2")
 DTYPES = ("bf16", "fp16", "fp32")
-METRICS = ("subject", "background", "text", "aesthetic", "flow", "motion_drift")  # with models of their own
 BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # of profiling: prompts, seconds of each
 PARTS = ("last", "first")  # of a video that a new one begins with
 DEFAULT_START_SECONDS = 4.0  # of that part; roles of heads can be found after this many

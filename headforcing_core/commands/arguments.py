@@ -77,11 +77,6 @@ def add_farm_arguments(sub: Container) -> None:
     add_known(sub, "farm farm-gpus farm-workers")
 
 
-def add_metric_arguments(sub: Container) -> None:
-    """Add the arguments of metrics that have models of their own."""
-    add_known(sub, "metric-models metrics aesthetic-head metric-device")
-
-
 def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: str, required: bool) -> Container:
     """Add what only commands that render one video have: story and length, start and pictures, method, several GPUs;
     returns the group of starts, of which only one can be given."""
@@ -219,7 +214,6 @@ def _report(sub: argparse.ArgumentParser) -> None:
     add_known(sub, "theme")
     add(sub, "--frames-per-block", count, text="latent frames; default: read from the file, else 3")
     add(sub, "--prompts", TEXT, text="the timeline it was made with, or @FILE; default: read from the file")
-    add_metric_arguments(sub)
 
 
 def _compare(sub: argparse.ArgumentParser) -> None:

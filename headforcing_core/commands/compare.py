@@ -30,7 +30,6 @@ from ..render.comparison import (
 )
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
-from ..report.learned.base import Panel
 from ..video.sheets import side_by_side
 from .arguments import Result
 from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
@@ -224,11 +223,11 @@ def planned_video(job: ComparedJob) -> ComparedVideo:
     return job.video or ComparedVideo.of(compared_source(job.args), job.entry, job.seed, job.args.out)
 
 
-def render_compared(job: ComparedJob, panel: Panel | None = None) -> Compared:
-    """Render and measure one video of a comparison, with `panel`, too; with `--runs` finished blocks are reused."""
+def render_compared(job: ComparedJob) -> Compared:
+    """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video, patience = planned_video(job), 0.0 if job.video else PATIENCE_SECONDS
     with claimed(video.path, patience=patience):  # `generate --out` may name a file in a comparison's folder
         render, result = render_one(
             video.source, video.plan, job.embeds, video.path, encodes=job.encodes, patience=patience
         )
-    return measured(video.entry, render.plan, video.source.machine.dtype, result, panel=panel)
+    return measured(video.entry, render.plan, video.source.machine.dtype, result)

@@ -11,7 +11,7 @@ from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES
-from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, folder_read, method_options, seed_number, speeds
+from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, method_options, seed_number, speeds
 
 THEMES = ("dark", "light")
 
@@ -57,7 +57,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--device": (None, "auto", "auto, cpu, cuda, mps (auto)"),
     "--vae-device": (None, None, "decode on this device, such as cuda:1, while the next block is sampled; default: on "
                      "--device, in turn", {"metavar": "DEVICE"}),
-    "--attention": (("auto", *names.BACKENDS), "auto", names.ATTENTION_HELP),
+    "--attention": (("auto", *names.BACKENDS), "auto", names.ATTENTION_HELP, {"type": names.backend_name}),
     "--cuda-graph": (bool, None, "on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the "
                      "same; needs the memory of one more pass; not yet tried on a GPU (off)"),
     "--compile": (bool, None, "compile the parts of layers that do not use the cache with torch.compile, in place of "
@@ -69,12 +69,6 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
                "files at the same paths"),
     "--farm-gpus": (float, None, "GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"),
     "--farm-workers": (int, None, "with --farm local: videos at a time; default: one for each GPU, or core"),
-    "--metric-models": (folder_read("*", "*/*"), None, "models of further metrics, see docs/metrics.md; nothing is "
-                        "downloaded (extra `metrics`)", {"metavar": "FOLDER"}),
-    "--metrics": (names.METRICS, (), f"which of them: {', '.join(names.METRICS)} (those that have their files in the "
-                  "folder)", {"nargs": "+", "metavar": "METRIC"}),
-    "--aesthetic-head": (READ, None, "LAION's linear head, if not in the folder", {"metavar": "FILE"}),
-    "--metric-device": (None, "auto", "where they run: auto, cpu, cuda, mps (auto)"),
     "--start-image": (READ, None, "image that the video begins with, for framewise models, LongLive 2.0 and Self "
                       "Gradient Forcing; cropped around the middle and scaled to the size", {"metavar": "FILE"}),
     "--start-video": (READ, None, "video of any size and frame rate to go on from, without sound", {"metavar": "FILE"}),

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.head_cache import AttentionMeter, HeadCache, HeadGroup
+from ..cache.head_cache import AttentionMeter, HeadCache
+from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig
@@ -60,7 +61,9 @@ class _VisitMeter:
     """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a visit."""
 
     def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
-        self.active, self._visited, self._tokens = False, visited, frame_tokens
+        self.active = False
+        self._visited = visited
+        self._tokens = frame_tokens
         self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
 
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
@@ -85,7 +88,8 @@ def profile_heads(
 
     `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step raises.
     """
-    setup, missing = shares.setup, shares.missing_prompts()
+    setup = shares.setup
+    missing = shares.missing_prompts()
     for prompt in [prompt for prompt in embeds if prompt in missing]:
         meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens)
 
@@ -112,7 +116,8 @@ def measure_returns(
 
     Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
     """
-    setup, texts = shares.setup, dict(zip(shares.setup.prompts, embeds, strict=True))
+    setup = shares.setup
+    texts = dict(zip(shares.setup.prompts, embeds, strict=True))
     for number in numbers:
         if shares.returns[number].any():
             continue

@@ -14,9 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape
-from ..cache.policy import CachePolicy, HeadRole, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..model.wan import WanConfig
@@ -110,7 +111,8 @@ class ReturnStory:
     @classmethod
     def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
         """The story of that number, as long as the window; raises HeadForcingError where none fits."""
-        blocks, count = setup.window_frames // setup.frames_per_block, len(setup.prompts)
+        blocks = setup.window_frames // setup.frames_per_block
+        count = len(setup.prompts)
         visit = (blocks - 1) // 3
         if not visit or count < 3:
             raise HeadForcingError(
@@ -153,7 +155,8 @@ class HeadShares:
     def merge(self, other: HeadShares) -> None:
         """Add another measurement; raises HeadForcingError if its setup differs."""
         if other.setup != self.setup:
-            mine, theirs = asdict(self.setup), asdict(other.setup)
+            mine = asdict(self.setup)
+            theirs = asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         self.sums += other.sums
@@ -183,7 +186,8 @@ class HeadShares:
         """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None), where they
         are measured. `blocks` are counted from the first measured one."""
         chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
-        sums, counts = (x[chosen[0]][:, chosen[1]][:, :, chosen[2]] for x in (self.sums, self.counts))
+        sums = self.sums[chosen[0]][:, chosen[1]][:, :, chosen[2]]
+        counts = self.counts[chosen[0]][:, chosen[1]][:, :, chosen[2]]
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured
@@ -197,10 +201,17 @@ class HeadShares:
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
-        setup, returns = self.setup, self.returns[self._has_returns]
+        setup = self.setup
+        returns = self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
-        kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
-        measured = {key: vars(setup)[key] for key in kept} | {
+        measured = {
+            "fingerprint": setup.fingerprint,
+            "window_frames": setup.window_frames,
+            "sink_frames": setup.sink_frames,
+            "rope": setup.rope,
+            "blocks": setup.blocks,
+            "first_block": setup.first_block,
+            "seed": setup.seed,
             "prompts": int(self.counts.flatten(1).any(dim=1).sum()),
             "prompts_hash": setup.prompts_hash,
             "steps": len(setup.sigmas),
@@ -213,10 +224,10 @@ class HeadShares:
             name,
             setup.num_layers,
             setup.num_heads,
-            classify(shares, anchor_fraction, local_fraction),
-            shares,
-            anchor_fraction,
-            local_fraction,
+            roles=classify(shares, anchor_fraction, local_fraction),
+            shares=shares,
+            anchor_fraction=anchor_fraction,
+            local_fraction=local_fraction,
             measured=measured,
             provenance=provenance or {},
             returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
@@ -270,10 +281,10 @@ class HeadShares:
                 raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-            for name in ("sums", "counts", "returns"):
-                if tensors[name].shape != vars(shares)[name].shape:
+            for name, own in {"sums": shares.sums, "counts": shares.counts, "returns": shares.returns}.items():
+                if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
-                setattr(shares, name, tensors[name])
+                own.copy_(tensors[name])
         except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
         return shares

@@ -14,8 +14,7 @@ from ..errors import HeadForcingError
 from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
 from ..report.drift import Progress, report_video
-from ..report.learned.base import Numbers, Panel
-from ..report.metrics import METRICS
+from ..report.metrics import METRICS, Numbers
 from ..video.grid import write_grid
 from ..video.writer import VideoInfo
 from .describe import format_bytes, markdown_table
@@ -110,7 +109,7 @@ class Compared:
     cache_bytes: int  # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
     reused_blocks: int
     seconds_per_block: float | None
-    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics
+    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
@@ -124,12 +123,11 @@ def measured(
     result: RenderResult,
     *,
     on_progress: Progress | None = None,
-    panel: Panel | None = None,
 ) -> Compared:
-    """Measure the finished video of a plan, with these metrics, too."""
+    """Measure the finished video of a plan."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
-    report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
+    report = report_video(video, on_progress=on_progress)  # its prompts and blocks are in its tags
     return Compared(
         entry,
         plan.seed,

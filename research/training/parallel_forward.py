@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from ...headforcing_core.demo.assets import BLOCK_FRAMES
@@ -42,9 +41,9 @@ def forward(
     """
     batch, frames, _, _, width = latents.shape
     columns = width // model.patch_size[2]
-    x = model.patch_embedding(rearrange(latents, "b f c h w -> b c f h w"))
+    x = model.patch_embedding(latents.transpose(1, 2))
     rows = x.shape[3]
-    x = rearrange(x, "b c f h w -> b f (h w) c")
+    x = x.flatten(3).permute(0, 2, 3, 1)  # [batch, frames, tokens, dim]
     sinusoids = timestep_embedding(timesteps.flatten(), model.freq_dim).to(x)
     e = model.time_embedding(sinusoids).unflatten(0, (batch, frames))
     modulation = model.time_projection(e).unflatten(-1, (6, -1))  # [batch, frames, 6, dim]
@@ -59,7 +58,8 @@ def forward(
     shift, scale = (model.head.modulation[:, None] + e[:, :, None]).unbind(2)
     x = model.head.head(model.head.norm(x) * (1 + scale[:, :, None]) + shift[:, :, None])
     _, ph, pw = model.patch_size
-    flow = rearrange(x, "b f (h w) (ph pw c) -> b f c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+    patches = x.unflatten(2, (rows, columns)).unflatten(-1, (ph, pw, -1))  # [b, f, rows, columns, ph, pw, c]
+    flow = patches.permute(0, 1, 6, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
     return flow.float(), kept
 
 
@@ -84,17 +84,25 @@ def _block(
     shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation[:, None] + modulation)[:, :, :, None].unbind(2)
     y = block.norm1(x) * (1 + scale1) + shift1
     attention = block.self_attn
-    q, k = attention.norm_q(attention.q(y)), attention.norm_k(attention.k(y))
-    q, k, v = (t.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, attention.v(y)))
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    q = attention.norm_q(attention.q(y))
+    k = attention.norm_k(attention.k(y))
+    q = q.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    k = k.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    v = attention.v(y).flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    q = _rotate(q, cos, sin)
+    k = _rotate(k, cos, sin)
     keys, values = (k, v) if before is None else (torch.cat((before[0], k), 2), torch.cat((before[1], v), 2))
     y = _attend(q, keys, values, sights)
     x = x + attention.o(y.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3]) * gate1
 
     cross = block.cross_attn
-    y = rearrange(block.norm3(x), "b (n f) s d -> (b n) (f s) d", f=BLOCK_FRAMES)
-    y, text_k = cross.norm_q(cross.q(y)), cross.norm_k(cross.k(context))
-    cross_q, cross_k, cross_v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (y, text_k, cross.v(context)))
+    # [batch * blocks, tokens of a block, dim]
+    y = block.norm3(x).unflatten(1, (-1, BLOCK_FRAMES)).flatten(2, 3).flatten(0, 1)
+    y = cross.norm_q(cross.q(y))
+    text_k = cross.norm_k(cross.k(context))
+    cross_q = y.unflatten(-1, (heads, -1)).transpose(1, 2)
+    cross_k = text_k.unflatten(-1, (heads, -1)).transpose(1, 2)
+    cross_v = cross.v(context).unflatten(-1, (heads, -1)).transpose(1, 2)
     y = _plain_attention(cross_q, cross_k, cross_v)
     x = x + cross.o(y.transpose(1, 2).flatten(2)).reshape(x.shape)
     return x + block.ffn(block.norm2(x) * (1 + scale2) + shift2) * gate2, k, v
@@ -117,14 +125,17 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sights: Sights | None) -> Tensor:
     """Attention of each group of tokens to its spans."""
     outputs = []
     for start, stop, spans in sights or ((0, q.shape[2], ((0, k.shape[2]),)),):
-        keys, values = (torch.cat([t[:, :, a:b] for a, b in spans], 2) for t in (k, v))
+        keys = torch.cat([k[:, :, a:b] for a, b in spans], 2)
+        values = torch.cat([v[:, :, a:b] for a, b in spans], 2)
         outputs.append(_plain_attention(q[:, :, start:stop], keys, values))
     return torch.cat(outputs, 2)
 
 
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention with `baddbmm`: a compiler replaces `@` by fused attention, whose gradient is slow on CPUs."""
-    queries, keys, values = (t.flatten(0, 1) for t in (q, k, v))
+    queries = q.flatten(0, 1)
+    keys = k.flatten(0, 1)
+    values = v.flatten(0, 1)
     nothing = q.new_zeros(())
     scores = torch.baddbmm(nothing, queries, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
     return torch.bmm(scores.softmax(-1).to(values.dtype), values).unflatten(0, q.shape[:2])

@@ -222,6 +222,7 @@ def earlier_options() -> dict[str, Any]:
     return {"last_node_id": 2, "last_link_id": 1, "nodes": nodes, "links": links, "groups": [], "version": 0.4}
 
 
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest"], indirect=True)
 def test_options_saved_by_an_earlier_version_open_with_every_other_value_at_its_place(browser: Browser):
     browser.page.evaluate("(graph) => app.loadGraphData(graph)", earlier_options())
     browser.page.wait_for_timeout(300)
@@ -231,7 +232,7 @@ def test_options_saved_by_an_earlier_version_open_with_every_other_value_at_its_
         "method": "longlive", "model_family": "longlive", "sigmas": "1, 0.5", "episodic_frames": 4, "recent_frames": 6,
         "novelty_threshold": 0.5, "memory_every_blocks": 2, "roles": "profile",
     }  # fmt: skip
-    assert browser.widgets("Options")["method_options"] == "window_frames=9"
+    assert browser.widgets("HeadForcingOptions")["method_options"] == "window_frames=9"
     saved = browser.page.evaluate("() => app.graph.serialize()")
     browser.page.evaluate("(graph) => app.loadGraphData(graph)", saved)
     browser.page.wait_for_timeout(300)

@@ -12,7 +12,7 @@ NOTHING_OF = (
     "cache/options", "cache/scenes", "commands/batch", "commands/farms",
     "commands/rank", "commands/several", "distributed/", "head_profiles/auto",
     "head_profiles/profiler", "render/comparison", "render/family", "render/live_story",
-    "render/remedies", "render/start", "report/learned/", "runs/", "timeline/references", "video/background",
+    "render/remedies", "render/start", "runs/", "timeline/references", "video/background",
     "video/wan_", "weights/identity",
 )  # fmt: skip
 
