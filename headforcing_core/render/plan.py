@@ -92,12 +92,13 @@ class RenderPlan:
             frames_per_block=frames_per_block,
             total_frames=len(rows) * frames_per_block,
         )
-        most = warm_up_frames(frames_per_block) - frames_per_block
-        if heads.auto is not None and start_frames > most:
-            raise HeadForcingError(
-                f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure a "
-                "head profile"
-            )
+        if heads.auto is not None:
+            most = warm_up_frames(frames_per_block) - frames_per_block
+            if start_frames > most:
+                raise HeadForcingError(
+                    f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure "
+                    "a head profile"
+                )
         return cls(
             config=config,
             layout=layout,
@@ -211,7 +212,7 @@ class RenderPlan:
 
     @property
     def rebuilds_cache(self) -> bool:
-        """Whether the cache of an unfinished video can be rebuilt from its blocks; else it goes on from a stored one."""
+        """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be stored."""
         return "blocks" in self.policy.resumes_from
 
     @cached_property

@@ -3,8 +3,7 @@ heads, a smaller video, another method."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -99,11 +98,19 @@ def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host
     groups = [[change] for change in (*alone, *_smaller(plan, dtype))]
     groups += [sizes, *([change] for change in _other_methods(plan, dtype))]
     for group in groups:
-        for begun, change in itertools.product((asked, least), group):  # of the sizes the largest that fits
-            remedy = change(begun)
+        remedy = _first_that_fits(group, (asked, least), room, host)
+        if remedy is not None:
+            yield remedy
+
+
+def _first_that_fits(changes: list[Change], begun: Sequence[Remedy], room: int, host: Host) -> Remedy | None:
+    """The first of these changes, of sizes the largest, that fits: by itself, then with all that cost nothing."""
+    for before in begun:
+        for change in changes:
+            remedy = change(before)
             if remedy.needs.wanted(host) <= room:
-                yield remedy
-                break
+                return remedy
+    return None
 
 
 def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[Change]:

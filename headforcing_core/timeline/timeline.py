@@ -132,12 +132,22 @@ class Timeline:
         clock = self.clock
         switched = any(segment.switch != RESET for segment in self.segments)
         seeded = any(segment.seed is not None for segment in self.segments)
-        rows = [["no.", "asked", "starts", "frame", "block", *["switch"] * switched, *["seed"] * seeded, "prompt"]]
+        heading = ["no.", "asked", "starts", "frame", "block"]
+        if switched:
+            heading.append("switch")
+        if seeded:
+            heading.append("seed")
+        rows = [[*heading, "prompt"]]
         notes: list[str] = []
         for number, segment in enumerate(self.segments, 1):
             block = segment.start_block
-            row = [str(number), format_time(self.requested[number - 1][0]), format_time(clock.start_seconds(block))]
-            row += [str(video_frames_before + clock.start_video_frame(block)), str(block)]
+            row = [
+                str(number),
+                format_time(self.requested[number - 1][0]),
+                format_time(clock.start_seconds(block)),
+                str(video_frames_before + clock.start_video_frame(block)),
+                str(block),
+            ]
             if switched:
                 row.append("-" if number == 1 else str(segment.switch))
             if seeded:
@@ -239,7 +249,7 @@ def _shared_words(widget: str, own: str) -> str:
     if len(widget) + len(own) > MAX_SHARED_CHARACTERS:
         raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
     shared = fold(widget)
-    for words in (shared, own):
+    for words in filter(None, (shared, own)):
         check_words(words)
         if has_seed(words):
             raise TimelineError(
