@@ -58,6 +58,7 @@ class GivenFramesCache(HeadCache):
 
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
+        assert isinstance(shape.policy, GivenFrames)
         self.given: Sequence[tuple[int, ...]] = shape.policy.given
         self._copies: dict[int, KeptFrame] = {}
 
