@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands import compare
-from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, render_compared
+from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, compared_source, render_compared
 from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.report import panel_of
 from ..headforcing_core.commands.values import changed, read_text
@@ -100,7 +99,7 @@ def plan_videos(
     left_out: dict[str, str] = {}
     for story, texts in stories.items():
         folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
-        common = compare.compared_source(changed(args, prompts=texts[0]))
+        common = compared_source(changed(args, prompts=texts[0]))
         timelines = [common.request.options.parse(read_text(text)) for text in texts[1:]]
         sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
@@ -149,7 +148,7 @@ class ScoreJob:
 
 def score_video(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
-    video, panel = compare.planned_video(job.compared), panel_of(job.compared.args)
+    video, panel = job.compared.planned(), panel_of(job.compared.args)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
         numbers = note["numbers"] | report_video(video.path, panel=panel).whole

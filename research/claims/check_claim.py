@@ -127,7 +127,7 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     line = [scores.add_vbench(ONE_PROMPT)] if args.vbench else []
     add_returns(args, scores)
     text, found = _verdict(args, scores, rows, stories, left_out, () if panel is None else panel.left_out)
-    return write_result(args.out, "verdict", text, found, line)
+    return write_result(args.out, "verdict", text=text, found=found, files=line)
 
 
 def stand_in(folder: Path, num_layers: int, num_heads: int) -> Path:
