@@ -16,9 +16,9 @@ from ..errors import HeadForcingError
 from ..render.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
-from .values import Kept
+from .values import LastValue
 
-_models = Kept()
+_models = LastValue()
 
 
 def farm_of(args: argparse.Namespace) -> Farm:

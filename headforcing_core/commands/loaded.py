@@ -12,6 +12,7 @@ import torch
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
+from ..files import partial_path
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
@@ -21,7 +22,7 @@ from ..render.plan import RenderPlan
 from ..render.render import Listener, Place, make_video
 from ..render.request import RenderJob
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, ProgressBar, VideoFile, partial_path
+from ..render.sinks import LatentsFile, ProgressBar, VideoFile
 from ..rollout.loop import WanVideoModel
 from ..video.restarts import FrameCodec
 from .values import pick_device

@@ -18,9 +18,9 @@ from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
-from .values import Kept, check_plot, pick_device, read_text, save_plot
+from .values import LastValue, check_plot, pick_device, read_text, save_plot
 
-_panels = Kept()
+_panels = LastValue()
 
 
 def panel_of(args: argparse.Namespace) -> Panel | None:

@@ -249,7 +249,7 @@ class Source:
         return check_rank_memory(needs, plan, machine.peers, sharded=machine.shard_weights, room=room)
 
     def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
-        """What the VAE takes where blocks are sampled; refuses one that is too large for `--vae-device`."""
+        """Memory of the VAE where blocks are sampled; refuses one that is too large for `--vae-device`."""
         files = self.files
         encodes = bool(plan.restart_frames)
         if files is None or files.vae is None or not (decodes or encodes):
