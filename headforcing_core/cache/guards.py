@@ -1,4 +1,4 @@
-"""Guards against sink collapse: what other papers add to any cache with kept frames (METHOD.md, "Guards").
+"""Guards against sink collapse: what other papers add to any cache with kept frames (BEYOND_THE_PAPER.md).
 
 All are off unless they are asked for.
 """

@@ -211,7 +211,7 @@ class HeadCache(Cache):
         return self.shape.recache_blocks if switch.kind == "recache" else 0
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
-        """Change the history as METHOD.md says, "Where one prompt follows another"; a recalled scene has a number."""
+        """Change the history as BEYOND_THE_PAPER.md says; a recalled scene has a number."""
         self.begin_scene(switch)
         if switch.re_anchor:
             self.re_anchor()

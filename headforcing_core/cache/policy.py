@@ -116,7 +116,7 @@ class CachePolicy(Method):
         return replace(kept, queries=queries)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
-        """The policy for blocks of so many frames (METHOD.md, "Longer blocks")."""
+        """The policy for blocks of so many frames (BEYOND_THE_PAPER.md, "Longer blocks")."""
 
         def whole(count: int) -> int:
             return -(-count // frames) * frames

@@ -180,7 +180,7 @@ class ReferenceCache(Cache):
 
     def apply_switch(self, switch: Switch, write_clean: WriteClean, latest: Sequence[Tensor]) -> None:
         """Sinks, entries and older recent frames go; then a scene comes back; then the last blocks are written again
-        and attend to it (METHOD.md, "With the switches")."""
+        and attend to it (BEYOND_THE_PAPER.md)."""
         if self.policy.kept_scenes:
             self._begin_scene(switch)
         if switch.re_anchor:

@@ -1,6 +1,6 @@
 """Scenes that come back: the latent frames that are kept of every scene, and which scene a prompt recalls.
 
-METHOD.md, "A scene that comes back", specifies it. The caches hold the tokens (`FrameStore`), this module decides.
+BEYOND_THE_PAPER.md specifies it. The caches hold the tokens (`FrameStore`), this module decides.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Scenes:
     def keep_pictures(
         self, pictures: Sequence[Tensor], alone: Callable[[Tensor], AbstractContextManager[None]]
     ) -> None:
-        """Keep what heads hold of pictures, for the next `brought_back` (METHOD.md, "Pictures that a scene keeps").
+        """Keep what heads hold of pictures, for the next `brought_back` (BEYOND_THE_PAPER.md).
 
         Args:
             pictures: `[frames, channels, h, w]` each, at most a block; their frames get negative numbers.

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from . import checks, end_to_end, goals, profiled, report, scaling
+from . import checks, end_to_end, first, goals, profiled, report, scaling
 from .apart import ENDED, apart, tell
 from .case import Case
 from .decoder import exactness
@@ -39,8 +39,17 @@ ROWS_OF = {
 }
 # that a part may take on a GPU, where each ends within eight minutes, `check` together with the tests that follow it
 SECONDS = {
-    "results": 540, "scaling": 540, "check": 220, "rows": 470, "more": 470, "profile": 350, "video": 440, "rest": 440,
-}  # fmt: skip
+    "results": 540,
+    "scaling": 540,
+    "sanitizer": 150,
+    "first": 420,
+    "check": 220,
+    "rows": 470,
+    "more": 470,
+    "profile": 350,
+    "video": 470,
+    "rest": 440,
+}
 REPEATS = {("results", "cpu"): 3}  # a shared processor is busy with other things at times
 
 
@@ -50,6 +59,8 @@ def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case]
     video = partial(end_to_end.video, seconds=2.0 if dry else 30.0)
     of_parts: dict[str, dict[str, Callable[[Case], Any]]] = {
         "scaling": {"Resolution": scaling.resolutions, "Episodic memory": scaling.episodic, "Length": scaling.lengths},
+        "sanitizer": {"kernels": checks.kernels, "kernels at odd sizes": first.odd_sizes},
+        "first": {"same bits": first.same_bits, "programs": first.programs},
         "check": {"kernels": checks.kernels, "vae beside float32": exactness}
         | {f"attention: {name}": partial(checks.attention, name=name) for name in checks.backends(case)},
         "profile": {
@@ -63,7 +74,9 @@ def tasks(part: str, case: Case, dry: bool = False) -> dict[str, Callable[[Case]
             "sampled and decoded": video,
             "sampled, decoded and encoded": partial(video, encoded=True),
             "sampled": lambda case: video(replace(case, vae_dim=0)),
-            "sampled in fp8, decoded by a tiny VAE": partial(video, tiny_fp8=True),
+            "sampled, decoded by a tiny VAE": partial(video, tiny=True),
+            "sampled in fp8, decoded by a tiny VAE": partial(video, tiny=True, fp8=True),
+            "sampled, decoded beside": partial(end_to_end.beside, seconds=2.0 if dry else 30.0),
             "sampled, decoded and stored": partial(video, stored=True),
             "waits": end_to_end.waits,
         },

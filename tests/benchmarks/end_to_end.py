@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 import warnings
 from collections import Counter
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -23,6 +24,7 @@ from headforcing.headforcing_core.render.settings import RenderSettings
 from headforcing.headforcing_core.rollout.loop import Block, rollout
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.memory import DecoderMemory
+from headforcing.headforcing_core.video.queue_thread import HostCopy, QueueThread, arrived, to_host
 from headforcing.headforcing_core.video.wan_decoder import WanDecoder
 
 from .apart import not_available
@@ -44,21 +46,84 @@ class Ends(Listener):
         self.times.append(time.perf_counter())
 
 
+class EndsBeside(Listener):
+    """Decodes in a thread and a CUDA stream of its own, beside the sampling of the next block."""
+
+    def __init__(self, decoder: Any, device: torch.device):
+        self.times = list[float]()
+        self._decoder = decoder
+        self._stream: Any = nullcontext()
+        if device.type == "cuda":
+            stream = torch.cuda.Stream(device)
+            stream.wait_stream(torch.cuda.current_stream(device))
+            self._stream = torch.cuda.stream(stream)
+        self._thread: QueueThread[HostCopy] = QueueThread(
+            "video", self._decode, 4
+        )  # blocks that wait, as in `VideoStream`
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """The thread, until it has decoded every block."""
+        with self._thread:
+            yield
+            self._thread.finish()
+
+    def add(self, block: Block) -> None:
+        self._thread.put(to_host(block.latents))
+
+    def _decode(self, copies: Iterator[HostCopy]) -> None:
+        with torch.inference_mode(), self._stream:
+            for latents in arrived(copies):
+                self._decoder.decode(latents).sum().item()  # waits until the stream is done
+                self.times.append(time.perf_counter())
+
+
+def beside(case: Case, seconds: float) -> dict[str, Any]:
+    """A video whose blocks are decoded on the same device while the next one is sampled."""
+    plan, attention = random_plan(case, seconds)
+    request = RenderRequest(plan.config, DEFAULTS, plan.timeline, case.embeds, weights="random", dtype=case.dtype)
+    ends = EndsBeside(random_decoder(case), case.device)
+    model = case.model()
+    begun = time.perf_counter()
+    with torch.no_grad(), ends.running():
+        make_video(request.job(plan), model, Place(case.device, attention), [ends])
+    whole = time.perf_counter() - begun
+    return {"seconds": whole, "fps": plan.video_frames / whole, "steady_fps": steady_fps(ends.times)}
+
+
+def steady_fps(times: list[float]) -> float:
+    """Video frames a second in the second half of a video, where contexts are full, from when each block was done."""
+    late = times[(len(times) - 1) // 2 :]
+    return VIDEO_FRAMES * (len(late) - 1) / (late[-1] - late[0])
+
+
+def allocator(device: torch.device) -> dict[str, int]:
+    """What the driver shows as taken, and how often PyTorch freed its cache to go on; nothing without CUDA."""
+    if device.type != "cuda":
+        return {}
+    stats = torch.cuda.memory_stats(device)
+    return {"reserved_bytes": stats["reserved_bytes.all.peak"], "alloc_retries": stats["num_alloc_retries"]}
+
+
 def video(
-    case: Case, seconds: float, encoded: bool = False, tiny_fp8: bool = False, stored: bool = False
+    case: Case, seconds: float, encoded: bool = False, tiny: bool = False, fp8: bool = False, stored: bool = False
 ) -> dict[str, Any]:
     """Seconds of a whole video and of its blocks, and the memory it takes beside the estimate.
 
     Args:
         seconds: length of the video.
         encoded: to an MP4; otherwise video frames are decoded and dropped, and without a decoder only sampled.
-        tiny_fp8: with linear layers in fp8 and a tiny decoder; the memory beside the estimate means nothing then.
+        tiny: with a tiny decoder; the memory beside the estimate means nothing then, nor with `fp8`.
+        fp8: with linear layers in fp8.
         stored: with a run folder.
     """
     if encoded and not all(map(find_spec, ("av", "PIL", "tqdm"))):
         return not_available("encoding needs the packages av, PIL and tqdm")
-    decoder = (tiny_random_decoder if tiny_fp8 else random_decoder)(case) if case.vae_dim else None
-    (plan, attention), model = _plan(case, seconds), case.model(fp8=tiny_fp8)
+    decoder: Any = None
+    if case.vae_dim:
+        decoder = tiny_random_decoder(case) if tiny else random_decoder(case)
+    plan, attention = random_plan(case, seconds)
+    model = case.model(fp8=fp8)
     reset_peak(case.device)
     synchronize(case.device)
     begun = time.perf_counter()
@@ -76,7 +141,6 @@ def video(
         make_video(job, model, Place(case.device, attention), listeners)
         synchronize(case.device)
         whole = time.perf_counter() - begun
-    late = ends.times[(len(ends.times) - 1) // 2 :]  # contexts are full in the second half
     networks = [model.backbone, *([decoder._network] if decoder else [])]
     weights = sum(x.nbytes for network in networks for x in network.parameters())
     memory = DecoderMemory()  # of the decoder of `random_decoder`, without its weights
@@ -86,8 +150,10 @@ def video(
         "video_frames": plan.video_frames,
         "seconds": whole,
         "fps": plan.video_frames / whole,
-        "steady_fps": VIDEO_FRAMES * (len(late) - 1) / (late[-1] - late[0]),
+        "steady_fps": steady_fps(ends.times),
+        "first_block_seconds": ends.times[0] - begun,
         "peak_bytes": peak_bytes(case.device),
+        **allocator(case.device),
         "estimated_bytes": needs_of(plan, case.dtype, weights, decoder=memory).memory,
     }
 
@@ -96,7 +162,7 @@ def waits(case: Case) -> dict[str, Any]:
     """Calls that wait for the device while blocks are made in a full cache, by where they are; CUDA only."""
     if case.device.type != "cuda":
         return not_available("only CUDA tells when something waits for it")
-    plan, attention = _plan(case, 20.0)
+    plan, attention = random_plan(case, 20.0)
     cache = plan.make_cache(case.dtype, case.device, attention)
     blocks = rollout(case.model(), cache, case.script(plan.new_blocks), case.noise())
     watched = 6
@@ -130,7 +196,7 @@ def vae(case: Case, searched: bool = False, enlarged: bool = False) -> dict[str,
     return {"ms_per_block": ms, "peak_bytes": peak_bytes(case.device)}
 
 
-def _plan(case: Case, seconds: float) -> tuple[RenderPlan, AttentionFunction]:
+def random_plan(case: Case, seconds: float) -> tuple[RenderPlan, AttentionFunction]:
     """The plan of a video, and its attention."""
     roles = tuple(map(tuple, case.roles))
     profile = HeadProfile("random", case.layers, case.config.num_heads, roles, None, None, None)

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.parse
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -56,11 +56,12 @@ class ComfyServer:
         *,
         custom_nodes: Mapping[str, str] | None = None,  # further single-file node packs: file name -> source
         stand_in_gpu: bool = False,  # on tensors that say they are on a GPU, see stand_in_gpu.py
+        flags: Sequence[str] = ("--cpu",),  # of ComfyUI
     ):
         self.install, self.base_dir = install, Path(base_dir)
         self.output_dir, self.input_dir = self.base_dir / "output", self.base_dir / "input"
         self._pack_dir, self._custom_nodes = pack_dir, dict(custom_nodes or {})
-        self._program, self._env = ["main.py", "--cpu"], dict[str, str]()
+        self._program, self._env = ["main.py", *flags], dict[str, str]()
         if stand_in_gpu:
             self._program = [str(STAND_IN_GPU), "main.py"]
             self._env["XDG_CACHE_HOME"] = str(self.base_dir / "cache")  # times of its attention are none

@@ -1,4 +1,4 @@
-"""The specification of the guards (METHOD.md, "Guards"): the reference cache with gate and jitter, head by head."""
+"""The specification of the guards (BEYOND_THE_PAPER.md): the reference cache with gate and jitter, head by head."""
 
 from dataclasses import replace
 

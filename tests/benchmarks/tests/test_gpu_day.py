@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.model import attention
-from headforcing.tests.benchmarks import command, decoder, goals
+from headforcing.tests.benchmarks import command, decoder, goals, in_comfyui
 from headforcing.tests.benchmarks.apart import apart
 from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
 from own_process import run
@@ -41,7 +41,11 @@ assert "fps" in found, found
     run("-c", program)
 
 
-TASKS = [(part, name) for part in ("check", "profile", "video", "rest") for name in command.tasks(part, DRY, True)]
+TASKS = [
+    (part, name)
+    for part in ("sanitizer", "first", "check", "profile", "video", "rest")
+    for name in command.tasks(part, DRY, True)
+]
 
 
 @pytest.mark.slow
@@ -49,7 +53,10 @@ TASKS = [(part, name) for part in ("check", "profile", "video", "rest") for name
 def test_every_measurement_runs_on_a_cpu(part, name):
     found = command.tasks(part, DRY, True)[name](DRY)
     json.dumps(found)
-    if name == "kernels":
+    if part == "first":
+        calls = [found] if name == "same bits" else found.values()
+        assert all(call["right"] for call in calls), found
+    elif name.startswith("kernels"):
         for kernel in found.values():  # there is no GPU to compile for, or no triton
             assert kernel["right"] or "Traceback" in kernel["traceback"]
     elif name == "fp8":
@@ -65,11 +72,23 @@ def test_the_script_has_every_part_and_writes_the_results_of_one_with_its_goals(
     (parts,) = re.findall(r"set -- (.+)", SCRIPT.read_text("utf-8"))
     assert {*parts.split()} == command.SECONDS.keys() - {"results", "scaling"}
     assert all(command.SECONDS[part] < 480 for part in parts.split())
+    (halves,) = re.findall(r"In half an hour fit: ([^;]+); then: ([^;]+); then: (.+)\.", SCRIPT.read_text("utf-8"))
+    assert " ".join(halves).split() == [*parts.split(), "comfy"]
+    for half in halves:
+        assert sum(command.SECONDS.get(part, 480) for part in half.split()) <= 1500  # and tests, and transfers
     environment = {**os.environ, "PYTHON": sys.executable}
-    done = subprocess.run(["bash", SCRIPT, "--dry", tmp_path, "rest"], env=environment, capture_output=True, text=True)
+    begun = time.monotonic()
+    done = subprocess.run(["bash", SCRIPT, "--dry", tmp_path], env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and "dry run" in done.stdout, done.stdout + done.stderr
+    assert time.monotonic() - begun < 300
+    assert {path.stem for path in tmp_path.glob("*.json")} == {*parts.split()}
     rest = json.loads((tmp_path / "rest.json").read_text())
     assert set(rest["tasks"]) == {"length", "fp8"} and rest["tasks"]["length"][1]["what"] == "block 40"
+
+
+def test_a_folder_that_is_no_comfyui_is_named(capsys):
+    assert in_comfyui.main("") == 1 and in_comfyui.main("/no/such", "--cpu") == 1
+    assert "/no/such is not a folder of ComfyUI" in capsys.readouterr().out
 
 
 def test_a_measurement_whose_process_dies_says_so_and_the_others_count(tmp_path: Path, monkeypatch):
@@ -119,7 +138,8 @@ def test_goals_are_read_from_results_of_a_gpu_and_compared_with_the_row_of_ours_
     video = {"steady_fps": 40.0, "peak_bytes": 105, "estimated_bytes": 100}
     tasks = {"sampled and decoded": video, "sampled, decoded and encoded": {"not_available": "no av"}}
     tasks["sampled in fp8, decoded by a tiny VAE"] = video | {"steady_fps": 60.0}
-    assert told("video", {"tasks": tasks}) == ["40 reached", "60 reached", "1.05 reached"]
+    assert told("video", {"tasks": tasks}) == ["40 reached", "not measured", "60 reached", "1.05 reached"]
+    assert told("first", {"tasks": {"same bits": {"right": False}}}) == ["0 MISSED"]
     assert told("rest", {"tasks": {"length": [{"fastest_ms": 200.0}, {"fastest_ms": 220.0}]}}) == ["1.1 MISSED"]
 
 

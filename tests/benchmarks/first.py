@@ -1,0 +1,227 @@
+"""The first ten minutes with a GPU: what no comparison of numbers sees, the same bits again, and the programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from headforcing.headforcing_core.hashing import digest
+from headforcing.headforcing_core.head_profiles.profile import HeadProfile
+from headforcing.headforcing_core.render.options import DEFAULTS
+from headforcing.headforcing_core.render.render import Listener, Place, make_video
+from headforcing.headforcing_core.render.request import RenderRequest
+from headforcing.headforcing_core.rollout.loop import Block
+from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.kernels.dispatch import TOLERANCE, Operation
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from .apart import MOST_SECONDS, apart, not_available, refusal
+from .case import PROMPT, Case
+from .end_to_end import random_plan
+
+ODD_SIZES = ((131, 64), (97, 128), (17, 32))  # tokens of a frame and width of a head, which no tile divides
+PROGRAM_SECONDS = 5.0  # of the video that each program makes
+OTHER_PROMPT = "a blue cross"
+ENCODED = (PROMPT, OTHER_PROMPT, "red ball", "blue cross")  # scenes are compared without the articles
+STORY = f"0:00 {PROMPT}\n0:02 [re-anchor] {OTHER_PROMPT}\n0:04 [recall 1] {PROMPT}"
+
+
+def odd_sizes(case: Case) -> dict[str, Any]:
+    """Every kernel beside its reference at sizes that no tile divides, for `compute-sanitizer`.
+
+    The sanitizer sees what is read beyond the end of a tensor, which no comparison of results does.
+    """
+    sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+    cases = import_module("kernel_cases")
+    found: dict[str, Any] = {}
+    for operation in cases.OPERATIONS:
+        try:
+            differences = [_difference(cases, operation, tokens, width, case) for tokens, width in ODD_SIZES]
+        except Exception as error:  # whatever a compiler raises: the others still count
+            found[operation.name] = {"right": False, **refusal(error)}
+        else:
+            found[operation.name] = {"difference": max(differences), "right": max(differences) <= TOLERANCE[case.dtype]}
+    return found
+
+
+def _difference(cases: Any, operation: Operation, tokens: int, width: int, case: Case) -> float:
+    """How far kernel and reference of an operation are apart for frames of so many tokens and heads of this width."""
+
+    def example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+        arguments = cases.case(operation, 0, dtype, tokens, width)
+        return {name: _on(device, value) for name, value in arguments.items()}
+
+    return Operation(operation.reference, operation.launch, example).difference(case.device, case.dtype)
+
+
+def _on(device: torch.device, value: Any) -> Any:
+    """A tensor, or the tensors of a tuple, on a device; other values as they are."""
+    if isinstance(value, tuple):
+        return tuple(_on(device, each) for each in value)
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+class Stops(Listener):
+    """Stops a render, as a crash would, after so many blocks."""
+
+    def __init__(self, after: int):
+        self.left = after
+
+    def add(self, block: Block) -> None:
+        self.left -= 1
+        if self.left == 0:
+            raise KeyboardInterrupt
+
+
+class Digests(Listener):
+    """The bits of every block."""
+
+    def __init__(self) -> None:
+        self.found: list[str] = []
+
+    def add(self, block: Block) -> None:
+        self.found.append(digest(block.latents))
+
+
+def bits(case: Case, seconds: float = PROGRAM_SECONDS, stop_after: int = 0, folder: Path | None = None) -> list[str]:
+    """A digest of every block of a video; with `stop_after` the render stops there, and its run folder keeps them."""
+    plan, attention = random_plan(case, seconds)
+    request = RenderRequest(
+        plan.config,
+        replace(DEFAULTS, state_seconds=0.0),
+        plan.timeline,
+        case.embeds,
+        weights="random",
+        dtype=case.dtype,
+        runs=folder,
+    )
+    listeners: list[Listener] = [digests := Digests()]
+    if stop_after:
+        listeners.append(Stops(stop_after))
+    with torch.no_grad():
+        try:
+            make_video(request.job(plan), case.model(), Place(case.device, attention), listeners)
+        except KeyboardInterrupt:
+            assert stop_after
+    return digests.found
+
+
+def same_bits(case: Case) -> dict[str, Any]:
+    """Whether one job gives the same latents twice in a process, once in another, and resumed after two blocks."""
+    first = bits(case)
+    second = bits(case)
+    elsewhere = apart(MOST_SECONDS, bits, case)
+    with TemporaryDirectory() as folder:
+        bits(case, stop_after=2, folder=Path(folder))
+        resumed = bits(case, folder=Path(folder))
+    found = {"blocks": len(first), "again": first == second, "in another process": first == elsewhere}
+    found["resumed"] = first == resumed
+    return found | {"right": len(first) > 3 and first == second == elsewhere == resumed}
+
+
+def programs(case: Case, seconds: float = PROGRAM_SECONDS) -> dict[str, Any]:
+    """The command line with random weights of the case's size: seconds of each call, or what it said and why.
+
+    The latents of the resumed render, which is killed after its first block, are compared bit for bit with the plain.
+    """
+    found: dict[str, Any] = {}
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        call = _command(case, folder, seconds)
+        for number, (title, options) in enumerate(_calls(case, folder).items()):
+            command = [*call, *options, "--latents", str(folder / f"{number}.safetensors")]
+            if title == "resumed":
+                _kill_after_a_block(command, folder / "runs")
+            found[title] = _called(command)
+        if found["plain"]["right"] and found["resumed"]["right"]:
+            plain = load_file(folder / "0.safetensors")
+            resumed = load_file(folder / "1.safetensors")
+            found["resumed"]["right"] = all(torch.equal(plain[name], resumed[name]) for name in plain)
+    return found
+
+
+def _called(command: list[str]) -> dict[str, Any]:
+    """The seconds of a call, or the last line that it said."""
+    begun = time.perf_counter()
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return {"right": True, "seconds": time.perf_counter() - begun}
+    said = (done.stderr.strip().splitlines() or [""])[-1][:300]
+    if _is_about_the_machine(said):
+        return {"right": True, **not_available(said)}
+    return {"right": False, "said": said}
+
+
+def _is_about_the_machine(said: str) -> bool:
+    """Whether a refusal is about what this machine lacks, and not a fault of the program."""
+    return any(words in said for words in ("CUDA", "GPU", "needs the package", "C compiler"))
+
+
+def _command(case: Case, folder: Path, seconds: float) -> list[str]:
+    """`headforcing generate` with everything that all calls share; writes the files that it reads."""
+    weights = case.model().backbone.state_dict()
+    save_file(
+        {name: value.to("cpu", case.dtype) for name, value in weights.items()}, folder / "self_forcing.safetensors"
+    )
+    save_embeddings(folder / "prompts.safetensors", dict.fromkeys(ENCODED, case.embeds[PROMPT]))
+    roles = tuple(map(tuple, case.roles))
+    profile = HeadProfile("random", case.layers, case.config.num_heads, roles)
+    (folder / "profile.json").write_text(profile.to_json(), encoding="utf-8")
+    dtype = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}[case.dtype]
+    options = {
+        "--weights": folder / "self_forcing.safetensors",
+        "--embeddings": folder / "prompts.safetensors",
+        "--profile": folder / "profile.json",
+        "--seconds": seconds,
+        "--size": f"{case.width}x{case.height}",
+        "--dtype": dtype,
+        "--device": case.device.type,
+    }
+    words = [str(word) for option in options.items() for word in option]
+    return [sys.executable, "-m", "headforcing.headforcing_core", "generate", *words]
+
+
+def _calls(case: Case, folder: Path) -> dict[str, list[str]]:
+    """The options of each call, by its title; `plain` and `resumed` come first."""
+    plain = ["--prompts", PROMPT]
+    calls = {
+        "plain": plain,
+        "resumed": [*plain, "--runs", str(folder / "runs")],
+        "scenes": ["--prompts", STORY, "--set", "scenes=tagged"],
+        "--fp8-linears": [*plain, "--fp8-linears"],
+    }
+    if case.device.type == "cuda":  # a CPU has no graphs, and compiles for half a minute
+        calls["--cuda-graph"] = [*plain, "--cuda-graph"]
+        calls["--compile"] = [*plain, "--compile"]
+        calls["--attention cudnn"] = [*plain, "--attention", "cudnn"]
+    if case.vae_dim and find_spec("av"):
+        with_video = [*plain, "--vae", str(_written_vae(case, folder)), "--out", str(folder / "video.mp4")]
+        calls["--park-features"] = [*with_video, "--park-features"]
+        calls["--vae-device cpu"] = [*with_video, "--vae-device", "cpu"]
+    return calls
+
+
+def _written_vae(case: Case, folder: Path) -> Path:
+    """A file with the VAE of the benchmark, whose weights are random."""
+    sys.path.append(str(Path(__file__).parents[1] / "helpers"))
+    path = folder / "vae.safetensors"
+    import_module("tiny_checkpoints").wan_vae(path, case.vae_dim)
+    return path
+
+
+def _kill_after_a_block(command: list[str], runs: Path) -> None:
+    """Start a render and kill it when its first block is stored."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while process.poll() is None and not list(runs.rglob("block*")):
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
