@@ -81,7 +81,10 @@ def batch(args: argparse.Namespace) -> Result:
     rows = {name: _row(name, note) for name, note in notes.items() if note is not None}
     try:
         for outcome in _make(todo, checked, farm, quiet=args.json):
-            row = _failure(outcome.name, outcome.error) if outcome.error else _row(outcome.name, outcome.get())
+            if outcome.error is None:
+                row = _row(outcome.name, outcome.get())
+            else:
+                row = _failure(outcome.name, outcome.error)
             rows[outcome.name] = row
             if not args.json:
                 tqdm.write(_line(row), file=sys.stderr)
@@ -123,11 +126,16 @@ def finished(args: argparse.Namespace) -> Note | None:
     try:
         note = json.loads((args.runs / "finished.json").read_text(encoding="utf-8"))
         files = {path.name: file_hash(path) for path in outputs(args)}
-        if (note["identity"], note["files"]) != (args.identity, files):
+        if note["identity"] != args.identity or note["files"] != files:
             return None
-        blocks = int(note["blocks"])
-        found = {"files": files, "problems": list(note["problems"]), "blocks": blocks, "reused_blocks": blocks}
-        return {**found, "seconds": 0.0, "kept": True}
+        return {
+            "files": files,
+            "problems": list(note["problems"]),
+            "blocks": int(note["blocks"]),
+            "reused_blocks": int(note["blocks"]),
+            "seconds": 0.0,
+            "kept": True,
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
 

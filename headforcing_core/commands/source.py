@@ -215,8 +215,6 @@ class Source:
             raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {machine.device}")
         if self.request.runs is not None:
             check_writable(self.request.runs / "probe")
-        if video is not None:
-            check_writable(video.parent / "probe")
         decoder = self._decoder_memory(plan, decodes=video is not None, loaded=loaded)
         text_encoder = 0
         if self.files is not None and self.files.text_encoder is not None:

@@ -58,9 +58,9 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, objec
     metadata: dict[str, str] = {}
     for part in parts:
         tree, stated = _read_file(part, kind)
-        twice = next((name for name in tree if name in joined), None)
-        if twice is not None:
-            raise HeadForcingError(f"{part.name} holds {twice} again: keep the files of one model in a folder")
+        again = [name for name in tree if name in joined]
+        if again:
+            raise HeadForcingError(f"{part.name} holds {again[0]} again: keep the files of one model in a folder")
         joined.update(tree)
         metadata = metadata or stated
     return joined, metadata
@@ -124,8 +124,8 @@ def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, st
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         else:
             no_reserve = 0x4000 if sys.platform == "linux" else 0  # Python names MAP_NORESERVE only in newer versions
-            flags, access = mmap.MAP_PRIVATE | no_reserve, mmap.PROT_READ | mmap.PROT_WRITE
-            data = mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
+            access = mmap.PROT_READ | mmap.PROT_WRITE
+            data = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=access)
     start = 8 + int.from_bytes(data[:8], "little")
     if start > _MAX_HEADER_BYTES:
         raise HeadForcingError(f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB")
@@ -137,7 +137,8 @@ def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, st
 def _mapped(data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
     begin, end = data_offsets
     if dtype not in _DTYPES:  # packed formats of quantised files: only the name is used, to reject the file
-        dtype, shape = "U8", [end - begin]
+        dtype = "U8"
+        shape = [end - begin]
     if begin == end:
         return torch.empty(shape, dtype=_DTYPES[dtype])
     count = (end - begin) // _DTYPES[dtype].itemsize
@@ -182,7 +183,8 @@ def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
             f"{path.name} is no model file: it has {len(items):,} tensors and names of up to {longest:,} characters, "
             f"where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
         )
-    total, most = 0, _MAX_SHARING * path.stat().st_size
+    total = 0
+    most = _MAX_SHARING * path.stat().st_size
     for name, tensor in items:
         if not isinstance(tensor, Tensor):
             continue
@@ -202,6 +204,7 @@ def write_safetensors(
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype,
     metadata: dict[str, str],
+    *,
     value: Callable[[str], Tensor],
     on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> None:
@@ -238,4 +241,7 @@ def is_finite(values: Tensor) -> bool:
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor that holds NaN or infinity; tensors without data are passed over."""
-    return next((name for name, tensor in tensors if not tensor.is_meta and not is_finite(tensor.detach())), None)
+    for name, tensor in tensors:
+        if not tensor.is_meta and not is_finite(tensor.detach()):
+            return name
+    return None

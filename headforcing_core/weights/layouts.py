@@ -79,8 +79,9 @@ _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
 def strip_prefixes(name: str) -> str:
     """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
     name = _without_infixes(name)
-    while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
-        name = name[len(prefix) :]
+    while name.startswith(_PREFIXES):
+        for prefix in _PREFIXES:
+            name = name.removeprefix(prefix)
     return name
 
 
@@ -101,7 +102,7 @@ def looks_like_wan(names: Iterable[str]) -> bool:
 def is_lora(names: Iterable[str]) -> bool:
     """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
     names = list(names)
-    return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
+    return any(map(_LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
@@ -224,16 +225,13 @@ def _reject_other_models(tensors: Weights, file: str) -> None:
     wan22 = channels == WAN22.channels and (made is None or len(made) == 4 * WAN22.channels)
     if images or not (channels == WAN21.channels or wan22):
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
-    # unscaled fp8 weights only need a cast
-    if any(
-        name.rsplit(".", 1)[-1] in _QUANTISED
-        or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
-        for name, tensor in tensors.items()
-    ):
-        raise HeadForcingError(
-            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
-            "connect its MODEL"
-        )
+    for name, tensor in tensors.items():  # unscaled fp8 weights only need a cast
+        whole_numbers = _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
+        if whole_numbers or name.rsplit(".", 1)[-1] in _QUANTISED:
+            raise HeadForcingError(
+                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node "
+                "and connect its MODEL"
+            )
 
 
 def other_wan(channels: int, images: bool) -> str:

@@ -36,7 +36,7 @@ class StatedAlpha:
         for pattern, own in self.patterns.items():
             if module == pattern or module.endswith(f".{pattern}"):
                 alpha = own
-        return alpha / (math.sqrt(rank) if self.by_root else rank)
+        return alpha / math.sqrt(rank) if self.by_root else alpha / rank
 
 
 def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) -> StatedAlpha | None:

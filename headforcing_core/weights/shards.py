@@ -15,7 +15,7 @@ _NUMBERED = re.compile(
 )
 _MOST_FILES = 1000
 _MOST_INDEX_BYTES = 16 << 20
-_BLOCK = re.compile(r"block_\d{1,3}\.safetensors")  # LightX2V: a file for each layer, and one for the rest
+_BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")  # LightX2V: a file for each layer, and one for the rest
 _REST = "non_block.safetensors"
 
 
@@ -64,21 +64,20 @@ def _of_index(index: Path) -> list[Path]:
 
 
 def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
-    count, width = int(found["count"]), len(found["number"])
+    count = int(found["count"])
     if not 0 < count <= _MOST_FILES:
         raise HeadForcingError(f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it")
-    stem, of, ending = found["stem"], found["count"], found["ending"]
-    return _present([path.with_name(f"{stem}-{number:0{width}}-of-{of}{ending}") for number in range(1, count + 1)])
+    files = []
+    for number in range(1, count + 1):
+        digits = str(number).zfill(len(found["number"]))
+        files.append(path.with_name(f"{found['stem']}-{digits}-of-{found['count']}{found['ending']}"))
+    return _present(files)
 
 
 def _by_block(folder: Path) -> list[Path]:
-    blocks = sorted((path for path in folder.glob("block_*.safetensors") if _BLOCK.fullmatch(path.name)), key=_number)
-    last = _number(blocks[-1]) if blocks else 0
+    found = [_BLOCK.fullmatch(path.name) for path in folder.glob("block_*.safetensors")]
+    last = max((int(block[1]) for block in found if block is not None), default=0)
     return _present([folder / _REST, *(folder / f"block_{number}.safetensors" for number in range(last + 1))])
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("block_"))
 
 
 def _present(files: list[Path]) -> list[Path]:

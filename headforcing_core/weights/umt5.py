@@ -51,11 +51,13 @@ class UMT5Encoder:
     """A umT5 encoder and its sentencepiece tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any):
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
 
     def tokens(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt with the end token, at most 512."""
-        return self.tokenizer.encode(clean_prompt(prompt))[: MAX_TOKENS - 1] + [_END]
+        tokens: list[int] = self.tokenizer.encode(clean_prompt(prompt))
+        return [*tokens[: MAX_TOKENS - 1], _END]
 
     @torch.no_grad()
     def encode(self, prompts: list[str]) -> list[Tensor]:
@@ -98,7 +100,8 @@ def load_text_encoder(
         model = transformers.UMT5EncoderModel(config)
     expected = model.state_dict()
     for name in sorted(set(expected) - {"encoder.embed_tokens.weight"}):
-        found, shape = weights.get(name), expected[name].shape
+        found = weights.get(name)
+        shape = expected[name].shape
         if found is None or found.shape != shape:
             state = "missing" if found is None else f"of shape {list(found.shape)}"
             raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}.")
@@ -143,9 +146,10 @@ class StoredLinear(nn.Module):
 
 def encoder_bytes(path: str | Path) -> int:
     """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by the shapes in it."""
-    path, dtype = Path(path), torch.bfloat16
-    weights, total = _read_umt5(path)[0], 0
-    sizes = sizes_of(weights, path)
+    dtype = torch.bfloat16
+    weights = _read_umt5(Path(path))[0]
+    sizes = sizes_of(weights, Path(path))
+    total = 0
     for name, tensor in weights.items():
         kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor, dtype)
         total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
@@ -246,7 +250,9 @@ class PromptEmbeddings(dict[str, Tensor]):
 
 def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
     """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in the metadata."""
-    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
+    tensors = {}
+    for number, rows in enumerate(embeddings.values()):
+        tensors[f"prompt_{number}"] = rows.detach().cpu().clone().contiguous()
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:
         temporary.write_bytes(save(tensors, metadata))
@@ -260,7 +266,10 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         prompts = json.loads(metadata["prompts"])
         if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
             raise HeadForcingError("its prompts are not a list of texts")
-        return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
+        embeddings = PromptEmbeddings()
+        for number, text in enumerate(prompts):
+            embeddings[text] = _checked_rows(tensors.get(f"prompt_{number}"), number)
+        return embeddings
     except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
             f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
