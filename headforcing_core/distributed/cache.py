@@ -16,13 +16,15 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
-from ..cache.memory import MemoryEvent, MemoryHeads
+from ..cache.memory import MemoryHeads
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
+from ..cache.state import State
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
+from ..rollout.loop import MemoryEvent
 from .division import Division, grouped
 from .peers import Peers
 

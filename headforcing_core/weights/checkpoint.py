@@ -207,11 +207,12 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
         num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))  # a tag in the recorded cases
     config = layouts.infer_config(tensors, num_heads, _integer(transformer.get("text_len")), path.name)
     layouts.reject_experts(path, config)
-    extra = set(layouts.check_complete(tensors, config, path.name))
+    extra = layouts.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
         log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
+        for name in extra:
+            del tensors[name]
     sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()

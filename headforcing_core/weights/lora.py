@@ -137,10 +137,12 @@ class LoraPatch:
 def _decomposed(merged: Tensor, magnitude: Tensor) -> Tensor:
     """DoRA (Eq. 5): the merged weight with each row, or column, at the length that was learned."""
     flat = merged.flatten(1)
-    by_row = magnitude.numel() == len(flat) and not (magnitude.ndim > 1 and magnitude.shape[0] == 1 < len(flat))
+    one_row = magnitude.ndim > 1 and magnitude.shape[0] == 1 and len(flat) > 1
+    by_row = magnitude.numel() == len(flat) and not one_row
     norm = flat.norm(dim=1 if by_row else 0, keepdim=True)
     learned = magnitude.to(torch.float32).reshape(norm.shape)
-    scaled = flat * (learned / norm.clamp_min(torch.finfo(torch.float32).eps))
+    smallest = torch.finfo(torch.float32).eps
+    scaled: Tensor = flat * (learned / norm.clamp_min(smallest))
     return scaled.view_as(merged)
 
 

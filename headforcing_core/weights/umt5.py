@@ -63,10 +63,11 @@ class UMT5Encoder:
     def encode(self, prompts: list[str]) -> list[Tensor]:
         """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of the batch."""
         device = self.model.shared.weight.device
-        return [
-            self.model(input_ids=torch.tensor([self.tokens(prompt)], device=device)).last_hidden_state[0]
-            for prompt in prompts
-        ]
+        encoded = []
+        for prompt in prompts:
+            ids = torch.tensor([self.tokens(prompt)], device=device)
+            encoded.append(self.model(input_ids=ids).last_hidden_state[0])
+        return encoded
 
 
 def clean_prompt(prompt: str) -> str:
@@ -151,8 +152,10 @@ def encoder_bytes(path: str | Path) -> int:
     sizes = sizes_of(weights, Path(path))
     total = 0
     for name, tensor in weights.items():
-        kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor, dtype)
-        total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
+        if _stays(name.removesuffix(".weight"), tensor, dtype):
+            total += tensor.nbytes
+        else:
+            total += tensor.numel() * dtype.itemsize
     widest = sizes["d_model"] * max(sizes["d_ff"], sizes["num_heads"] * sizes["d_kv"]) * dtype.itemsize
     scores = sizes["num_heads"] * MAX_TOKENS**2 * (3 * torch.float32.itemsize + 2 * dtype.itemsize)
     return total + widest + scores
@@ -226,8 +229,8 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     folder = path if path.is_dir() else path.parent
     places = ("", "google/umt5-xxl", "../tokenizer")  # the last beside diffusers' text_encoder
     beside = [folder / place / "spiece.model" for place in places]
-    source = next((file for file in beside if file.is_file()), None)
-    if embedded is None and source is None:
+    files = [file for file in beside if file.is_file()]
+    if embedded is None and not files:
         raise HeadForcingError(
             f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at {beside[0]} "
             f"or {beside[1]}."
@@ -235,7 +238,7 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     try:
         if embedded is not None:
             return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
-        return sentencepiece.SentencePieceProcessor(model_file=str(source))
+        return sentencepiece.SentencePieceProcessor(model_file=str(files[0]))
     except (OSError, RuntimeError) as error:
         raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
 
@@ -278,10 +281,11 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
 
 def _checked_rows(rows: object, number: int) -> Tensor:
     """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
-    if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
-        found = f"{list(rows.shape)} in {rows.dtype}" if isinstance(rows, Tensor) else "nothing"
-        wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {found}")
+    wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
+    if not isinstance(rows, Tensor):
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got nothing")
+    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}")
     if not is_finite(rows):
         raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
     return rows.clone()
