@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..cache.head_cache import HeadCache
-from ..cache.memory import MemoryHeads
+from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
 from ..cache.state import State
@@ -24,7 +24,6 @@ from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV, forward_block
-from ..rollout.loop import MemoryEvent
 from .division import Division, grouped
 from .peers import Peers
 
@@ -102,8 +101,8 @@ class SpreadMemoryHeads(MemoryHeads):
         """All ranks' rows, in the order of their `places`, layer and head, in the model."""
         rows = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
         flat = list(chain.from_iterable(places))
-        order = sorted(range(len(flat)), key=flat.__getitem__)
-        return torch.cat(rows)[upload(torch.tensor(order, dtype=torch.long), here.device)]
+        order = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), dtype=torch.long)
+        return torch.cat(rows)[upload(order, here.device)]
 
 
 class ParallelCache(HeadCache):
@@ -129,7 +128,9 @@ class ParallelCache(HeadCache):
         self.division = division or Division.of(whole, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, whole, self.division)
-        super().__init__(PartShape.of(whole, self._own), dtype, device, attention, everywhere=everywhere)
+        super().__init__(
+            PartShape.of(whole, self._own), dtype, device=device, attention=attention, everywhere=everywhere
+        )
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
         self._heads: list[list[Tensor]] = []
         for layers in self.division.heads:
@@ -153,7 +154,8 @@ class ParallelCache(HeadCache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
-        k, v = self._to_heads(layer, torch.cat((k, v), dim=-1)).chunk(2, dim=-1)  # one message for both
+        both = self._to_heads(layer, torch.cat((k, v), dim=-1))  # one message
+        k, v = both.chunk(2, dim=-1)
         super().write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:

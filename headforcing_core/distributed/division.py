@@ -77,9 +77,9 @@ def _bands(rows: int, columns: int, parts: Sequence[int], across: int) -> tuple[
     for number, band in enumerate(bands):
         lefts = _cuts(columns, band)
         for place in range(across):
-            height = tops[number + 1] - tops[number]
-            width = lefts[place + 1] - lefts[place]
-            grid.append(Strip(tops[number], lefts[place], height, width))
+            top = tops[number]
+            left = lefts[place]
+            grid.append(Strip(top, left, tops[number + 1] - top, lefts[place + 1] - left))
     return tuple(grid)
 
 
@@ -91,7 +91,10 @@ def _cuts(length: int, parts: Sequence[int]) -> list[int]:
 
 def head_costs(shape: CacheShape) -> list[list[int]]:
     """Per layer and head, the latent frames that a head's queries look at when its context is full."""
-    return [[shape.slots[shape.policy.of(role)] for role in layer] for layer in shape.roles]
+    costs = []
+    for roles in shape.roles:
+        costs.append([shape.slots[shape.policy.of(role)] for role in roles])
+    return costs
 
 
 def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None) -> Heads:
@@ -149,8 +152,11 @@ class Division:
         speeds = ratio(self.speeds, self.ranks)
         worst = 0.0
         for layer, costs in enumerate(self.costs):
-            times = [sum(costs[head] for head in self.heads[rank][layer]) / speeds[rank] for rank in range(self.ranks)]
-            worst = max(worst, max(times) * sum(speeds) / sum(costs))
+            slowest = 0.0
+            for rank, speed in enumerate(speeds):
+                load = sum(costs[head] for head in self.heads[rank][layer])
+                slowest = max(slowest, load / speed)
+            worst = max(worst, slowest * sum(speeds) / sum(costs))
         return worst
 
     def share_of_cache(self, rank: int) -> float:
@@ -184,10 +190,10 @@ def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = No
     """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
     grouped(shape)
     if not _fits(shape, ranks):
-        most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
+        counts = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
         raise HeadForcingError(
             f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} heads, "
-            f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(most)}"
+            f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(counts)}"
         )
     if any(strip.tokens == 0 for strip in strips(shape.rows, shape.columns, ranks, speeds)):
         given = ",".join(f"{speed:g}" for speed in speeds or ())

@@ -30,7 +30,7 @@ def rank_place(peers: Peers, device: torch.device, attention: AttentionFunction,
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
 
     def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(peers, job.plan.shape, job.request.dtype, device, attention)
+        return ParallelCache(peers, job.plan.shape, job.request.dtype, device=device, attention=attention)
 
     return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 

@@ -185,12 +185,15 @@ def holds_lora(path: str | Path) -> bool:
 def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
-    by_layout = layouts.find_layouts(tree)
-    found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
-    # a training file may hold running means of a LoRA, too
-    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
-    if adapters is None:
+    found = {}
+    for name, tensors in layouts.find_layouts(tree).items():
+        if layouts.is_lora(tensors):
+            found[name] = tensors
+    if not found:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
+    adapters = next(iter(found.values()))
+    if layouts.LORA_WRAPPER in found:  # a training file may hold running means of a LoRA, too
+        adapters = found[layouts.LORA_WRAPPER]
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
@@ -216,6 +219,8 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
     sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()
+    most_used = sizes.most_common(1)[0][0]
+    size = (config.dim, config.ffn_dim, config.num_layers)
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
     return tensors, CheckpointInfo(
@@ -223,9 +228,9 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
         layout=layout,
         available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
         config=config,
-        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), _CUSTOM[config.latents]),
+        family=_FAMILIES.get(size, _CUSTOM[config.latents]),
         parameters=sizes.total(),
-        dtype=str(sizes.most_common(1)[0][0]).removeprefix("torch."),
+        dtype=str(most_used).removeprefix("torch."),
         bytes=file_bytes(path),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
@@ -297,7 +302,7 @@ def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     try:
         value = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):
-        return {}
+        value = None
     return value if isinstance(value, dict) else {}
 
 

@@ -54,7 +54,10 @@ class LoraPatch:
         if not self._is_complete():
             raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
         if not self._fits(shape):
-            given = [tuple(tensor.shape) for what, tensor in self.tensors.items() if what not in ("alpha", "rank")]
+            given = []
+            for what, tensor in self.tensors.items():
+                if what not in ("alpha", "rank"):
+                    given.append(tuple(tensor.shape))
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
                 f"{given}; use a LoRA for this model"
@@ -172,19 +175,18 @@ def comfyui_names(
     renamed: dict[str, Tensor] = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
-        for what, tensor in patch.tensors.items():
-            if what == "rank":  # that of the factors
-                continue
+        tensors = dict(patch.tensors)
+        tensors.pop("rank", None)  # that of the factors
+        if "down" in tensors and "alpha" not in tensors and stated is not None:
+            rank = len(tensors["down"])
+            tensors["alpha"] = torch.tensor(patch.scale(rank) * rank)
+        for what, tensor in tensors.items():
             suffix = _COMFYUI.get(what, what)
             if what == "diff" and target.endswith(".bias"):
                 suffix = "diff_b"
             if what == "magnitude" and tensor.ndim == 1:
                 tensor = tensor[:, None]
             renamed[f"diffusion_model.{module}.{suffix}"] = tensor
-        down = patch.tensors.get("down")
-        if down is not None and "alpha" not in patch.tensors and stated is not None:
-            alpha = torch.tensor(patch.scale(len(down)) * len(down))
-            renamed[f"diffusion_model.{module}.alpha"] = alpha
     return renamed
 
 
@@ -218,11 +220,15 @@ def _match(
                 "connect it with ComfyUI's LoraLoaderModelOnly"
             )
         target = targets.find(module, what) if what else None
+        if target is None and is_of_images(key):
+            images.append(key)
+            continue
         if target is None:
-            (images if is_of_images(key) else unknown).append(key)
+            unknown.append(key)
             continue
         patch = patches.setdefault(target, LoraPatch(module, stated=stated))
-        what = "diff" if what in ("diff_b", "diff_m") else what
+        if what in ("diff_b", "diff_m"):
+            what = "diff"
         if what in patch.tensors:
             raise HeadForcingError(f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA")
         patch.tensors[what] = tensor

@@ -43,9 +43,9 @@ def _in_folder(folder: Path) -> list[Path]:
         return _of_index(indices[0])
     if (folder / _REST).is_file():
         return _by_block(folder)
-    first = sorted(path for path in folder.glob("*-of-*") if _NUMBERED.fullmatch(path.name))
-    if first and not indices:
-        return shard_files(first[0])
+    numbered = [path for path in folder.glob("*-of-*") if _NUMBERED.fullmatch(path.name)]
+    if numbered and not indices:
+        return shard_files(min(numbered))
     raise HeadForcingError(f"{folder} is a folder: choose a file in it")
 
 
@@ -53,8 +53,9 @@ def _of_index(index: Path) -> list[Path]:
     try:
         if index.stat().st_size > _MOST_INDEX_BYTES:
             raise ValueError("it is too large")
-        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        if not names or len(names) > _MOST_FILES or any(Path(name).name != name for name in names):
+        fields = json.loads(index.read_text("utf-8"))
+        names = set(fields["weight_map"].values())
+        if not 0 < len(names) <= _MOST_FILES or any(Path(name).name != name for name in names):
             raise ValueError("it names no files beside it")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HeadForcingError(

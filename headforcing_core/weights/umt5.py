@@ -100,7 +100,8 @@ def load_text_encoder(
     with torch.device("meta"):
         model = transformers.UMT5EncoderModel(config)
     expected = model.state_dict()
-    for name in sorted(set(expected) - {"encoder.embed_tokens.weight"}):
+    del expected["encoder.embed_tokens.weight"]  # the same as `shared.weight`
+    for name in sorted(expected):
         found = weights.get(name)
         shape = expected[name].shape
         if found is None or found.shape != shape:
@@ -156,9 +157,10 @@ def encoder_bytes(path: str | Path) -> int:
             total += tensor.nbytes
         else:
             total += tensor.numel() * dtype.itemsize
-    widest = sizes["d_model"] * max(sizes["d_ff"], sizes["num_heads"] * sizes["d_kv"]) * dtype.itemsize
-    scores = sizes["num_heads"] * MAX_TOKENS**2 * (3 * torch.float32.itemsize + 2 * dtype.itemsize)
-    return total + widest + scores
+    heads = sizes["num_heads"]
+    widest = sizes["d_model"] * max(sizes["d_ff"], heads * sizes["d_kv"]) * dtype.itemsize
+    score_bytes = 3 * torch.float32.itemsize + 2 * dtype.itemsize
+    return total + widest + heads * MAX_TOKENS**2 * score_bytes
 
 
 def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
@@ -186,11 +188,10 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
     weights: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
     for stored, tensor in tensors.items():
+        name = _WAN_TOP.get(stored, stored)
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
         if block:
             name = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}"
-        else:
-            name = _WAN_TOP.get(stored, stored)
         layer, _, kind = name.rpartition(".")
         if kind in _SCALES:
             scales[layer] = tensor.flatten()
@@ -207,9 +208,9 @@ def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
         if not 0 < layers <= _MAX_LAYERS:
             raise LookupError
         vocab_size, d_model = weights["shared.weight"].shape
-        buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
-        d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
-        d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
+        buckets, heads = weights[f"{first}0.SelfAttention.relative_attention_bias.weight"].shape
+        d_kv = len(weights[f"{first}0.SelfAttention.q.weight"]) // heads
+        d_ff = len(weights[f"{first}1.DenseReluDense.wi_0.weight"])
     except (LookupError, ValueError, ZeroDivisionError) as error:
         raise HeadForcingError(
             f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its first one lacks tensors"
