@@ -9,10 +9,11 @@ from ..headforcing_core.commands.cli import run_command
 from ..headforcing_core.commands.parser import Parser, subcommands
 from ..headforcing_core.errors import HeadForcingError
 from .claims import check_claim
+from .recordings import command as recordings
 from .rooms import accuracy, measure, references, returning
 from .training import gate, train
 
-COMMANDS = (train, gate, accuracy, measure, returning, references, check_claim)
+COMMANDS = (train, gate, accuracy, measure, returning, references, check_claim, recordings)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

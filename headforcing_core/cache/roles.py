@@ -12,8 +12,6 @@ from ..names import ROLE_ARRANGEMENTS
 
 FREE_ENTRIES = 2  # of episodic memory, which pictures leave to the video's own frames: two are merged into one
 
-Roles = Sequence[Sequence[str]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
-
 
 class HeadRole(str, Enum):
     """The role of a head in a long rollout (paper, section "Profile the Different Role of Attention Heads")."""
@@ -23,6 +21,20 @@ class HeadRole(str, Enum):
     MEMORY = "memory"
 
     __str__, __hash__ = str.__str__, str.__hash__  # equal to "local" in text and as a key, too
+
+
+class HeadLabel(Enum):
+    """The label of a head in Pyramid Forcing, whose anchors are not Head Forcing's; equal to no role and no text."""
+
+    WAVE = "wave"
+    ANCHOR = "anchor"
+    VEIL = "veil"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+Roles = Sequence[Sequence[str | HeadLabel]]  # roles[layer][head]: a `HeadRole`, or a label where a method uses labels
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,6 @@ from .parser import (
     WRITTEN,
     PathType,
     count,
-    folder_read,
     folder_written,
     scale,
     subcommands,
@@ -43,10 +42,12 @@ def add(
     `kind` is its type, its choices, or `bool` for one that is given or not.
     """
     if name in OPTIONS:
-        known_kind, known_default, known_text, *rest = OPTIONS[name]
+        known_kind, known_default, known_text, *known_more = OPTIONS[name]
         kind = known_kind if kind is None else kind
         default = known_default if default is None else default
-        text, more = text or known_text, {**(rest[0] if rest else {}), **more}
+        text = text or known_text
+        for settings in known_more:
+            more = {**settings, **more}
     if kind is bool:
         more["action"] = "store_true"
     else:
@@ -269,15 +270,6 @@ def _runs(parser: argparse.ArgumentParser) -> None:
     add(sub, "--keep-gb", float, text="gigabytes to keep; 0 removes all that are unused", required=True)
 
 
-def _replay(sub: argparse.ArgumentParser) -> None:
-    add(sub, "case", folder_read("*.json", "*.safetensors"), text="folder with config.json")
-    add(sub, "--run", text="name of the run in config.json", dest="run_name", required=True)
-    add(sub, "--out", WRITTEN, text="safetensors file to write, tensor `latents`", required=True)
-    add(sub, "--events", WRITTEN, text="JSON file for the memory events")
-    add(sub, "--device", default="cpu", text="auto, cpu, cuda, mps (cpu)")
-    add(sub, "--attention", ["auto", *names.BACKENDS, "reference"])
-
-
 COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] = {
     "demo": ("render.demo", _demo, "Render a one-minute, six-prompt video with the embedded toy model; no download."),
     "generate": ("render.generate", _generate, "Render a video from Self Forcing weights (or a relative) and prompts."),
@@ -297,6 +289,5 @@ COMMANDS: dict[str, tuple[str, Callable[[argparse.ArgumentParser], None], str]] 
     "compare": ("compare.compare", _compare, "Render one timeline with several methods: videos side by side, one "
                 "table."),
     "runs": ("", _runs, "List, show and prune run folders."),
-    "replay": ("files.replay_case", _replay, "Run a recorded case again and write its latents (parity, bug reports)."),
 }  # fmt: skip
 """For each command, in the order of the help: its function, what adds its arguments, and its help."""

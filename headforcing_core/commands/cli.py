@@ -18,7 +18,14 @@ from ..methods.registry import method_names, unknown_method
 from .arguments import COMMANDS
 from .parser import Parser, subcommands
 
-MOVED = {"rooms": "rooms"} | dict.fromkeys(("check-claim", "evaluate", "read-vbench", "tables"), "check-claim")
+MOVED = {
+    "rooms": "rooms",
+    "replay": "replay",
+    "check-claim": "check-claim",
+    "evaluate": "check-claim",
+    "read-vbench": "check-claim",
+    "tables": "check-claim",
+}
 """The command of `research` that does what a former command did."""
 
 

@@ -1,4 +1,4 @@
-"""The commands that describe and convert models, and those that do a part of a render: `encode`, `decode`, `replay`."""
+"""The commands that describe and convert models, and those that do a part of a render: `encode`, `decode`."""
 
 from __future__ import annotations
 
@@ -10,18 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save
 from torch import Tensor
 from tqdm import tqdm
 
 from ..cache.options import options_of
 from ..cache.policy import PRESETS
 from ..errors import HeadForcingError
-from ..files import claimed, partial_path, replacing
+from ..files import claimed, partial_path
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..methods.registry import ALIASES, METHODS, list_methods, method_names, method_policy
 from ..model.latents import latent_format
-from ..recorded.replay import Case, replay
 from ..render.cards import MODELS, TEXT_ENCODERS, Card, Fit, card, paper_heads, released_needs
 from ..render.describe import describe, format_bytes, markdown_table
 from ..render.family import with_family
@@ -258,20 +256,6 @@ def decode(args: argparse.Namespace) -> Result:
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds, "problems": problems}
     return {"text": "\n".join([made, *(f"damaged  {problem}" for problem in problems)]), "json": found}
-
-
-def replay_case(args: argparse.Namespace) -> Result:
-    """Write the latents of a recorded run, and its memory events."""
-    with claimed(args.out, args.events):
-        done = replay(Case.open(args.case), args.run_name, str(pick_device(args.device)), args.attention)
-        with replacing(args.out) as temporary:
-            temporary.write_bytes(save({"latents": done.latents.contiguous()}))
-        if args.events is not None:
-            events = {"memory_events": done.memory_events, "final_episodic_sources": done.final_episodic_sources}
-            with replacing(args.events) as temporary:
-                temporary.write_text(json.dumps(events, indent=1), encoding="utf-8")
-    summary = {"latents": str(args.out), "frames": len(done.latents), "memory_events": done.memory_events}
-    return {"text": f"{len(done.latents)} latent frames in {args.out}", "json": summary}
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,8 @@ def report(args: argparse.Namespace) -> Result:
         from ..report.drift_plot import drift_picture
 
         save_plot(args.plot, drift_picture(found, args.theme))
-        result["picture"], text = str(args.plot), f"{text}\nplot     {args.plot}"
+        result["picture"] = str(args.plot)
+        text += f"\nplot     {args.plot}"
     return {"text": text, "json": result}
 
 

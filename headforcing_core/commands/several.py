@@ -23,7 +23,8 @@ from .source import Source
 
 RANK = f"{__package__}.rank"  # the program of a rank
 LEAST_RANKS = 2  # that may be tried on a CPU of any size
-LEAST_SECONDS, MOST_SECONDS = 5, 86400  # of --rank-timeout
+LEAST_SECONDS = 5  # of --rank-timeout
+MOST_SECONDS = 86400
 
 
 def run_on_several(

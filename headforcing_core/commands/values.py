@@ -257,8 +257,11 @@ def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
     """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
     from ..weights.umt5 import encoder_bytes
 
-    needed, room = encoder_bytes(text_encoder), room_on(device)
-    return needed if device.type == "cpu" or room is None or needed <= room else 0
+    needed = encoder_bytes(text_encoder)
+    room = room_on(device)
+    if device.type != "cpu" and room is not None and needed > room:
+        return 0
+    return needed
 
 
 _TELLING_DEVICES = ("", "cpu", "cuda", "xpu", "meta")  # PyTorch has a short reason for these

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cache.guards import QueryStatistics
-from ..cache.roles import HeadRole
+from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..names import BUNDLED_FOLDER as BUNDLED_FOLDER
@@ -25,7 +25,8 @@ from ..names import bundled_profiles as bundled_profiles
 
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
-LABELS = {"local": "wave", "anchor": "veil", "memory": "anchor"}  # Pyramid Forcing's, by the role that fits best
+# Pyramid Forcing's labels, by the role that fits best
+LABELS = {HeadRole.LOCAL: HeadLabel.WAVE, HeadRole.ANCHOR: HeadLabel.VEIL, HeadRole.MEMORY: HeadLabel.ANCHOR}
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
@@ -64,7 +65,7 @@ class HeadProfile:
     families: tuple[str, ...] = ()
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
-    labels: tuple[tuple[str, ...], ...] | None = None
+    labels: tuple[tuple[HeadLabel, ...], ...] | None = None
     queries: Queries | None = None
     returns: tuple[tuple[float, ...], ...] | None = None
 
@@ -99,7 +100,7 @@ class HeadProfile:
         """`queries` as tensors; None without."""
         return None if self.queries is None else QueryStatistics.of(self.queries)
 
-    def heads_for(self, labelled: bool) -> tuple[tuple[str, ...], ...]:
+    def heads_for(self, labelled: bool) -> Roles:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
         if not labelled:
             return self.roles
@@ -134,7 +135,7 @@ class HeadProfile:
             if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
                 continue
             if item.name in LONG_FIELDS and value is not None:
-                entries[item.name] = "[\n    " + ",\n    ".join(map(json.dumps, value)) + "\n  ]"
+                entries[item.name] = "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in value) + "\n  ]"
             else:
                 indent = 2 if isinstance(value, dict) and value else None
                 entries[item.name] = json.dumps(value, indent=indent, allow_nan=False).replace("\n", "\n  ")
@@ -287,10 +288,16 @@ _FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
     "measured": ("an object with named values", lambda value: isinstance(value, dict)),
     "provenance": ("an object with named values", lambda value: isinstance(value, dict)),
 }
+
+
+def _label(value: Any) -> HeadLabel:
+    return HeadLabel(str(value))
+
+
 _OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
     "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
     "shares": ("three numbers from 0 with sum 1", _are_shares, lambda values: tuple(map(float, values))),
     "returns": ("a number in 0-1", _is_fraction, float),
-    "labels": ("wave, anchor or veil", lambda label: label in LABELS.values(), str),
+    "labels": ("wave, anchor or veil", lambda label: str(label) in [each.value for each in HeadLabel], _label),
     "queries": ("finite numbers in threes, sizes from 0", _are_queries, lambda values: tuple(map(float, values))),
 }

@@ -62,13 +62,10 @@ class WindowCache(MethodCache):
 
     Attributes:
         reads_empty_sinks: whether sink slots that are still empty are attended to as zeros.
-        writes_sinks_once: whether a block's sinks keep what its first pass stored, as in authors' code. The same where
-            sinks are whole blocks; else clean passes cannot rebuild the cache. For recorded cases.
     """
 
     policy: WindowPolicy
     reads_empty_sinks = False
-    writes_sinks_once = False
 
     def begin_video(self) -> None:
         self.window, self.sinks = self.policy.window_frames, self.policy.sink_frames
@@ -104,8 +101,7 @@ class WindowCache(MethodCache):
 
     def protected(self, layer: int) -> int:
         """Number of slots, the first ones, that the current pass leaves as they are."""
-        once = self.writes_sinks_once and self.start > 0 and not self.recaching
-        return self.sinks if once and not self.first_pass(layer) else 0
+        return 0
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         k = k if self.in_context else self.at_own_index(k)

@@ -7,18 +7,21 @@ frames are moved to one temporal index. The middle changes in clean passes only,
 
 from __future__ import annotations
 
+import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ..cache.roles import HeadLabel
 from ..errors import HeadForcingError
 from .base import MethodCache, MethodPolicy, MethodShape
 
-WAVE, ANCHOR, VEIL = "wave", "anchor", "veil"
+WAVE = HeadLabel.WAVE
+ANCHOR = HeadLabel.ANCHOR
+VEIL = HeadLabel.VEIL
 
 
 @dataclass(frozen=True)
@@ -32,10 +35,6 @@ class PyramidForcing(MethodPolicy):
         patch, merged_blocks: of veil heads; a merged block averages `patch` squared frames over patches of as many
             tokens.
         nearest, farthest: limits of the distance between a query and its sinks and middle frames.
-        overlaps_recent: middle frames that are recent, too, are read twice, as by the authors' CUDA cache.
-        leftover_frame: anchor heads keep the first frame after the sinks for ever, as the authors' Python cache does.
-        stale_readout: keys are packed once for several frames of a block, as by the authors' Python cache; see
-            `StaleReadout`.
     """
 
     heads_by = "labels"
@@ -51,31 +50,29 @@ class PyramidForcing(MethodPolicy):
     merged_blocks: int = 4
     nearest: int = 18
     farthest: int = 21
-    overlaps_recent: bool = False
-    leftover_frame: bool = False
-    stale_readout: bool = False
 
     @property
     def resumes_from(self) -> tuple[str, ...]:
-        # stale readouts depend on what earlier passes packed
-        return ("state",) if self.stale_readout else ("blocks", "state")
+        return "blocks", "state"
 
-    def sinks(self, label: str) -> int:
+    def sinks(self, label: HeadLabel) -> int:
+        """Number of sink frames of heads with this label."""
         return {WAVE: self.wave_sinks, ANCHOR: self.anchor_sinks, VEIL: self.veil_sinks}[label]
 
     def far(self, frame: int) -> int:
         """Temporal index of sinks and middle frames for a query of this frame."""
         return max(0, frame - min(max(frame, self.nearest), self.farthest))
 
-    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
-        rows, columns = (-(-side // self.patch) for side in (shape.rows, shape.columns))
+    def frames_per_head(self, layer: int, role: str | HeadLabel, shape: MethodShape) -> float:
+        label = HeadLabel(role)
+        # patches at the edge of an odd grid are smaller, so that there are more
+        patches = math.ceil(shape.rows / self.patch) * math.ceil(shape.columns / self.patch)
         middle = {
             WAVE: self.period * self.phase_frames,
-            ANCHOR: self.stride_frames + self.leftover_frame,
-            # the running sum is in float32; patches at the edge of an odd grid are smaller, so that there are more
-            VEIL: (self.merged_blocks + 2) * rows * columns / shape.frame_tokens,
+            ANCHOR: self.stride_frames,
+            VEIL: (self.merged_blocks + 2) * patches / shape.frame_tokens,  # the running sum is in float32
         }
-        return self.sinks(role) + self.recent_frames + middle[role]
+        return self.sinks(label) + self.recent_frames + middle[label]
 
     def check(self, shape: MethodShape) -> None:
         counts = (self.period, self.phase_frames, self.stride, self.stride_frames, self.patch, self.merged_blocks)
@@ -149,9 +146,12 @@ class Heads:
     The middle is the last entries of every queue: one for each phase of the period in wave heads, else a single one.
     """
 
-    def __init__(self, cache: PyramidForcingCache, label: str, index: Tensor):
+    def __init__(self, cache: PyramidForcingCache, label: HeadLabel, index: Tensor):
         policy = cache.policy
-        self.policy, self.label, self.index, self.sink_count = policy, label, index, policy.sinks(label)
+        self.policy = policy
+        self.label = label
+        self.index = index
+        self.sink_count = policy.sinks(label)
         self.sinks: dict[int, Entry] = {}
         self.recent: dict[int, Entry] = {}
         kept = {WAVE: policy.phase_frames, ANCHOR: policy.stride_frames, VEIL: policy.merged_blocks}[label]
@@ -168,18 +168,21 @@ class Heads:
             self.sinks[entry.at] = entry
         else:
             self.recent[entry.at] = entry
-            oldest = sorted(self.recent)[: -self.policy.recent_frames]
-            for frame in oldest[1 if self.policy.leftover_frame and self.label == ANCHOR else 0 :]:
+            for frame in self.outdated(sorted(self.recent)[: -self.policy.recent_frames]):
                 del self.recent[frame]
         if clean:
             kept = entry if self.merged is None else self.merged.add(entry, raw_keys)
             if kept is not None and (self.label != ANCHOR or kept.at % self.policy.stride == 0):
                 self.middle[kept.at % len(self.middle)].append(kept)
 
+    def outdated(self, oldest: list[int]) -> list[int]:
+        """Of the frames that are no longer recent, oldest first, those that are dropped."""
+        return oldest
+
     def read(self, frame: int) -> list[Part]:
         """The parts of what a query of this frame attends to, with their temporal indices."""
         far = self.policy.far(frame)
-        middle = [entry for entry in self.middle[frame % len(self.middle)] if not self._left_out(entry, frame)]
+        middle = [entry for entry in self.middle[frame % len(self.middle)] if not self.left_out(entry, frame)]
         at = [entry.at if self.label == VEIL else far for entry in middle]
         return [
             Part([*self.sinks.values()], [far] * len(self.sinks)),
@@ -187,10 +190,8 @@ class Heads:
             Part(middle, at),
         ]
 
-    def _left_out(self, entry: Entry, frame: int) -> bool:
+    def left_out(self, entry: Entry, frame: int) -> bool:
         """Whether a middle entry is read as a sink or as a recent frame already."""
-        if self.policy.overlaps_recent:
-            return entry.first < (1 if self.label == VEIL else self.sink_count)
         return entry.first == 0 or entry.last >= frame - self.policy.recent_frames + 1
 
     @property
@@ -208,86 +209,31 @@ class Heads:
             self.merged.sum = total
 
 
-class StaleReadout:
-    """Packs what a layer's heads read for the first frame of a block, and reads it for the others while lengths agree.
-
-    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and in repeated passes
-    the first frame finds middle frames at the temporal index that they had for the last one.
-
-    Args:
-        mixed: whether the layer has heads of other kinds than wave.
-    """
-
-    def __init__(self, mixed: bool):
-        self.packed: list[list[Part]] | None = None
-        self.packed_for = -1
-        self.dirty = False
-        self.steady = not mixed  # whether two packings in a row saw as many recent frames
-        self.recent: list[int] = []
-
-    def written(self, start: int, repeated: bool) -> None:
-        """Called after every pass; `repeated` for all but the first and the clean one of a block."""
-        if repeated and self.steady and self.packed is not None and self.packed_for == start:
-            self.dirty = True
-        else:
-            self.packed = None
-
-    def read(self, frame: int, block: range, wanted: list[list[Part]]) -> list[list[Part]]:
-        """Per kind of heads the parts that a query of `frame` reads where it should read those `wanted`."""
-        if self.packed is not None and self.packed_for == frame:
-            if self.dirty:
-                self._refresh(self.packed, block, wanted)
-        elif self.packed is not None and _lengths(self.packed) == _lengths(wanted):
-            for packed, parts in zip(self.packed, wanted, strict=True):
-                for old, new in zip(packed, parts, strict=True):
-                    old.at = new.at
-        else:
-            recent = [len(parts[1].entries) for parts in wanted]
-            self.steady |= recent == self.recent
-            self.recent, self.packed, self.packed_for = recent, wanted, frame
-        self.dirty = False
-        return self.packed
-
-    def _refresh(self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]) -> None:
-        """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it is."""
-        for parts, fresh in zip(packed, wanted, strict=True):
-            for old, new in zip(parts[:2], fresh[:2], strict=True):
-                for place, entry in enumerate(new.entries):
-                    if entry.at in block:
-                        old.entries[place], old.at[place] = entry, new.at[place]
-
-
-def _lengths(kinds: Sequence[list[Part]]) -> list[list[list[int]]]:
-    return [[[entry.kv.shape[2] for entry in part.entries] for part in parts] for parts in kinds]
-
-
 class PyramidForcingCache(MethodCache, of=PyramidForcing):
     policy: PyramidForcing
     rotates_spatially = False
     state_classes = (Entry,)
+    heads_class = Heads
 
     def begin_video(self) -> None:
         self.layers: list[list[Heads]] = []
         for labels in self.shape.roles:
-            by_label = ((label, [h for h, own in enumerate(labels) if own == label]) for label in (WAVE, ANCHOR, VEIL))
-            kinds = [(label, torch.tensor(heads, device=self.device)) for label, heads in by_label if heads]
-            self.layers.append([Heads(self, label, index) for label, index in kinds])
-        self.readouts = [StaleReadout(any(heads.label != WAVE for heads in kinds)) for kinds in self.layers]
+            kinds: list[Heads] = []
+            for label in HeadLabel:
+                heads = [head for head, own in enumerate(labels) if own == label]
+                if heads:
+                    kinds.append(self.heads_class(self, label, torch.tensor(heads, device=self.device)))
+            self.layers.append(kinds)
 
     @property
     def saved(self) -> list[Any]:
-        heads = [[heads.saved for heads in kinds] for kinds in self.layers]
-        # what is packed is dropped by the first pass of a block
-        return [heads, [[readout.steady, readout.recent] for readout in self.readouts]]
+        return [[heads.saved for heads in kinds] for kinds in self.layers]
 
     @saved.setter
     def saved(self, saved: list[Any]) -> None:
-        of_layers, of_readouts = saved
-        for kinds, of_kinds in zip(self.layers, of_layers, strict=True):
-            for heads, held in zip(kinds, of_kinds, strict=True):
-                heads.saved = held
-        for readout, held in zip(self.readouts, of_readouts, strict=True):
-            readout.steady, readout.recent = held
+        for kinds, of_kinds in zip(self.layers, saved, strict=True):
+            for heads, of_heads in zip(kinds, of_kinds, strict=True):
+                heads.saved = of_heads
 
     def take(self, layer: int, k: Tensor, v: Tensor) -> None:
         kv = torch.stack((self.rope.rotate_spatial(k), v))
@@ -295,21 +241,20 @@ class PyramidForcingCache(MethodCache, of=PyramidForcing):
             for place, frame in enumerate(range(self.start, self.end)):
                 entry = Entry(frame, frame, frame, kv[:, heads.index, place])
                 heads.write(entry, k[heads.index, place], self.clean)
-        self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
 
     def context(self, layer: int, q: Tensor) -> Tensor:
-        s, block = self.rope.frame_tokens, range(self.start, self.end)
+        s = self.rope.frame_tokens
         q = self.at_own_index(self.rope.rotate_spatial(q))
         out = q.new_empty(q.shape[0], self.frames * s, q.shape[-1])
-        kinds = self.layers[layer]
-        for place, frame in enumerate(block):
-            read = [heads.read(frame) for heads in kinds]
-            if self.policy.stale_readout:
-                read = self.readouts[layer].read(frame, block, read)
-            for heads, parts in zip(kinds, read, strict=True):
+        for place, frame in enumerate(range(self.start, self.end)):
+            for heads, parts in zip(self.layers[layer], self.parts(layer, frame), strict=True):
                 k, v = self._joined(parts)
                 out[heads.index, place * s : (place + 1) * s] = self.attention(q[heads.index, place], k, v)
         return out
+
+    def parts(self, layer: int, frame: int) -> list[list[Part]]:
+        """For each kind of heads of a layer the parts that a query of this frame attends to."""
+        return [heads.read(frame) for heads in self.layers[layer]]
 
     def _joined(self, parts: list[Part]) -> tuple[Tensor, Tensor]:
         """The keys, fully rotated, and the values of all parts, `[heads, tokens, head_dim]`."""

@@ -221,12 +221,14 @@ ALIASES = {
     "memflow_sma": ("memflow", "routed=true"),
     "memflow_interactive": ("memflow", "stores_every_block=false"),
     "memrope_adaptive": ("memrope", "adaptive=true"),
-    "pyramid_forcing_cuda": ("pyramid_forcing", "overlaps_recent=true"),
-    "pyramid_forcing_python": ("pyramid_forcing", "leftover_frame=true, stale_readout=true"),
 }
+
+_SIDE_EFFECTS = "has side effects of its authors' code, which are not part of its paper; choose pyramid_forcing"
 
 # methods that are known by name and not built, and why
 NOT_BUILT = {
+    "pyramid_forcing_cuda": f"pyramid_forcing_cuda {_SIDE_EFFECTS}",
+    "pyramid_forcing_python": f"pyramid_forcing_python {_SIDE_EFFECTS}",
     "krea_realtime": "krea_realtime recomputes its whole cache before each block, from the last frames and an encoded "
     "video frame, which is not built here; with Krea's weights choose head_forcing or forcing_kv",
     "shotstream": "shotstream reads frames of all earlier shots through a cache of their own, which is not built here; "

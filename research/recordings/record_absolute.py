@@ -17,10 +17,10 @@ from torch import Tensor
 from ...headforcing_core.cache.reference import ReferenceCache
 from ...headforcing_core.cache.shape import CacheShape
 from ...headforcing_core.model.wan import WanModel
-from ...headforcing_core.recorded.replay import Case, read_run
 from ...headforcing_core.rollout.loop import WanVideoModel, rollout
 from ...headforcing_core.rollout.rows import Script, lay_out_rows
 from ...headforcing_core.weights.checkpoint import load_state_dict
+from .replay import Case, read_run
 
 SOURCE, NAME, RUN = "head_forcing_tiny_d32", "head_forcing_absolute", "absolute_with_merges"
 TENSORS = "golden.safetensors"

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
-from headforcing.headforcing_core.recorded.replay import Case
 from headforcing.research.forcing_kv_heads import shipped_profiles
 from headforcing.research.recordings.make_subset import make_drift, make_longlive2, make_peers, make_subset
 from headforcing.research.recordings.record_absolute import record_absolute
+from headforcing.research.recordings.replay import Case
 
 GOLDEN = Path(__file__).parents[2] / "tests" / "golden"
 ABSOLUTE = "head_forcing_absolute"  # recorded here, by the reference

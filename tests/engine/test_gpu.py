@@ -11,10 +11,10 @@ import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import BACKENDS, attention_function, explicit
-from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES
+from headforcing.research.recordings.replay import Case, replay
 from scripts import script_of
 from small_engine import BUSY, wan
 

@@ -81,7 +81,7 @@ def test_the_first_block_that_is_made_gets_the_first_blocks_steps_also_after_sta
     assert [len(made.rows[block].sigmas) for block in (2, 3)] == [4, 1]
 
 
-@pytest.mark.parametrize("name", [*OWN_CACHE, "pyramid_forcing_python"])
+@pytest.mark.parametrize("name", OWN_CACHE)
 def test_an_interrupted_render_ends_with_the_same_bytes(backbone, tmp_path, name):
     made, reused = plan(name, TWO, 7.0), []
     for stop_after in (8, None, None):

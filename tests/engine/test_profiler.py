@@ -18,8 +18,8 @@ from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import explicit, sdpa, with_shares
 from headforcing.headforcing_core.model.wan import WanModel
-from headforcing.headforcing_core.recorded.replay import replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
+from headforcing.research.recordings.replay import replay
 from recorded_cases import each_run, open_case
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file

@@ -4,13 +4,15 @@ Required agreement is 1e-3; these tests ask for 1e-4, and 1e-5 is what is reache
 """
 
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 from attention_cases import WHOLE_LAYER
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.model.attention import BACKENDS
-from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
 from headforcing.headforcing_core.rollout.schedule import SCHEDULES, Schedule
+from headforcing.research.__main__ import main
+from headforcing.research.recordings.replay import Case, Replay, replay
 from recorded_cases import GOLDEN, each_run, open_case
 from safetensors.torch import load_file
 
@@ -78,3 +80,30 @@ def test_the_command_line_replays_a_case_into_files(tmp_path, capsys, name, run)
     assert set(recorded) == {"memory_events", "final_episodic_sources"}
     assert_as_recorded(open_case("subset", name), run, Replay(stored["latents"], **recorded))
     assert [path.name for path in out.parent.iterdir()] == [out.name], "a temporary file was left behind"
+
+
+SPOILED = {  # of a recorded case: a field of the run, what it is set to, and what is said of it
+    "an unknown method": ("method", "magic", "method"),
+    "more frames than noise": ("frames", 300, "300"),
+    "no prompt for the first block": ("prompt_schedule", [{"block": 3, "prompt": 0}], "prompt"),
+    "start frames that were not recorded": ("initial_latent", True, "initial_latent"),
+    "frames that are no number": ("frames", "many", "paper_defaults of the case cannot be used"),
+}
+
+
+@pytest.mark.parametrize("what", [*SPOILED, "tensors that are garbage"])
+def test_a_case_that_cannot_be_used_is_refused_in_one_sentence(what, tmp_path: Path, capsys):
+    golden = GOLDEN["subset"]
+    folder, run, expected = tmp_path / "case", "paper_defaults", "golden.safetensors"
+    shutil.copytree(golden / "head_forcing_tiny_d32", folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["weights"] = str(golden / "self_forcing_tiny_d32" / "model.safetensors")
+    if what in SPOILED:
+        field, value, expected = SPOILED[what]
+        config["runs"][run][field] = value
+    else:
+        (folder / "golden.safetensors").write_bytes(b"garbage")
+    (folder / "config.json").write_text(json.dumps(config))
+    assert main(["replay", str(folder), "--run", run, "--out", str(tmp_path / "out.safetensors")]) == 2
+    error = capsys.readouterr().err
+    assert len(error.splitlines()) == 1 and expected in error and not (tmp_path / "out.safetensors").exists()

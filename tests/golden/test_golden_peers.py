@@ -17,9 +17,9 @@ from headforcing.headforcing_core.methods.memrope import MemRoPECache
 from headforcing.headforcing_core.methods.pyramid_forcing import ANCHOR, VEIL, WAVE, Heads
 from headforcing.headforcing_core.methods.registry import method_policy
 from headforcing.headforcing_core.model import rope
-from headforcing.headforcing_core.recorded.replay import Case, read_run
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
+from headforcing.research.recordings.replay import Case, read_run
 from recorded_cases import each_run, kept_cache, needs, noted, open_case, replayed
 
 TOLERANCE = 1e-4
@@ -51,8 +51,6 @@ def test_a_replay_gives_all_recorded_latents(which, name, run):
     ("memflow", "memflow", "switch_late_bank3"), ("memflow_sma", "memflow", "single_bank3_interval3_sma"),
     ("rolling_sink", "rolling_sink", "w21"), ("reward_forcing", "reward_forcing", "w9_s3"),
     ("echo_forcing", "echo_forcing", "single"), ("pyramid_forcing", "pyramid_forcing", "mixed"),
-    ("pyramid_forcing_cuda", "pyramid_forcing", "mixed_mega"),
-    ("pyramid_forcing_python", "pyramid_forcing", "mixed_leftover_and_stale_readout"),
 ])  # fmt: skip
 def test_what_people_choose_by_name_is_what_was_recorded(name, method, run):
     case = open_case("full", f"peers/{method}")

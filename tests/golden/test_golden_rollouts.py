@@ -8,7 +8,7 @@ import torch
 from headforcing.headforcing_core.methods import causvid
 from headforcing.headforcing_core.methods.rolling_forcing import SCHEDULE
 from headforcing.headforcing_core.model import rope
-from headforcing.headforcing_core.recorded.replay import read_run
+from headforcing.research.recordings.replay import read_run
 from recorded_cases import apart, each_run, kept_cache, open_case, replayed
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.recorded import replay as replaying
-from headforcing.headforcing_core.recorded.replay import Case, Replay, replay
+from headforcing.research.recordings import replay as replaying
+from headforcing.research.recordings.replay import Case, Replay, replay
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = {"subset": ROOT / "tests" / "golden", "full": ROOT.parent / "shared" / "golden"}

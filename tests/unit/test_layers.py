@@ -21,8 +21,7 @@ MAY_IMPORT = {
     "runs": "files timeline cache",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
     "demo": "files model timeline weights",
-    "recorded": "files model timeline weights rollout cache head_profiles methods",
-    "distributed": "files model cache render", "commands": f"{_ENGINE} recorded distributed", "nodes": _ENGINE,
+    "distributed": "files model cache render", "commands": f"{_ENGINE} distributed", "nodes": _ENGINE,
 }  # fmt: skip
 HOST_MODULES = set("comfy comfy_api comfy_extras comfy_execution folder_paths nodes server execution".split())
 OUR_NAMES = {"nodes", "kernels", "headforcing_core", "headforcing"}  # imported relatively: some are others' names, too

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.policy import HeadRole
+from headforcing.headforcing_core.cache.roles import HeadLabel, HeadRole
 from headforcing.headforcing_core.demo import assets
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profile as profiles
@@ -135,7 +135,8 @@ def test_the_default_follows_the_family_and_then_the_size_and_labels_where_a_met
     labels = profile.heads_for(labelled=True)
     assert profile.name == name and profile.heads_for(labelled=False) == profile.roles
     assert labels == profile.labels if name.startswith("pyramid") else profile.labels is None
-    assert {label for row in labels for label in row} <= {"wave", "anchor", "veil"}
+    assert {label for row in labels for label in row} <= set(HeadLabel)
+    assert HeadLabel.ANCHOR != HeadRole.ANCHOR and HeadLabel.ANCHOR not in profile.roles[0]
 
 
 def test_a_model_of_another_size_has_no_default():

@@ -22,9 +22,9 @@ from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.commands.values import pick_device
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
-from headforcing.headforcing_core.recorded.replay import Case, replay
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.weights.umt5 import save_embeddings
+from headforcing.research.recordings.replay import Case, replay
 from headforcing.tests.benchmarks import command
 from PIL import Image
 from safetensors.torch import load_file

@@ -13,23 +13,25 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from ..cache.method import Method, RolloutInputs
-from ..cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
-from ..cache.reference import ReferenceCache
-from ..cache.scenes import number_recalls
-from ..cache.shape import CacheShape
-from ..errors import HeadForcingError
-from ..files import check_regular
-from ..head_profiles.profile import HeadProfile
-from ..methods.causvid import SCHEDULES, CausVid, OverlapBlock
-from ..methods.longlive import WindowCache
-from ..model.attention import attention_function
-from ..model.wan import WanConfig, WanModel
-from ..rollout.loop import WanVideoModel, split_start_latents
-from ..rollout.rows import RecordedNoise, Script, lay_out_rows
-from ..rollout.schedule import Schedule
-from ..timeline.switch import Switch
-from ..weights.checkpoint import load_state_dict
+from ...headforcing_core.cache.method import Method, RolloutInputs
+from ...headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, Roles
+from ...headforcing_core.cache.reference import ReferenceCache
+from ...headforcing_core.cache.scenes import number_recalls
+from ...headforcing_core.cache.shape import CacheShape
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.files import check_regular
+from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.methods.causvid import SCHEDULES, CausVid, OverlapBlock
+from ...headforcing_core.methods.longlive import LongLive
+from ...headforcing_core.methods.memrope import MemRoPE
+from ...headforcing_core.model.attention import attention_function
+from ...headforcing_core.model.wan import WanConfig, WanModel
+from ...headforcing_core.rollout.loop import WanVideoModel, split_start_latents
+from ...headforcing_core.rollout.rows import RecordedNoise, Script, lay_out_rows
+from ...headforcing_core.rollout.schedule import Schedule
+from ...headforcing_core.timeline.switch import Switch
+from ...headforcing_core.weights.checkpoint import load_state_dict
+from .authors import SINKS_ONCE
 from .fields import check_fields
 from .policies import recorded_policy
 
@@ -164,10 +166,9 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
         return ReferenceCache(shape, torch.float32, device)
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
-    cache = run.policy.make_cache(shape, torch.float32, device, function)
-    if isinstance(cache, WindowCache):
-        cache.writes_sinks_once = case.config["method"] in ("longlive", "memrope")
-    return cache
+    if isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in ("longlive", "memrope"):
+        return SINKS_ONCE[run.policy.cache_class](shape, torch.float32, device, function)
+    return run.policy.make_cache(shape, torch.float32, device, function)
 
 
 def _read_own_run(case: Case, run_name: str) -> RecordedRun:

@@ -8,34 +8,62 @@ from typing import Any
 
 from torch import Tensor
 
-from ..cache.method import Method
-from ..cache.policy import Roles
-from ..errors import HeadForcingError
-from ..methods.pyramid_forcing import ANCHOR, VEIL, WAVE
-from ..methods.registry import METHODS
+from ...headforcing_core.cache.method import Method
+from ...headforcing_core.cache.roles import HeadLabel, Roles
+from ...headforcing_core.errors import HeadForcingError
+from ...headforcing_core.methods.pyramid_forcing import PyramidForcing
+from ...headforcing_core.methods.registry import METHODS
+from .authors import AuthorsPyramidForcing
 
 Fields = dict[str, Any]  # of config.json
-_LABELS = {-1: WAVE, 1: ANCHOR, 2: VEIL}
+_LABELS = {-1: HeadLabel.WAVE, 1: HeadLabel.ANCHOR, 2: HeadLabel.VEIL}
 
 
 def recorded_policy(config: Fields, run: Fields, tensors: Mapping[str, Tensor]) -> tuple[Method, Roles]:
     """The policy and the head roles of one run of a case whose method is `config["method"]`."""
     method, heads = config["method"], config["num_heads"] * config["num_layers"]
-    if method not in OPTIONS:
-        raise HeadForcingError(f"the case's method must be one of {', '.join(OPTIONS)}, got {method!r}")
+    known = (*OPTIONS, "pyramid_forcing")
+    if method not in known:
+        raise HeadForcingError(f"the case's method must be one of {', '.join(known)}, got {method!r}")
     if method == "dummy_forcing":
         rows = tensors[f"sampled_rows_ar_start{run['ar_start']}"].tolist()
         run = {**run, "rows": tuple(map(tuple, rows)), "last_share": run["num_dummy"] / heads}
     if run.get("compression") == "eviction":  # MemRoPE's authors' own comparison: no memory frames
         method, run = "longlive", {**run, "infinite": True}
-    roles = [["memory"] * config["num_heads"] for _ in range(config["num_layers"])]
+    roles: Any = [["memory"] * config["num_heads"] for _ in range(config["num_layers"])]
     if "split" in run:
         for layer in config["head_splits"][run["split"]]:
             for head in layer["static"]:
                 roles[layer["layer"]][head] = "anchor"
     if "labels" in run:
         roles = [[_LABELS[label] for label in layer] for layer in run["labels"]]
+    if method == "pyramid_forcing":
+        return _pyramid_forcing(run), roles
     return replace(METHODS[method].policy, **OPTIONS[method](run)), roles
+
+
+def _pyramid_forcing(run: Fields) -> PyramidForcing:
+    """The paper's method, or that of its authors' code where the run has side effects of it."""
+    sinks = {f"{label}_sinks": run["sink_frames"][str(number)] for number, label in _LABELS.items()}
+    nearest, farthest = run["far_clamp"]
+    settings: Fields = dict(
+        recent_frames=run["recent_frames"],
+        period=run["cyclic_period"],
+        phase_frames=run["cyclic_places"],
+        stride=run["stride_interval"],
+        stride_frames=run["stride_places"],
+        patch=run["merge_patch"],
+        merged_blocks=run["merge_blocks"],
+        nearest=nearest,
+        farthest=farthest,
+        **sinks,
+    )
+    side_effects = dict(
+        overlaps_recent=run["mega"], stale_readout=run["stale_readout"], leftover_frame=run["anchor_leftover_frame"]
+    )
+    if any(side_effects.values()):
+        return AuthorsPyramidForcing(**settings, **side_effects)
+    return PyramidForcing(**settings)
 
 
 def _window(run: Fields) -> Fields:
@@ -115,13 +143,6 @@ OPTIONS: dict[str, Callable[[Fields], Fields]] = {
         takes_maximum=run["fusion"] == "max", scenes=len(run["prompts"]),
     ),
     "id_forcing": _id_forcing,
-    "pyramid_forcing": lambda run: dict(
-        recent_frames=run["recent_frames"], period=run["cyclic_period"], phase_frames=run["cyclic_places"],
-        stride=run["stride_interval"], stride_frames=run["stride_places"], patch=run["merge_patch"],
-        merged_blocks=run["merge_blocks"], overlaps_recent=run["mega"], stale_readout=run["stale_readout"],
-        leftover_frame=run["anchor_leftover_frame"], nearest=run["far_clamp"][0], farthest=run["far_clamp"][1],
-        **{f"{name}_sinks": run["sink_frames"][str(label)] for label, name in _LABELS.items()},
-    ),
     "causal_forcing": lambda run: {},
     "rolling_forcing": lambda run: {},
     "causvid": lambda run: dict(overlap_frames=run.get("overlap", 3)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..errors import HeadForcingError
+from ...headforcing_core.errors import HeadForcingError
 
 OWN_FIELDS = ["initial_latent", "lora"]  # of every run of a case without a method of its own
 COMMON_FIELDS = (  # of every run of a method whose noise all runs share

@@ -1,1 +1,0 @@
-"""Recorded cases, read and run again."""

@@ -1,0 +1,146 @@
+"""What authors' code does beside its paper, for recordings of it: rules that nobody would render with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...headforcing_core.cache.roles import HeadLabel
+from ...headforcing_core.methods.longlive import LongLiveCache, WindowCache
+from ...headforcing_core.methods.memrope import MemRoPECache
+from ...headforcing_core.methods.pyramid_forcing import Entry, Heads, Part, PyramidForcing, PyramidForcingCache
+
+
+class SinksWrittenOnce(WindowCache):
+    """A block's sinks keep what its first pass stored.
+
+    The same where sinks are whole blocks; else clean passes cannot rebuild the cache.
+    """
+
+    def protected(self, layer: int) -> int:
+        slots = super().protected(layer)
+        if self.start == 0 or self.recaching or self.first_pass(layer):
+            return slots
+        return self.sinks
+
+
+class LongLiveSinksOnce(SinksWrittenOnce, LongLiveCache):
+    """LongLive's cache, as in its authors' code."""
+
+
+class MemRoPESinksOnce(SinksWrittenOnce, MemRoPECache):
+    """MemRoPE's cache, as in its authors' code."""
+
+
+# the caches of methods whose authors' code writes sinks once
+SINKS_ONCE: dict[Any, type[WindowCache]] = {LongLiveCache: LongLiveSinksOnce, MemRoPECache: MemRoPESinksOnce}
+
+
+@dataclass(frozen=True)
+class AuthorsPyramidForcing(PyramidForcing):
+    """Pyramid Forcing by the rules of its authors' two caches.
+
+    Attributes:
+        overlaps_recent: middle frames that are recent, too, are read twice, as by the CUDA cache.
+        leftover_frame: anchor heads keep the first frame after the sinks for ever, as the Python cache does.
+        stale_readout: keys are packed once for several frames of a block, as by the Python cache; see `StaleReadout`.
+    """
+
+    overlaps_recent: bool = False
+    leftover_frame: bool = False
+    stale_readout: bool = False
+
+
+class AuthorsHeads(Heads):
+    """Heads of one label, by the authors' rules."""
+
+    policy: AuthorsPyramidForcing
+
+    def outdated(self, oldest: list[int]) -> list[int]:
+        if self.policy.leftover_frame and self.label is HeadLabel.ANCHOR:
+            return oldest[1:]
+        return oldest
+
+    def left_out(self, entry: Entry, frame: int) -> bool:
+        if not self.policy.overlaps_recent:
+            return super().left_out(entry, frame)
+        return entry.first < (1 if self.label is HeadLabel.VEIL else self.sink_count)
+
+
+class StaleReadout:
+    """Packs what a layer's heads read for the first frame of a block, and reads it for the others while lengths agree.
+
+    As the authors' Python cache: wave heads of later frames read the phase of an earlier one, and in repeated passes
+    the first frame finds middle frames at the temporal index that they had for the last one.
+
+    Args:
+        mixed: whether the layer has heads of other kinds than wave.
+    """
+
+    def __init__(self, mixed: bool):
+        self.packed: list[list[Part]] | None = None
+        self.packed_for = -1
+        self.dirty = False
+        self.steady = not mixed  # whether two packings in a row saw as many recent frames
+        self.recent: list[int] = []
+
+    def written(self, start: int, repeated: bool) -> None:
+        """Called after every pass; `repeated` for all but the first and the clean one of a block."""
+        if repeated and self.steady and self.packed is not None and self.packed_for == start:
+            self.dirty = True
+        else:
+            self.packed = None
+
+    def read(self, frame: int, block: range, wanted: list[list[Part]]) -> list[list[Part]]:
+        """Per kind of heads the parts that a query of `frame` reads where it should read those `wanted`."""
+        if self.packed is not None and self.packed_for == frame:
+            if self.dirty:
+                self._refresh(self.packed, block, wanted)
+        elif self.packed is not None and _lengths(self.packed) == _lengths(wanted):
+            for packed, parts in zip(self.packed, wanted, strict=True):
+                for old, new in zip(packed, parts, strict=True):
+                    old.at = new.at
+        else:
+            recent = [len(parts[1].entries) for parts in wanted]
+            self.steady |= recent == self.recent
+            self.recent, self.packed, self.packed_for = recent, wanted, frame
+        self.dirty = False
+        return self.packed
+
+    def _refresh(self, packed: list[list[Part]], block: range, wanted: Sequence[list[Part]]) -> None:
+        """Take the current block's frames, and its sinks, from what is wanted; leave the rest as it is."""
+        for parts, fresh in zip(packed, wanted, strict=True):
+            for old, new in zip(parts[:2], fresh[:2], strict=True):
+                for place, entry in enumerate(new.entries):
+                    if entry.at in block:
+                        old.entries[place], old.at[place] = entry, new.at[place]
+
+
+def _lengths(kinds: Sequence[list[Part]]) -> list[list[list[int]]]:
+    return [[[entry.kv.shape[2] for entry in part.entries] for part in parts] for parts in kinds]
+
+
+class AuthorsPyramidCache(PyramidForcingCache, of=AuthorsPyramidForcing):
+    """Pyramid Forcing's cache, as in its authors' code."""
+
+    policy: AuthorsPyramidForcing
+    heads_class = AuthorsHeads
+
+    def begin_video(self) -> None:
+        super().begin_video()
+        self.readouts = [
+            StaleReadout(any(heads.label is not HeadLabel.WAVE for heads in kinds)) for kinds in self.layers
+        ]
+
+    def take(self, layer: int, k: Tensor, v: Tensor) -> None:
+        super().take(layer, k, v)
+        self.readouts[layer].written(self.start, repeated=not (self.first_pass(layer) or self.clean))
+
+    def parts(self, layer: int, frame: int) -> list[list[Part]]:
+        wanted = super().parts(layer, frame)
+        if not self.policy.stale_readout:
+            return wanted
+        return self.readouts[layer].read(frame, range(self.start, self.end), wanted)
