@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -154,7 +155,8 @@ def _check_machine(args: argparse.Namespace) -> None:
 def _check_render(args: argparse.Namespace) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
     render.check_outputs(args)
-    source = Source.of(args, elsewhere=True)  # on a GPU this process would hold memory of the first one
+    with redirect_stderr(io.StringIO()):  # rank 0 has the same notes
+        source = Source.of(args, elsewhere=True)  # on a GPU this process would hold memory of the first one
     plan = source.request.plan()
     check_division(plan.shape, args.gpus, args.gpu_speeds)
     source.check_encoders(plan)

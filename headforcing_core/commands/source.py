@@ -103,7 +103,8 @@ class Source:
         start = chosen_start(args, options)
         start_latents = None
         if start is not None:
-            start_latents = StartLatents(torch.empty(1, start.frames, 0, 0, 0), about=start.about)
+            stand_in = torch.empty((1, start.frames, 0, 0, 0))
+            start_latents = StartLatents(stand_in, about=start.about)
         elif "start_latents" in args and args.start_latents is not None:
             start_latents = StartLatents(load_latents(args.start_latents, (options.width, options.height))[None])
         cache = cache_folder()

@@ -198,7 +198,7 @@ class ParallelCache(HeadCache):
         own = len(self._own[layer])
         frames = len(x) // strips[self.peers.rank].tokens
         by_head = x.transpose(0, 1)
-        full = x.new_empty(own, frames, self.whole.rows, self.whole.columns, x.shape[-1])
+        full = x.new_empty((own, frames, self.whole.rows, self.whole.columns, x.shape[-1]))
         places = [strip.of_tokens(full) for strip in strips]
         parts = [by_head[heads[layer]] for heads in self._heads]
         got = self.peers.exchange(parts, [place.numel() for place in places], "tokens")
@@ -213,7 +213,7 @@ class ParallelCache(HeadCache):
         width = x.shape[-1]
         frames = len(x) // shape.frame_tokens
         tokens = frames * strips[self.peers.rank].tokens
-        by_head = x.transpose(0, 1).reshape(-1, frames, shape.rows, shape.columns, width)
+        by_head = x.transpose(0, 1).reshape((-1, frames, shape.rows, shape.columns, width))
         parts = [strip.of_tokens(by_head) for strip in strips]
         heads = [of_rank[layer] for of_rank in self._heads]
         got = self.peers.exchange(parts, [len(own) * tokens * width for own in heads], "tokens")
