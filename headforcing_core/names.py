@@ -49,10 +49,8 @@ COMPARED_METHODS = ("head_forcing", "self_forcing_window_21", "infinity_rope")
 
 ROLE_ARRANGEMENTS = ("profile", "local_to_memory", "anchor_to_memory", "shuffled")
 RULES = ("quota", "function", "auto")  # of head roles, see `head_profiles/rules.py`
-COMPRESSIONS = ("prompt", "trigonometric")  # criteria for the tokens of a merge, see `cache.roles.EpisodicPolicy`
 DECODERS = ("auto", "wan", "taew2_1", "lighttaew2_1", "taew2_2")
 DTYPES = ("bf16", "fp16", "fp32")
-METRICS = ("subject", "background", "text", "aesthetic", "flow", "motion_drift")  # with models of their own
 BUDGETS = {"full": (20, 30.0), "quick": (4, 10.0)}  # of profiling: prompts, seconds of each
 PARTS = ("last", "first")  # of a video that a new one begins with
 DEFAULT_START_SECONDS = 4.0  # of that part; roles of heads can be found after this many

@@ -178,7 +178,7 @@ class RolloutSampler(comfy.samplers.Sampler):
                 attention = hosted.attention.or_better(job.request.dtype, noise.device, plan.shape)
                 made = make_video(job, hosted, Place(noise.device, attention), [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
-                for line in [*(recall.describe() for recall in made.recalls), *made.guards, made.kernels]:
+                for line in [*(recall.describe() for recall in made.recalls), made.kernels]:
                     if line:
                         log.info("Apply Head Forcing, video %d: %s", video + 1, line)
                 if made.found_profile is not None:

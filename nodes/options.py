@@ -1,12 +1,18 @@
 """Head Forcing Options: the method and its settings, for the sampler nodes that they are connected to."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import method_policy
 from .host import helpers
+from .host.queued_graph import inputs_of
 from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
+
+# inputs that graphs of earlier versions may have, and their defaults
+REMOVED_INPUTS = {"sink_gate": 0.0, "rope_jitter": 0.0, "compression": "prompt"}
 
 
 class HeadForcingOptionsNode(io.ComfyNode):
@@ -19,6 +25,7 @@ class HeadForcingOptionsNode(io.ComfyNode):
             aliases="method, settings, advanced, long video, head forcing",
             inputs=method_inputs(),
             outputs=[HeadForcingOptions.Output(display_name="options")],
+            hidden=(io.Hidden.unique_id, io.Hidden.prompt),
         )
 
     @classmethod
@@ -29,5 +36,16 @@ class HeadForcingOptionsNode(io.ComfyNode):
     @classmethod
     @helpers.shows_errors
     def execute(cls, **settings: Any) -> io.NodeOutput:
+        check_removed(inputs_of(cls.hidden, cls.hidden.unique_id))
         sampler_options(settings)  # refuses wrong values
         return io.NodeOutput(settings)
+
+
+def check_removed(inputs: Mapping[str, Any]) -> None:
+    """Refuse a queued node that asks for what it no longer has; defaults are ignored."""
+    for name, default in REMOVED_INPUTS.items():
+        if inputs.get(name, default) != default:
+            raise HeadForcingError(
+                f"Head Forcing Options no longer has the input {name}; remove it from the node, or set it to "
+                f"{default}, got {inputs[name]!r}"
+            )

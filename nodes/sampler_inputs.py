@@ -4,9 +4,11 @@ from typing import Any
 
 from comfy_api.latest import io
 
+from ..headforcing_core.cache.options import read_pairs
 from ..headforcing_core.methods.registry import method_names
-from ..headforcing_core.names import COMPRESSIONS, ROLE_ARRANGEMENTS
-from ..headforcing_core.render.options import DEFAULTS, RenderOptions
+from ..headforcing_core.names import ROLE_ARRANGEMENTS
+from ..headforcing_core.render.options import DEFAULTS, RenderOptions, method_options
+from ..headforcing_core.render.settings import MEMORY_INPUTS
 from .host import helpers
 from .host.helpers import HeadProfileType
 
@@ -19,7 +21,11 @@ _SETS = {"memory_every_blocks": "update_interval", "checkpoint_seconds": "state_
 def sampler_options(settings: dict[str, Any], options: dict[str, Any] | None = None) -> RenderOptions:
     """The `RenderOptions` from the inputs that set its fields; `options` of *Head Forcing Options* replace them."""
     settings = settings | (options or {})
-    return RenderOptions(**{_SETS.get(name, name): value for name, value in settings.items()})
+    values = {_SETS.get(name, name): value for name, value in settings.items()}
+    memory = {name: values.pop(name, None) for name in MEMORY_INPUTS}
+    pairs = read_pairs(values.pop("method_options", ""))
+    chosen = method_options(values.get("method", DEFAULTS.method), memory, pairs)
+    return RenderOptions(**values, method_options=chosen)
 
 
 def sampler_inputs() -> list[Any]:
@@ -36,10 +42,10 @@ def sampler_inputs() -> list[Any]:
 
 def method_inputs() -> list[Any]:
     """Inputs of *Head Forcing Options*, shown without folding."""
-    inputs = [*_method(), *_memory(), *_guards()]
+    inputs = [*_method(), *_memory()]
     for widget in inputs:
         widget.extra_dict.pop("advanced")
-    method_options = io.String.Input("method_options", default=DEFAULTS.method_options, optional=True)
+    method_options = io.String.Input("method_options", default="", optional=True)
     return [*inputs, method_options]
 
 
@@ -65,21 +71,11 @@ def _method() -> list[Any]:
 
 def _memory() -> list[Any]:
     return [
-        helpers.advanced(io.Int.Input("episodic_frames", default=DEFAULTS.episodic_frames, min=0, max=21)),
-        helpers.advanced(io.Int.Input("recent_frames", default=DEFAULTS.recent_frames, min=0, max=63, step=3)),
-        helpers.advanced(
-            io.Float.Input("novelty_threshold", default=DEFAULTS.novelty_threshold, min=0.0, max=1.0, step=0.005)
-        ),
-        helpers.advanced(io.Int.Input("memory_every_blocks", default=DEFAULTS.update_interval, min=1, max=100)),
+        helpers.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
+        helpers.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63, step=3)),
+        helpers.advanced(io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)),
+        helpers.advanced(io.Int.Input("memory_every_blocks", default=3, min=1, max=100)),
         helpers.advanced(io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)),
-    ]
-
-
-def _guards() -> list[Any]:
-    return [
-        helpers.advanced(io.Float.Input("sink_gate", default=DEFAULTS.sink_gate, min=0.0, max=0.99, step=0.01)),
-        helpers.advanced(io.Float.Input("rope_jitter", default=DEFAULTS.rope_jitter, min=0.0, max=0.99, step=0.01)),
-        helpers.advanced(io.Combo.Input("compression", options=list(COMPRESSIONS), default=DEFAULTS.compression)),
     ]
 
 

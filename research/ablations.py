@@ -62,7 +62,8 @@ class GivenFramesCache(HeadCache):
         self._copies: dict[int, KeptFrame] = {}
 
     def begin_block(self) -> None:
-        frames, store = self._given(self.block), self.memory_group
+        frames = self._given(self.block)
+        store = self.memory_group
         if store is not None and frames and frames != self._given(self.block - 1):
             self.memory.replace(store.put_entries([self._copies[frame] for frame in frames]))
         super().begin_block()
@@ -102,7 +103,8 @@ class EvenMemory(CachePolicy):
         frames_per_block: int,
         total_frames: int,
     ) -> Shape:
-        count, sizes = config.num_layers * config.num_heads, (latent_height, latent_width, frames_per_block)
+        count = config.num_layers * config.num_heads
+        sizes = (latent_height, latent_width, frames_per_block)
         endless = BlockClock(frames_per_block).blocks_for(MAX_SECONDS) * frames_per_block
         budget = CachePolicy().shape(config, roles, *sizes, endless).frame_slots
         fast = CachePolicy().memory.recent_frames or 0

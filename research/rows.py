@@ -32,12 +32,13 @@ class Entry(comparison.Entry):
     def policy(self) -> Method:
         """The method's settings."""
         policy: Any = self.given or method_policy(self.method)
-        return policy if self.rope is None else replace(policy, rope=self.rope)
+        if self.rope is None:
+            return policy
+        return replace(policy, rope=self.rope)
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
-        return replace(
-            common, method=self.method, roles=self.roles, shuffle=self.shuffle, policy=self.policy, seed=seed
-        )
+        chosen = common.for_method(self.method, self.policy)
+        return replace(chosen, roles=self.roles, shuffle=self.shuffle, seed=seed)
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,8 @@ def mean_interval(values: Values) -> Interval | None:
     known = _known(values)
     if not len(known):
         return None
-    mean, reach = float(known.mean()), 0.0
+    mean = float(known.mean())
+    reach = 0.0
     if len(known) > 1:
         reach = t_quantile(len(known) - 1) * float(known.std(ddof=1)) / math.sqrt(len(known))
     return Interval(mean, mean - reach, mean + reach, len(known))
@@ -84,7 +85,8 @@ def sign_flip_p(values: Values) -> float | None:
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """Holm's adjusted p-values: those at most `LEVEL` hold together with that error rate, however they depend."""
-    adjusted, largest = [0.0] * len(p_values), 0.0
+    adjusted = [0.0] * len(p_values)
+    largest = 0.0
     for rank, place in enumerate(sorted(range(len(p_values)), key=lambda place: p_values[place])):
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[place]))
         adjusted[place] = largest
@@ -109,7 +111,8 @@ class Paired:
     @classmethod
     def of(cls, values: Values, below: tuple[int, int] | None = None, towards: int = 1) -> Paired | None:
         """The test of differences; `towards` is 1 for Head Forcing less a row, -1 for a row less Head Forcing."""
-        interval, p = mean_interval(values), sign_flip_p(values)
+        interval = mean_interval(values)
+        p = sign_flip_p(values)
         if interval is None or p is None:
             return None
         agrees = True
@@ -144,7 +147,9 @@ def corrected(tests: Sequence[T]) -> list[T]:
 def mean(values: Values, decides: bool = True) -> float | None:
     """The mean of several numbers of one video; where it decides None if one of them is missing, else if all are."""
     known = _known(values).tolist()
-    return sum(known) / len(known) if known and (len(known) == len(values) or not decides) else None
+    if known and (len(known) == len(values) or not decides):
+        return sum(known) / len(known)
+    return None
 
 
 def mean_of(rows: Sequence[Values]) -> Values:
@@ -195,7 +200,8 @@ def t_quantile(freedom: int) -> float:
         density = np.exp(log_scale - (freedom + 1) / 2 * np.log1p(np.linspace(0.0, limit, 2001) ** 2 / freedom))
         return 2 * limit / 2000 / 3 * float(simpson @ density)
 
-    low, high = 0.0, 13.0  # 12.7 for one degree of freedom
+    low = 0.0
+    high = 13.0  # 12.7 for one degree of freedom
     for _ in range(50):
         middle = (low + high) / 2
         low, high = (middle, high) if inside(middle) < COVERAGE else (low, middle)

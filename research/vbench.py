@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.files import replacing
-from ..headforcing_core.report.learned.base import Numbers
+from .statistics import Numbers
 
 DIMENSIONS = (
     "subject_consistency background_consistency motion_smoothness dynamic_degree aesthetic_quality imaging_quality"

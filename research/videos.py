@@ -17,7 +17,6 @@ from tqdm import tqdm
 
 from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, compared_source, render_compared
 from ..headforcing_core.commands.farms import check_roles
-from ..headforcing_core.commands.report import panel_of
 from ..headforcing_core.commands.values import changed, read_text
 from ..headforcing_core.distributed.farm import Farm, Shared
 from ..headforcing_core.errors import HeadForcingError
@@ -25,11 +24,11 @@ from ..headforcing_core.files import replacing
 from ..headforcing_core.hashing import SHORT, digest, file_hash
 from ..headforcing_core.head_profiles.profile import HeadProfile
 from ..headforcing_core.render.resources import Needs, check_disk, in_turn
-from ..headforcing_core.report.drift import report_video
-from ..headforcing_core.report.learned.base import Panel
-from ..headforcing_core.report.learned.models import Models
-from ..headforcing_core.report.learned.registry import METRICS
 from . import vbench
+from .metrics.base import Panel
+from .metrics.models import Models
+from .metrics.registry import METRICS
+from .metrics.scores import panel_of, score_video
 from .rows import Entry, Row, renders_of
 from .statistics import Numbers
 
@@ -62,12 +61,16 @@ class ScoredVideo:
     @property
     def made_from(self) -> dict[str, str]:
         """Everything that the video depends on, by names that a person understands."""
-        source, given, entry = self.video.source, vars(self.args), self.video.entry
+        source = self.video.source
+        given = vars(self.args)
+        entry = self.video.entry
         asked = source.request.options
         assert isinstance(entry, Entry)
         options = {field.name: getattr(asked, field.name) for field in fields(asked)}
         files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
-        profile, _, _ = (options.pop(name) for name in ("profile", "policy", "state_seconds"))
+        profile = options.pop("profile")
+        _ = options.pop("policy")
+        _ = options.pop("state_seconds")
         return {
             "weights": source.info.fingerprint,
             **{name: f"{path.name}, {path.stat().st_size} bytes" if path else "" for name, path in files.items()},
@@ -81,7 +84,8 @@ class ScoredVideo:
 
     def note(self) -> Note | None:
         """The note of the finished video, None without one; HeadForcingError if it was made from something else."""
-        note, wanted = _note_of(self.video.path), self.made_from
+        note = _note_of(self.video.path)
+        wanted = self.made_from
         if note is None or note["made_from"] == wanted:
             return note
         other = next(key for key in wanted if note["made_from"].get(key) != wanted[key])
@@ -98,7 +102,8 @@ def plan_videos(
     planned: list[ScoredVideo] = []
     left_out: dict[str, str] = {}
     for story, texts in stories.items():
-        folder, runs = args.out / "videos" / story, (args.runs or args.out / "runs") / story
+        folder = args.out / "videos" / story
+        runs = (args.runs or args.out / "runs") / story
         common = compared_source(changed(args, prompts=texts[0]))
         timelines = [common.request.options.parse(read_text(text)) for text in texts[1:]]
         sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
@@ -121,7 +126,8 @@ def load_metrics(args: argparse.Namespace) -> tuple[Panel | None, dict[str, str]
     panel = panel_of(changed(args, metric_device="cpu") if args.farm else args)
     if panel is None:
         return None, {}
-    models, hash_of = Models(args.metric_models, aesthetic_head=args.aesthetic_head), cache(file_hash)
+    models = Models(args.metric_models, aesthetic_head=args.aesthetic_head)
+    hash_of = cache(file_hash)
     files = {metric.name: [hash_of(models.file(needed)) for needed in metric.needs] for metric in panel.metrics}
     return panel, {name: digest(hashes)[:SHORT] for name, hashes in files.items()}
 
@@ -146,15 +152,19 @@ class ScoreJob:
     runs: Path | None  # removed when the video is finished
 
 
-def score_video(job: ScoreJob) -> Numbers:
+def make_and_score(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
-    video, panel = job.compared.planned(), panel_of(job.compared.args)
+    video = job.compared.planned()
+    panel = panel_of(job.compared.args)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:
-        numbers = note["numbers"] | report_video(video.path, panel=panel).whole
+        numbers = note["numbers"]
         metrics = {**note["metrics"], **job.metrics}
     else:
-        numbers, metrics = render_compared(job.compared, panel).drift, job.metrics
+        numbers = render_compared(job.compared).drift
+        metrics = job.metrics
+    scores = score_video(video.path, panel)
+    numbers = numbers | scores.report.whole | scores.whole
     told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
     with replacing(video.path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
@@ -172,7 +182,8 @@ class Scores:
     """
 
     def __init__(self, videos: Sequence[ScoredVideo], metrics: Mapping[str, str]):
-        self.videos, self.metrics = list(videos), dict(metrics)
+        self.videos = list(videos)
+        self.metrics = dict(metrics)
         unasked = {column.key for name, metric in METRICS.items() if name not in metrics for column in metric.columns}
         notes = {each.name: note for each in self.videos if (note := each.note()) is not None}
         self.made = set(notes)
@@ -203,28 +214,34 @@ class Scores:
         left_out: dict[str, str] = {}
         found: dict[tuple[str, str, str], Needs] = {}
         for each in self.unmade:
-            video, key = each.video, (each.row, each.story, each.video.entry.key)
+            video = each.video
+            key = (each.row, each.story, each.video.entry.key)
             if each.row not in left_out and key not in found:
                 try:
                     found[key] = video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
                 except HeadForcingError as error:
                     left_out[each.row] = str(error).removeprefix(f"{video.entry.label}: ")
         self.videos = [each for each in self.videos if each.row not in left_out]
-        needs, unmade = [need for (row, *_), need in found.items() if row not in left_out], self.unmade
+        needs = [need for (row, *_), need in found.items() if row not in left_out]
+        unmade = self.unmade
         if not unmade:
             return left_out, None
-        args, kept = unmade[0].args, 1 if unmade[0].args.runs is None else len(unmade)
-        run_folder, video_file = (max(getattr(need, part) for need in needs) for part in ("run_folder", "video"))
+        args = unmade[0].args
+        kept = 1 if unmade[0].args.runs is None else len(unmade)
+        run_folder = max(need.run_folder for need in needs)
+        video_file = max(need.video for need in needs)
         together = replace(in_turn(needs), run_folder=kept * run_folder, video=len(unmade) * video_file)
         check_disk(together, args.runs or args.out, args.out)
         return left_out, together
 
     def complete(self, farm: Farm, quiet: bool) -> None:
         """Make and score what is missing; raises HeadForcingError at the end if a video failed."""
-        todo, failed = self.todo, []
+        todo = self.todo
+        failed = []
         if not todo:
             return
-        embeds, renders = _encoded(self.unmade), {}
+        embeds = _encoded(self.unmade)
+        renders = {}
         for each in self.unmade:
             source = each.video.source
             own = {text: embeds[text] for text in source.request.timeline.texts}
@@ -236,7 +253,7 @@ class Scores:
             with farm, tqdm(total=len({each.name for each in todo}), unit="video", disable=quiet) as bar:
                 shared = {text: farm.share(embed) for text, embed in embeds.items()}
                 jobs = {each.name: self._job(each, shared, farm) for each in todo}
-                for outcome in farm.run(score_video, jobs):
+                for outcome in farm.run(make_and_score, jobs):
                     if outcome.error is None:
                         self.known[outcome.name] = outcome.get()
                     else:

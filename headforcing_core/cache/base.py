@@ -127,8 +127,3 @@ class Cache(ABC):
     def scene_starts(self) -> list[int] | None:
         """Per prompt so far, the first latent frame of its visit to a scene; None where no scenes are kept."""
         return None
-
-    @property
-    def report(self) -> Sequence[str]:
-        """One line for everything that acted on this cache beside its method, see `guards.py`."""
-        return ()

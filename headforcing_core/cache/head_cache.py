@@ -12,12 +12,10 @@ gives the same keys, because rotations compose: `R(b - a) R(a) = R(b)`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
-from itertools import chain
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,14 +28,23 @@ from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
-from .guards import AroundAttention, JitteredRotary, QueryScore, SinkGate, jitter_report, jittered_bases
 from .head_group import HeadGroup, block_tables, parts
 from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, MemoryHeads
+from .roles import RolePolicy
 from .scenes import KeptFrame, KeptScene, Recall, Scenes
 from .shape import CacheShape
 from .state import State, check_fields, pack, unpack
 
 FLUSHED_TO_FRAMES = 2  # recent frames that a flush keeps
+
+
+class AttentionMeter(Protocol):
+    """A measurement of the attention of a `HeadCache`, while it is `active`."""
+
+    active: bool
+
+    def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
+        """A function that attends like `attention`, and measures the heads of a group in a layer."""
 
 
 class HeadCache(Cache):
@@ -47,7 +54,8 @@ class HeadCache(Cache):
     `EpisodicMemory`, where several processes share the heads.
     """
 
-    meter: AroundAttention | None = None  # measures attention (head_profiles/profiler.py)
+    meter: AttentionMeter | None = None  # of `head_profiles.profiler`
+    fused = True
 
     def __init__(
         self,
@@ -58,51 +66,50 @@ class HeadCache(Cache):
         *,
         everywhere: MemoryHeads | None = None,
     ):
-        self.shape, self.attention, self.device = shape, attention, torch.device(device)
+        self.shape = shape
+        self.attention = attention
+        self.device = torch.device(device)
         self.block = 0  # blocks closed so far
         self.origin = 0  # the first sink frame: 0 until a re-anchor
         self.oldest = 0  # no recent frame is older than this one
-        policy, heads_of = shape.policy, shape.groups
-        sizes = (shape.head_dim, shape.rows, shape.columns, device)
-        self.rope = RotaryEmbedding(*sizes)
-        self.gate = SinkGate(policy.guards.sink_gate) if policy.guards.sink_gate else None
-        # the rotary base of every head; None where all have the same, as fused kernels need it
-        jitter = policy.guards.rope_jitter
-        self.bases = jittered_bases(jitter, shape.layers, shape.heads) if jitter else None
-        self.fused = self.bases is None
+        self.rope = RotaryEmbedding(shape.head_dim, shape.rows, shape.columns, device)
         # keys and values of all layers `[rows, head_dim]`, each in one piece so that one launch can change all of them;
         # zeroed, because some kernels multiply the rows after the last key by zero, which leaves NaN as NaN
-        rows = shape.frame_slots * self.rope.frame_tokens
-        k_flat, v_flat = (torch.zeros(rows, shape.head_dim, dtype=dtype, device=device) for _ in range(2))
-        self.flat = k_flat, v_flat
-        slots = [[(len(h[layer]), shape.slots[p]) for p, h in heads_of.items()] for layer in range(shape.layers)]
-        (self.k, k_of), (self.v, v_of) = (_views(buffer, slots, self.rope.frame_tokens) for buffer in self.flat)
-        self.groups = [
-            HeadGroup(
-                role,
-                [torch.tensor(h, dtype=torch.long, device=device) for h in heads],
-                k,
-                v,
-                [self.rope] * shape.layers
-                if self.bases is None
-                else [JitteredRotary(bases[h], *sizes) for bases, h in zip(self.bases, heads, strict=True)],
-                policy.rope == "contiguous",
-                self.flat if self.fused else None,
+        rows = shape.frame_slots * shape.frame_tokens
+        k = torch.zeros(rows, shape.head_dim, dtype=dtype, device=device)
+        v = torch.zeros_like(k)
+        self.flat = (k, v)
+        self.k, k_of_groups = _views(k, shape)
+        self.v, v_of_groups = _views(v, shape)
+        self.groups: list[HeadGroup] = []
+        for policy, heads in shape.groups.items():
+            group = HeadGroup(
+                policy,
+                [torch.tensor(of_layer, dtype=torch.long, device=device) for of_layer in heads],
+                k_of_groups[policy],
+                v_of_groups[policy],
+                rope=self.rope,
+                reencode=shape.policy.rope == "contiguous",
+                flat=self.flat,
                 everywhere=everywhere,
             )
-            for (role, heads), k, v in zip(heads_of.items(), k_of, v_of, strict=True)
-        ]
-        order = [list(chain.from_iterable(heads)) for heads in zip(*heads_of.values(), strict=True)]
+            self.groups.append(group)
         # per layer, the heads in the order of its buffers, and the position of each head in that order
-        self.order = [torch.tensor(heads, dtype=torch.long, device=device) for heads in order]
-        self.places = [[heads.index(head) for head in range(len(heads))] for heads in order]
-        self.memory_group = group = next((g for g in self.groups if g.policy.episodic_frames), None)
-        score = None if group is None or policy.queries is None else QueryScore(shape, group.heads)
-        capacity = 0 if group is None else group.policy.episodic_frames
-        self.memory = EpisodicMemory(capacity, policy.episodic, score, everywhere=everywhere)
+        self.order: list[Tensor] = []
+        self.places: list[list[int]] = []
+        for layer in range(shape.layers):
+            order = [head for heads in shape.groups.values() for head in heads[layer]]
+            self.order.append(torch.tensor(order, dtype=torch.long, device=device))
+            self.places.append([order.index(head) for head in range(len(order))])
+        with_memory = [group for group in self.groups if group.policy.episodic_frames]
+        self.memory_group = with_memory[0] if with_memory else None
+        capacity = with_memory[0].policy.episodic_frames if with_memory else 0
+        self.memory = EpisodicMemory(capacity, shape.policy.episodic, everywhere=everywhere)
         self.sink_groups = [group for group in self.groups if group.policy.sink_frames]
-        sinks = [group.policy.sink_frames for group in self.sink_groups]
-        self.scenes = Scenes(group, capacity, self.sink_groups, sinks) if policy.kept_scenes else None
+        self.scenes: Scenes | None = None
+        if shape.policy.kept_scenes:
+            sinks = [group.policy.sink_frames for group in self.sink_groups]
+            self.scenes = Scenes(self.memory_group, capacity, self.sink_groups, sinks)
 
     @property
     def bytes(self) -> int:
@@ -120,8 +127,8 @@ class HeadCache(Cache):
 
     @property
     def layout(self) -> tuple[tuple[int, ...], ...] | None:
-        """Slots and temporal indices of a pass; None while attention is measured or guards are on."""
-        if self.shape.policy.guards or (self.meter is not None and self.meter.active):
+        """Slots and temporal indices of a pass; None while attention is measured."""
+        if self.meter is not None and self.meter.active:
             return None
         return tuple((group.frames, *group.indices[group.current]) for group in self.groups)
 
@@ -130,7 +137,8 @@ class HeadCache(Cache):
             group.begin_block(self.frames_seen, self.shape.frames_per_block)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
-        k, v = by_head(k, self.rope.frame_tokens), by_head(v, self.rope.frame_tokens)
+        k = by_head(k, self.rope.frame_tokens)
+        v = by_head(v, self.rope.frame_tokens)
         for group in self.groups:
             if group.sizes[layer]:
                 group.write(layer, k, v)
@@ -138,46 +146,48 @@ class HeadCache(Cache):
     def attend(self, layer: int, q: Tensor) -> Tensor:
         queries = by_head(q, self.rope.frame_tokens).index_select(0, self.order[layer])
         for group, part in parts(self.groups, layer, queries):
-            group.rotate(layer, part, out=part)
+            group.rotate(part)
         return self.attend_rotated(layer, queries.flatten(1, 2))
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` of rotated queries `[heads, tokens, head_dim]`, heads in the order of the layer's buffers."""
-        around = [each for each in (self.meter, self.gate) if each is not None and each.active]  # the innermost first
-        if not around and isinstance(self.attention, LayerAttention):
-            k, v = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
+        meter = self.meter if self.meter is not None and self.meter.active else None
+        if meter is None and isinstance(self.attention, LayerAttention):
+            k = self.k[layer].flatten(0, 1)
+            v = self.v[layer].flatten(0, 1)
             attended = list(self.attention.layer(queries, k, v, self.spans(layer)))
         else:
             attended = []
             for group, part in parts(self.groups, layer, queries):
-                attention = self.attention
-                for each in around:
-                    attention = each.around(layer, group, attention)
+                attention = self.attention if meter is None else meter.around(layer, group, self.attention)
                 attended += attention(part, *group.context(layer))
         return torch.stack([attended[place] for place in self.places[layer]], dim=1)
 
     def write_projections(
         self, layer: int, q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float
     ) -> Tensor | None:
-        s, indices = self.rope.frame_tokens, [group.indices[group.current] for group in self.groups]
-        starts = [
-            (group.current.start * s, first)
-            for group, (first, *_) in zip(self.groups, indices, strict=True)
-            if group.sizes[layer]
-        ]
-        tables = block_tables(self.spans(layer), tuple(starts), tuple(self.places[layer]), len(k), self.device)
-        most = max(max(row) for row in indices) + 1
-        k_buffer, v_buffer = self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1)
-        return write_block(q, k, v, weights, eps, k_buffer, v_buffer, *tables, *self.rope.tables(most))
+        starts = []
+        for group in self.groups:
+            if group.sizes[layer]:
+                first = group.current.start
+                starts.append((first * self.rope.frame_tokens, group.indices[first]))
+        tables = block_tables(
+            self.spans(layer), starts=tuple(starts), places=tuple(self.places[layer]), tokens=len(k), device=self.device
+        )
+        last_index = max(group.indices[-1] for group in self.groups)
+        buffers = (self.k[layer].flatten(0, 1), self.v[layer].flatten(0, 1))
+        return write_block(q, k, v, weights, eps, *buffers, *tables, *self.rope.tables(last_index + 1))
 
     def spans(self, layer: int) -> tuple[Span, ...]:
         """Per group of a layer: the rows of its heads in the buffers, and how many of them are in use."""
-        spans, first = [], 0
+        spans = []
+        first = 0
         for group in self.groups:
-            heads, slots, s, _ = group.k[layer].shape
+            heads = group.sizes[layer]
             if heads:
-                spans.append(Span(heads, first, room=slots * s, rows=group.frames * s))
-                first += heads * slots * s
+                room = group.k[layer].shape[1] * self.rope.frame_tokens
+                spans.append(Span(heads, first, room=room, rows=group.frames * self.rope.frame_tokens))
+                first += heads * room
         return tuple(spans)
 
     # --- between passes
@@ -187,7 +197,8 @@ class HeadCache(Cache):
         if self.scenes is not None:
             self.scenes.keep(self.frames_seen, self.shape.frames_per_block)
         event = None
-        if (group := self.memory_group) is not None:
+        group = self.memory_group
+        if group is not None:
             fast = group.policy.recent_frames or 0
             frame = self.shape.policy.episodic.candidate_frame(self.block, self.shape.frames_per_block, fast)
             # not where it is an entry, or was dropped
@@ -256,10 +267,11 @@ class HeadCache(Cache):
         if back is None:
             return
         scene, entries = back
-        if self.memory_group is not None and entries:
-            self.memory.replace(self.memory_group.put_entries(entries))
-        elif self.memory_group is not None and self.memory.pictures:
-            self.memory.drop_pictures(self.memory_group)
+        if self.memory_group is not None:
+            if entries:
+                self.memory.replace(self.memory_group.put_entries(entries))
+            elif self.memory.pictures:
+                self.memory.drop_pictures(self.memory_group)
         if self.origin != scene.start or scene.start < 0:
             self.origin = scene.start
             for group, frames in zip(self.sink_groups, scene.first, strict=True):
@@ -274,16 +286,17 @@ class HeadCache(Cache):
     @contextmanager
     def alone(self, write_clean: WriteClean, latents: Tensor) -> Iterator[None]:
         """Hold latents as the current block with nothing else in its context."""
-        put_back = [group.set_aside(len(latents)) for group in self.groups]
-        block, self.block = self.block, 0
-        try:
-            self.begin_block()
-            write_clean(latents)
-            yield
-        finally:
-            self.block = block
-            for restore in put_back:
-                restore()
+        block = self.block
+        with ExitStack() as emptied:
+            for group in self.groups:
+                emptied.enter_context(group.emptied(len(latents)))
+            try:
+                self.block = 0
+                self.begin_block()
+                write_clean(latents)
+                yield
+            finally:
+                self.block = block
 
     # --- stored, and in reports
 
@@ -335,17 +348,19 @@ class HeadCache(Cache):
     def scene_starts(self) -> list[int] | None:
         return None if self.scenes is None else self.scenes.starts
 
-    @property
-    def report(self) -> list[str]:
-        gate, score = ([each.report()] if each is not None else [] for each in (self.gate, self.memory.score))
-        jitter = [] if self.bases is None else [jitter_report(self.shape.policy.guards.rope_jitter, self.bases)]
-        return [*gate, *jitter, *score]
 
-
-def _views(buffer: Tensor, slots: list[list[tuple[int, int]]], s: int) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and per group and layer `[heads, slots, s,
-    head_dim]`; `slots` has, by layer and group, the number of heads and that of their slots."""
-    layers = list(buffer.unflatten(0, (-1, s)).split([sum(map(math.prod, sizes)) for sizes in slots]))
-    split = [x.split([math.prod(size) for size in sizes]) for x, sizes in zip(layers, slots, strict=True)]
-    parts_of = [[x.unflatten(0, size) for x, size in zip(*of, strict=True)] for of in zip(split, slots, strict=True)]
-    return layers, [list(views) for views in zip(*parts_of, strict=True)]
+def _views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
+    """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer `[heads, slots, s,
+    head_dim]`."""
+    slots = buffer.unflatten(0, (-1, shape.frame_tokens))
+    layers: list[Tensor] = []
+    groups: dict[RolePolicy, list[Tensor]] = {policy: [] for policy in shape.groups}
+    end = 0
+    for layer in range(shape.layers):
+        first = end
+        for policy, heads in shape.groups.items():
+            start = end
+            end += len(heads[layer]) * shape.slots[policy]
+            groups[policy].append(slots[start:end].unflatten(0, (len(heads[layer]), shape.slots[policy])))
+        layers.append(slots[first:end])
+    return layers, groups

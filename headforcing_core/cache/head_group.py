@@ -1,11 +1,12 @@
 """A group of heads with equal policies: which latent frames its slots hold, and how slots are moved and re-rotated.
 
-Where the kernels work, one launch changes the slots of all layers; elsewhere every change is a loop over the layers.
+Each operation of `kernels` changes the slots of all layers at once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -24,15 +25,16 @@ from .state import check_fields
 
 _MOST_TABLES = 64  # kept; the same few moves come again after every block
 
+Move = tuple[int, int, int]  # from slot, to slot, difference of temporal indices
+
 
 class HeadGroup:
     """The slots of all heads that share one policy, over all layers. Slot numbers are the same in every layer.
 
     Args:
-        heads, k, v, ropes: per layer, which heads these are, their slots `[heads, slots, s, head_dim]` and rotations.
+        heads, k, v: per layer, which heads these are, and their slots `[heads, slots, s, head_dim]`.
         reencode: whether temporal indices count from 0 in each context, or are the frames' indices in the video.
-        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of; None
-            where heads have rotations of their own.
+        flat: keys and values of all groups and layers, `[rows, head_dim]` each, which `k` and `v` are views of.
         everywhere: as for `memory.EpisodicMemory`.
     """
 
@@ -42,23 +44,27 @@ class HeadGroup:
         heads: Sequence[Tensor],
         k: Sequence[Tensor],
         v: Sequence[Tensor],
-        ropes: Sequence[RotaryEmbedding],
-        reencode: bool,
-        flat: tuple[Tensor, Tensor] | None = None,
+        rope: RotaryEmbedding,
         *,
+        reencode: bool,
+        flat: tuple[Tensor, Tensor],
         everywhere: MemoryHeads | None = None,
     ):
-        self.policy, self.heads, self.k, self.v = policy, heads, k, v
+        self.policy = policy
+        self.heads = heads
+        self.k = k
+        self.v = v
+        self.rope = rope
+        self.reencode = reencode
         self.sizes = [len(layer) for layer in heads]  # asked for in every pass, where a tensor's length takes long
-        self.ropes, self.reencode, self._flat = ropes, reencode, flat
-        self._everywhere = everywhere or MemoryHeads()
-        # per layer, the row of each head's first slot
-        self._rows = [[(x.storage_offset() + h * x.stride(0)) // x.shape[-1] for h in range(len(x))] for x in k]
-        self._tables: dict[tuple[tuple[int, int, int], ...], Tensor] = {}  # of moves
         self.sources: list[list[int]] = []  # per used slot, the frames whose tokens it holds
         self.indices: list[int] = []  # per used slot, the temporal index that its keys are rotated to
         self.entries = 0  # how many slots, the first ones, hold episodic memory
         self.current = slice(0, 0)  # slots of the current block
+        self._flat = flat
+        self._everywhere = everywhere or MemoryHeads()
+        self._rows = _head_rows(k)
+        self._tables: dict[tuple[Move, ...], Tensor] = {}  # of moves
 
     @property
     def frames(self) -> int:
@@ -69,55 +75,38 @@ class HeadGroup:
         """Assign slots to the block's own frames, and re-rotate the history to its indices for this block."""
         history = self.frames
         self.sources += [[first_frame + i] for i in range(frames_per_block)]
-        target = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
-        moved = [slot for slot in range(history) if target[slot] != self.indices[slot]]
-        if moved and (flat := self._buffers()):
-            self._move(flat, [(slot, slot, target[slot] - self.indices[slot]) for slot in moved])
-        elif moved:
-            first, end = moved[0], moved[-1] + 1
-            differences = [target[slot] - self.indices[slot] for slot in range(first, end)]
-            for rope, k in zip(self.ropes, self.k, strict=True):
-                rope.rerotate(k[:, first:end], differences)
-        self.indices = target
+        indices = list(range(self.frames)) if self.reencode else [sources[0] for sources in self.sources]
+        changes = [new - old for new, old in zip(indices[:history], self.indices, strict=True)]
+        moves = [(slot, slot, change) for slot, change in enumerate(changes) if change]
+        if moves and self._in_one_launch:
+            self._move(moves)
+        elif moves:
+            for k in self.k:
+                self.rope.rerotate(k[:, :history], changes)
+        self.indices = indices
         self.current = slice(history, self.frames)
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store the current block's `k, v [all heads, frames, s, head_dim]`, `k` without rotary embedding."""
         slots = self.k[layer][:, self.current]
         _gather(k, self.heads[layer], out=slots)
-        self.rotate(layer, slots, out=slots)
+        self.rotate(slots)
         _gather(v, self.heads[layer], out=self.v[layer][:, self.current])
 
-    def rotate(self, layer: int, x: Tensor, out: Tensor) -> None:
-        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]` to its indices in the contexts."""
-        self.ropes[layer].rotate(x, self.indices[self.current], out=out)
+    def rotate(self, x: Tensor) -> None:
+        """Rotate the current block's queries or keys `[heads, frames, s, head_dim]`, in place, to its indices."""
+        self.rope.rotate(x, self.indices[self.current], out=x)
 
     def take(self, layer: int, k: Tensor, v: Tensor, indices: Sequence[int]) -> None:
         """Store `k, v` like `write`, where `k` is already rotated to these temporal indices."""
-        k_slots = self.k[layer][:, self.current]
-        k_slots.copy_(k)
-        differences = [new - old for new, old in zip(self.indices[self.current], indices, strict=True)]
-        self.ropes[layer].rerotate(k_slots, differences)
+        slots = self.k[layer][:, self.current]
+        slots.copy_(k)
+        self.rope.rerotate(slots, [new - old for new, old in zip(self.indices[self.current], indices, strict=True)])
         self.v[layer][:, self.current] = v
 
     def context(self, layer: int) -> tuple[Tensor, Tensor]:
         """The keys and values these heads attend to, `[heads, keys, head_dim]` each, as views of the buffers."""
-        k, v = (x[layer][:, : self.frames].flatten(1, 2) for x in (self.k, self.v))
-        return k, v
-
-    def without_time(self, layer: int, q: Tensor) -> Tensor:
-        """Rotated queries `[heads, queries, d]` of the current block without their temporal rotation, float32."""
-        indices = self.indices[self.current]
-        frames = q.float().unflatten(1, (len(indices), -1))
-        return self.ropes[layer].rotate_temporal(frames, [-index for index in indices]).flatten(1, 2)
-
-    @property
-    def kept_frames(self) -> int:
-        """Slots, the first ones, that hold sinks or episodic entries: all history but the recent frames."""
-        if (recent := self.policy.recent_frames) is None:
-            return self.entries
-        first = self.sources[self.current.start][0]
-        return self.entries + sum(f < first - recent for (f,) in self.sources[self.entries : self.current.start])
+        return self.k[layer][:, : self.frames].flatten(1, 2), self.v[layer][:, : self.frames].flatten(1, 2)
 
     def keep(self, frames: Sequence[int]) -> None:
         """Drop all frames but these and episodic entries; a frame that is part of an entry is not kept twice."""
@@ -126,65 +115,59 @@ class HeadGroup:
         kept = [slot_of[frame] for frame in frames if frame in slot_of and frame not in in_entries]
         self._arrange([*range(self.entries), *kept])
 
+    # --- changes of slots in all layers
+
+    @property
+    def _in_one_launch(self) -> bool:
+        """Whether one launch moves the slots of all layers; elsewhere PyTorch copies slots faster than rows."""
+        return move_frames.usable(self._flat[0].device, self._flat[0].dtype)
+
     def _arrange(self, order: list[int]) -> None:
-        """Keep only these slots, in this order. Leading slots whose position does not change are not copied."""
-        fixed = next((place for place, slot in enumerate(order) if place != slot), len(order))
-        spare = self.frames  # the next slot, which a full context has not: only slots that change places need it
+        """Keep only these slots, in this order."""
+        spare = len(order)  # a free slot once only circles of slots are left to move, but in a full context
         moves = in_sequence(order, spare)
-        has_room = spare < self.k[0].shape[1] or all(place != spare for _, place in moves)
-        if has_room and (flat := self._buffers()):
-            self._move(flat, [(source, place, 0) for source, place in moves])
-        elif fixed < len(order):
-            moved = upload(torch.tensor(order[fixed:]), self.k[0].device)
+        has_room = spare < self.k[0].shape[1] or all(target != spare for _, target in moves)
+        if has_room and self._in_one_launch:
+            self._move([(source, target, 0) for source, target in moves])
+        elif moves:
+            first = min(target for _, target in moves)
+            slots = upload(torch.tensor(order[first:]), self.k[0].device)
             for buffer in (*self.k, *self.v):
-                buffer[:, fixed : len(order)] = buffer.index_select(1, moved)
+                buffer[:, first : len(order)] = buffer.index_select(1, slots)
         self.sources = [self.sources[slot] for slot in order]
         self.indices = [self.indices[slot] for slot in order]
 
-    # --- launches over all layers
-
-    def _buffers(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and values of all layers for launches of the kernels; None where one of these does not work."""
-        if self._flat is None:
-            return None
-        place = self._flat[0].device, self._flat[0].dtype
-        return self._flat if all(kernel.usable(*place) for kernel in (move_frames, merge_frames, pooled_keys)) else None
-
-    def _heads_rows(self) -> list[tuple[int, int]]:
-        """Layer and first row of every head."""
-        return [(layer, row) for layer, rows in enumerate(self._rows) for row in rows]
-
-    def _upload(self, rows: Sequence[object]) -> Tensor:
-        return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
-
-    def _move(self, flat: tuple[Tensor, Tensor], moves: Sequence[tuple[int, int, int]]) -> None:
-        """Carry out `(from slot, to slot, difference of temporal indices)` one after another in every head."""
-        if not moves or not any(self._rows):
+    def _move(self, moves: Sequence[Move]) -> None:
+        """Carry out moves one after another in every head."""
+        k, v = self._flat
+        if not moves or not self._rows:
             return
-        rotations, zero = self.ropes[0].differences(max(abs(by) for _, _, by in moves))
-        s, steps = self.ropes[0].frame_tokens, tuple((a, b, zero + by) for a, b, by in moves)
-        if steps not in self._tables:  # kept, because they come again after every block
+        s = self.rope.frame_tokens
+        rotations, zero = self.rope.differences(max(abs(by) for _, _, by in moves))
+        steps = tuple((source * s, target * s, zero + by) for source, target, by in moves)
+        if steps not in self._tables:
             if len(self._tables) >= _MOST_TABLES:
                 self._tables.clear()
-            rows = [[(row + a * s, row + b * s, by) for a, b, by in steps] for _, row in self._heads_rows()]
-            self._tables[steps] = self._upload(rows)
-        move_frames(*flat, *flat, self._tables[steps], rotations, s)
+            chains = [[(row + source, row + target, by) for source, target, by in steps] for _, row in self._rows]
+            self._tables[steps] = self._upload(chains)
+        move_frames(
+            k_from=k, v_from=v, k_to=k, v_to=v, moves=self._tables[steps], rotations=rotations, frame_tokens=s
+        )  # fmt: skip
 
     def _pool(self, slot: int) -> Tensor:
         """The mean key of a slot without its temporal rotation, `[memory_heads, head_dim]` float32."""
-        if (flat := self._buffers()) and any(self._rows):
-            rotations, zero = self.ropes[0].differences(abs(self.indices[slot]))
-            s, index = self.ropes[0].frame_tokens, self.indices[slot]
-            frames = self._upload([(row + slot * s, zero - index) for _, row in self._heads_rows()])
-            pooled = pooled_keys(flat[0], frames, rotations, s)
+        s = self.rope.frame_tokens
+        k = self._flat[0]
+        if self._rows:
+            rotations, zero = self.rope.differences(abs(self.indices[slot]))
+            frames = [(row + slot * s, zero - self.indices[slot]) for _, row in self._rows]
+            pooled = pooled_keys(k, self._upload(frames), rotations, s)
         else:
-            keys = [self._without_time(layer, k[:, slot, None], slot)[:, 0] for layer, k in enumerate(self.k)]
-            pooled = torch.cat([k.mean(dim=1) for k in keys])
+            pooled = k.new_empty(0, k.shape[1], dtype=torch.float32)
         return self._everywhere.pooled(pooled)
 
-    def _without_time(self, layer: int, keys: Tensor, slot: int) -> Tensor:
-        """Keys `[heads, 1, tokens, d]` with the temporal rotation of a slot removed, float32, to compare them."""
-        return self.ropes[layer].rotate_temporal(keys.float(), [-self.indices[slot]])
+    def _upload(self, rows: Sequence[object]) -> Tensor:
+        return upload(torch.tensor(rows, dtype=torch.int32), self.k[0].device)
 
     # --- memory.TokenStore
 
@@ -192,27 +175,22 @@ class HeadGroup:
         return self._pool(self.sources.index([frame], self.entries))
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
-        difference, flat = self.indices[i] - self.indices[j], self._buffers()
-        s = self.ropes[0].frame_tokens
-        chosen = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
-        for layer, (k, v) in enumerate(zip(self.k, self.v, strict=True)):
-            if not self._everywhere.in_layer(layer, len(k)):
-                continue
-            moved = self.ropes[layer].rotate_temporal(k[:, j, None], [difference])
-            keys = torch.cat((k[:, i], moved[:, 0]), dim=1)
-            kept = select(layer, self._without_time(layer, keys[:, None], i)[:, 0])
-            if flat:
-                chosen[layer] = kept
-            else:
-                k[:, i] = keys[:, kept]
-                v[:, i] = torch.cat((v[:, i], v[:, j]), dim=1)[:, kept]
-        if flat and any(self._rows):
-            rotations, zero = self.ropes[0].differences(abs(difference))
-            merges = [
-                (row + i * s, row + j * s, row + i * s, zero, zero + difference, layer)
-                for layer, row in self._heads_rows()
-            ]
-            merge_frames(*flat, self._upload(merges), chosen, rotations)
+        difference = self.indices[i] - self.indices[j]
+        s = self.rope.frame_tokens
+        kept = torch.zeros(len(self.k), s, dtype=torch.int32, device=self.k[0].device)
+        for layer, k in enumerate(self.k):
+            if self._everywhere.in_layer(layer, len(k)):
+                moved = self.rope.rotate_temporal(k[:, j, None], [difference])
+                keys = torch.cat((k[:, i, None], moved), dim=2).float()
+                kept[layer] = select(layer, self.rope.rotate_temporal(keys, [-self.indices[i]])[:, 0])
+        if self._rows:
+            rotations, zero = self.rope.differences(abs(difference))
+            merges = []
+            for layer, row in self._rows:
+                a = row + i * s
+                merges.append((a, row + j * s, a, zero, zero + difference, layer))
+            k, v = self._flat
+            merge_frames(k=k, v=v, merges=self._upload(merges), kept=kept, rotations=rotations)
         self.sources[i] = self.sources[i] + self.sources[j]
         return self._pool(i)
 
@@ -221,9 +199,10 @@ class HeadGroup:
         self.entries = len(order)
 
     def admit(self, frame: int) -> None:
-        slot = self.sources.index([frame], self.entries)
-        rest = [s for s in range(self.entries, self.frames) if s != slot]
-        self._arrange([*range(self.entries), slot, *rest])
+        order = list(range(self.frames))
+        order.remove(slot := self.sources.index([frame], self.entries))
+        order.insert(self.entries, slot)
+        self._arrange(order)
         self.entries += 1
 
     # --- scenes and pictures
@@ -231,7 +210,8 @@ class HeadGroup:
     def keep_frame(self, frame: int) -> KeptFrame:
         """A copy of a frame of the current block, see `scenes.FrameStore`."""
         slot = self.sources.index([frame], self.current.start)
-        k, v = ([download(x[:, slot]) for x in layers] for layers in (self.k, self.v))
+        k = [download(x[:, slot]) for x in self.k]
+        v = [download(x[:, slot]) for x in self.v]
         return KeptFrame(frame, self.indices[slot], k, v)
 
     def put_entries(self, frames: Sequence[KeptFrame]) -> list[MemoryEntry]:
@@ -250,28 +230,32 @@ class HeadGroup:
     def _put_first(self, frames: Sequence[KeptFrame]) -> None:
         """Put frames before all others."""
         first = self.frames
-        for slot, kept in enumerate(frames, start=first):
-            for layers, copies in ((self.k, kept.k), (self.v, kept.v)):
-                for x, copy in zip(layers, copies, strict=True):
-                    x[:, slot] = upload(copy, x.device)
-        self.sources += [[kept.frame] for kept in frames]
-        self.indices += [kept.index for kept in frames]
+        for kept in frames:
+            for buffer, copy in zip((*self.k, *self.v), (*kept.k, *kept.v), strict=True):
+                buffer[:, self.frames] = upload(copy, buffer.device)
+            self.sources.append([kept.frame])
+            self.indices.append(kept.index)
         self._arrange([*range(first, self.frames), *range(first)])
 
-    def set_aside(self, slots: int) -> Callable[[], None]:
-        """Forget everything, and return what puts it back; the first slots may be written meanwhile."""
+    @contextmanager
+    def emptied(self, slots: int) -> Iterator[None]:
+        """Hold nothing, and afterwards the same as before; the first `slots` may be written meanwhile."""
+        buffers = (*self.k, *self.v)
         count = min(slots, self.frames)
-        copies = [[x[:, :count].to("cpu", copy=True) for x in layers] for layers in (self.k, self.v)]
-        state = self.sources, self.indices, self.entries, self.current
-        self.sources, self.indices, self.entries, self.current = [], [], 0, slice(0, 0)
-
-        def put_back() -> None:
-            self.sources, self.indices, self.entries, self.current = state
-            for layers, held in zip((self.k, self.v), copies, strict=True):
-                for x, copy in zip(layers, held, strict=True):
-                    x[:, :count] = copy.to(x.device)
-
-        return put_back
+        copies = [buffer[:, :count].to("cpu", copy=True) for buffer in buffers]
+        sources, indices, entries, current = self.sources, self.indices, self.entries, self.current
+        self.sources = []
+        self.indices = []
+        self.entries = 0
+        try:
+            yield
+        finally:
+            self.sources = sources
+            self.indices = indices
+            self.entries = entries
+            self.current = current
+            for buffer, copy in zip(buffers, copies, strict=True):
+                buffer[:, :count] = copy.to(buffer.device)
 
     # --- stored between two blocks
 
@@ -292,9 +276,8 @@ class HeadGroup:
         self.sources = saved["sources"]
         self.indices = saved["indices"]
         self.entries = saved["entries"]
-        for buffers, tensors in ((self.k, saved["k"]), (self.v, saved["v"])):
-            for buffer, tensor in zip(buffers, tensors, strict=True):
-                buffer[:, : self.frames] = tensor.to(buffer)
+        for buffer, tensor in zip((*self.k, *self.v), (*saved["k"], *saved["v"]), strict=True):
+            buffer[:, : self.frames] = tensor.to(buffer)
 
 
 # ------------------------------------------------------------------------------------------ the groups of a layer
@@ -304,6 +287,15 @@ def parts(groups: Sequence[HeadGroup], layer: int, heads: Tensor) -> list[tuple[
     """Every group that has heads in a layer, with its part of a tensor whose heads are in the order of the buffers."""
     split = heads.split([group.sizes[layer] for group in groups])
     return [(group, part) for group, part in zip(groups, split, strict=True) if group.sizes[layer]]
+
+
+def _head_rows(buffers: Sequence[Tensor]) -> list[tuple[int, int]]:
+    """The layer and the first row in the flat buffer of every head of buffers `[heads, slots, s, head_dim]`."""
+    rows = []
+    for layer, slots in enumerate(buffers):
+        for head in slots:
+            rows.append((layer, head.storage_offset() // head.shape[-1]))
+    return rows
 
 
 def _gather(x: Tensor, heads: Tensor, out: Tensor) -> None:
@@ -325,11 +317,13 @@ def block_tables(
         places: per head of the model, its position in the order of the spans.
         tokens: number of tokens of the block.
     """
-    rows = [
-        (span.first + head * span.room + row, index)
-        for span, (row, index) in zip(spans, starts, strict=True)
-        for head in range(span.heads)
-    ]
-    table = torch.tensor([[rows[place][0], place * tokens, rows[place][1]] for place in places], dtype=torch.int32)
-    slot_row, q_row, first_rotation = upload(table.T.contiguous(), device).unbind(0)
+    rows = []
+    for span, (row, index) in zip(spans, starts, strict=True):
+        for head in range(span.heads):
+            rows.append((span.first + head * span.room + row, index))
+    table = []
+    for place in places:
+        row, index = rows[place]
+        table.append((row, place * tokens, index))
+    slot_row, q_row, first_rotation = upload(torch.tensor(table, dtype=torch.int32).T.contiguous(), device).unbind(0)
     return slot_row, q_row, first_rotation

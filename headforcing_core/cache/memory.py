@@ -16,7 +16,6 @@ from torch.nn import functional as F
 
 from ..model.wan import PromptKV
 from ..rollout.loop import MemoryEvent
-from .guards import QueryScore
 from .roles import EpisodicPolicy
 from .state import check_fields
 
@@ -110,11 +109,10 @@ class EpisodicMemory:
         self,
         capacity: int,
         policy: EpisodicPolicy,
-        score: QueryScore | None = None,
         *,
         everywhere: MemoryHeads | None = None,
     ):
-        self.capacity, self.policy, self.score = capacity, policy, score
+        self.capacity, self.policy = capacity, policy
         self.everywhere = everywhere or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
@@ -158,7 +156,7 @@ class EpisodicMemory:
                     dropped = self.entries[first].sources
                     self._arrange([k for k in range(self.capacity) if k != first], store)
                 else:
-                    merged = self._merge(similarity[:-1, :-1], block, frame, prompt, heads, store)
+                    merged = self._merge(similarity[:-1, :-1], block, prompt, heads, store)
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
@@ -194,26 +192,22 @@ class EpisodicMemory:
         self,
         similarity: Tensor,
         block: int,
-        frame: int,
         prompt: PromptKV,
         heads: Sequence[Tensor],
         store: TokenStore,
     ) -> list[list[int]]:
-        """Merge two entries to make room for `frame`; returns their source frames."""
+        """Merge two entries to make room for another; returns their source frames."""
         first = self._first_free
         if self.has_summary:
             i, j = first, most_redundant_entry(similarity, first + 1)
         else:
             i, j = most_similar_pair(similarity, first)
-        distances = () if self.score is None else self.score.begin_merge(frame, self.entries[i].sources[0])
 
         def select(layer: int, keys: Tensor) -> Tensor:
             count = keys.shape[1] // 2
             if self.policy.token_selection == "random":
                 drawn = torch.Generator().manual_seed(block * 1000 + layer)
                 return torch.randperm(2 * count, generator=drawn)[:count].sort().values.to(keys.device)
-            if self.score is not None:
-                return best_tokens(self.score(layer, keys, distances), count)
             scores = token_scores(keys, prompt.mean_key(layer)[heads[layer]])
             return best_tokens(self.everywhere.scores(layer, scores).mean(dim=0), count)
 

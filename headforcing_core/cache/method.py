@@ -21,7 +21,6 @@ from ..rollout.schedule import Schedule
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
 from .base import Cache
-from .guards import QueryStatistics
 from .options import options_of
 from .roles import Roles
 from .shape import Shape
@@ -58,8 +57,6 @@ class VideoFacts:
     recalls: bool = False
     pictures: bool = False  # whether there are any that prompts could name
     seed: int = 0  # of the noise
-    queries: Callable[[], QueryStatistics | None] = lambda: None  # reads the query statistics of the head profile
-    profile: str = "the head profile"
 
 
 @dataclass(frozen=True)
@@ -154,6 +151,11 @@ class Method:
     @property
     def most_pictures(self) -> int:
         return 0
+
+    @property
+    def memory_options(self) -> tuple[str, ...]:
+        """The names of the options of episodic memory that commands and nodes have inputs for, see `MEMORY_OPTIONS`."""
+        return ()
 
     @property
     def key(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from types import NoneType
@@ -12,6 +13,8 @@ from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 from ..errors import HeadForcingError
 
 S = TypeVar("S")
+
+Pairs = Sequence[tuple[str, str]]  # options of a method by name, with their values as text
 
 NO_OPTION = {"option": False}  # metadata of a field that `Method.for_video` sets
 
@@ -43,16 +46,31 @@ def option_text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else repr(value).lower()
 
 
-def with_options(settings: S, text: str, method: str) -> S:
-    """The settings with the options of a text, `window_frames=12, sink_frames=3`.
+def read_pairs(text: str) -> list[tuple[str, str]]:
+    """The pairs of a text, `window_frames=12, sink_frames=3`; raises HeadForcingError for another one."""
+    pairs = []
+    for part in re.split(r"[,;\n]", text):
+        name, equals, value = part.partition("=")
+        if equals:
+            pairs.append((name.strip(), value.strip()))
+        elif part.strip():
+            raise HeadForcingError(f"method options are name=value with commas between them, got {part.strip()[:60]!r}")
+    return pairs
+
+
+def pairs_text(pairs: Pairs) -> str:
+    """The text of pairs, which `read_pairs` reads."""
+    return ", ".join(f"{name}={value}" for name, value in pairs)
+
+
+def with_options(settings: S, pairs: Pairs, method: str) -> S:
+    """The settings with these options.
 
     Raises HeadForcingError, with the names of all options, for one that the settings of `method` do not have.
     """
-    known, values = options_of(settings), {}
-    for part in filter(None, map(str.strip, re.split(r"[,;\n]", text))):
-        name, equals, value = (word.strip() for word in part.partition("="))
-        if not equals:
-            raise HeadForcingError(f"method options are name=value with commas between them, got {part[:60]!r}")
+    known = options_of(settings)
+    values: dict[str, Any] = {}
+    for name, value in pairs:
         if name in values:
             raise HeadForcingError(f"the method option {name} is given twice; remove one")
         if name not in known:

@@ -6,12 +6,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from ..errors import HeadForcingError
-from ..names import COMPRESSIONS
 from ..rollout.rows import Script
 from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
-from .guards import OFF, Guards, QueryStatistics
 from .head_cache import HeadCache
 from .method import Method, VideoFacts, refuse_recall
 from .options import NO_OPTION
@@ -43,8 +41,6 @@ class CachePolicy(Method):
             scenes are kept, unless it is `off` and the story has no such tag.
         kept_scenes: of how many scenes frames are kept, at most; 0 where none are.
         picture_frames: how many frames of pictures a head may hold beside the video's own, at most.
-        guards: settings of other papers against sink collapse, see `guards.py`.
-        queries: statistics of the model's queries, where `episodic.token_selection` needs them.
     """
 
     shape_class: ClassVar[type[Shape]] = CacheShape
@@ -55,11 +51,9 @@ class CachePolicy(Method):
     memory: RolePolicy = RolePolicy(recent_frames=3, episodic_frames=5)
     rope: str = "contiguous"
     episodic: EpisodicPolicy = field(default_factory=EpisodicPolicy)
-    guards: Guards = OFF
     scenes: str = "off"
     kept_scenes: int = field(default=0, metadata=NO_OPTION)
     picture_frames: int = field(default=0, metadata=NO_OPTION)
-    queries: QueryStatistics | None = field(default=None, metadata=NO_OPTION, repr=False)
 
     def __post_init__(self) -> None:
         check_choice("rope", self.rope, ("contiguous", "absolute"))
@@ -91,7 +85,7 @@ class CachePolicy(Method):
     @property
     def key(self) -> dict[str, Any]:
         # kept scenes change no block before a recall, whose row has what it depends on
-        key = super().key | ({} if self.queries is None else {"queries": self.queries.key})
+        key = super().key
         del key["scenes"]
         return key
 
@@ -104,16 +98,7 @@ class CachePolicy(Method):
         keeps = self.keeps_scenes and (video.recalls or video.pictures or self.scenes != "off")
         scenes = min(video.prompts, MAX_SCENES + 2) if keeps else 0  # with the current one, and that of the sinks
         frames = max(fitted.anchor.sink_frames, fitted.memory.sink_frames, fitted.memory.episodic_frames)
-        kept = replace(fitted, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
-        if self.episodic.token_selection != "trigonometric":
-            return kept
-        if (queries := video.queries() or self.queries) is None:
-            raise HeadForcingError(
-                f"compression 'trigonometric' needs the query statistics of a measured head profile, and "
-                f"{video.profile} has none; measure one with this version (headforcing profile, or Profile Heads), or "
-                "choose 'prompt'"
-            )
-        return replace(kept, queries=queries)
+        return replace(fitted, kept_scenes=scenes, picture_frames=frames if video.pictures else 0)
 
     def _in_blocks(self, frames: int) -> CachePolicy:
         """The policy for blocks of so many frames (BEYOND_THE_PAPER.md, "Longer blocks")."""
@@ -148,31 +133,14 @@ class CachePolicy(Method):
     def recalled(self, script: Script) -> dict[int, tuple[int, ...]]:
         return recalled_scenes(script)
 
-    def with_memory(
-        self, episodic_frames: int, recent_frames: int, novelty_threshold: float, update_interval: int
-    ) -> CachePolicy:
-        """The same policy with these values for memory heads, where it has episodic memory; a uniform one, whose total
-        size an ablation compares, keeps its numbers of frames."""
+    @property
+    def memory_options(self) -> tuple[str, ...]:
         if not self.memory.episodic_frames:
-            return self
-        memory = self.memory
-        if self.heads_by:
-            memory = replace(memory, recent_frames=recent_frames, episodic_frames=episodic_frames)
-        rules = replace(self.episodic, novelty_threshold=novelty_threshold, update_interval=update_interval)
-        return replace(self, memory=memory, episodic=rules)
-
-    def with_guards(self, guards: Guards, compression: str) -> CachePolicy:
-        """The same policy with these guards and this criterion for the tokens of a merge (`names.COMPRESSIONS`)."""
-        check_choice("compression", compression, COMPRESSIONS)
-        episodic = self.episodic
-        if compression != "prompt":  # the default leaves an ablation's own criterion as it is
-            if not self.memory.episodic_frames or episodic.eviction != "summary":
-                raise HeadForcingError(
-                    f"compression {compression!r} chooses tokens where episodic memory merges entries, which this "
-                    "method or setting does not; choose compression 'prompt'"
-                )
-            episodic = replace(episodic, token_selection=compression)
-        return replace(self, guards=guards, episodic=episodic)
+            return ()
+        rules = ("episodic.novelty_threshold", "episodic.update_interval")
+        if not self.heads_by:  # an ablation that compares methods of one size keeps its numbers of frames
+            return rules
+        return ("memory.episodic_frames", "memory.recent_frames", *rules)
 
     @classmethod
     def uniform(cls, policy: RolePolicy, rope: str) -> CachePolicy:

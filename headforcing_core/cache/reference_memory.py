@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
@@ -11,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.wan import PromptKV
-from .guards import QueryScore
 from .memory import MemoryEvent
 from .shape import CacheShape
 
@@ -40,10 +38,6 @@ class ReferenceMemory:
         self.capacity = shape.policy.memory.episodic_frames if self.heads else 0
         self.entries: list[ReferenceEntry] = []
         self.summary: ReferenceEntry | None = None  # one of the entries
-        self.score = None
-        if shape.policy.queries is not None:
-            heads = [torch.tensor(self.heads.get(layer, []), dtype=torch.long) for layer in range(shape.layers)]
-            self.score = QueryScore(shape, heads)
 
     @property
     def sources(self) -> list[list[int]]:
@@ -87,7 +81,7 @@ class ReferenceMemory:
             else:
                 one, other = self._chosen_pair()
                 merged = [one.sources, other.sources]
-                self._merge(one, other, number, block, prompt)
+                self._merge(one, other, block, prompt)
         if admitted:
             self.entries.append(candidate)
         return MemoryEvent(block, number, delta, admitted, merged, dropped)
@@ -114,9 +108,8 @@ class ReferenceMemory:
         others = [entry for entry in self._free if entry is not self.summary]
         return self.summary, max(others, key=likeness_to_neighbours)
 
-    def _merge(self, one: ReferenceEntry, other: ReferenceEntry, number: int, block: int, prompt: PromptKV) -> None:
+    def _merge(self, one: ReferenceEntry, other: ReferenceEntry, block: int, prompt: PromptKV) -> None:
         """Replace two entries by their summary, the first entry that is free."""
-        distances = () if self.score is None else self.score.begin_merge(number, one.sources[0])
         tokens: Frame = {}
         for layer, (k, v) in one.tokens.items():
             if layer not in self.heads:  # nobody reads it
@@ -124,7 +117,7 @@ class ReferenceMemory:
                 continue
             keys = torch.cat((k, other.tokens[layer][0]), dim=1)
             values = torch.cat((v, other.tokens[layer][1]), dim=1)
-            kept = self._kept_tokens(layer, keys[self.heads[layer]], distances, block, prompt)
+            kept = self._kept_tokens(layer, keys[self.heads[layer]], block, prompt)
             tokens[layer] = keys[:, kept], values[:, kept]
         first = self._place(self._free[0])
         self._remove(one)
@@ -132,21 +125,15 @@ class ReferenceMemory:
         self.summary = ReferenceEntry(one.sources + other.sources, tokens)
         self.entries.insert(first, self.summary)
 
-    def _kept_tokens(
-        self, layer: int, keys: Tensor, distances: Sequence[int], block: int, prompt: PromptKV
-    ) -> list[int]:
+    def _kept_tokens(self, layer: int, keys: Tensor, block: int, prompt: PromptKV) -> list[int]:
         """Half of the tokens of two entries, in their order, from the keys `[memory heads, 2s, head_dim]`."""
         count = keys.shape[1] // 2
         if self.policy.token_selection == "random":
             drawn = torch.Generator().manual_seed(block * 1000 + layer)
             return sorted(torch.randperm(2 * count, generator=drawn)[:count].tolist())
-        if self.score is not None:
-            scores = self.score(layer, keys, tuple(distances))
-        else:
-            wanted = prompt.mean_key(layer)[self.heads[layer]].float()
-            cosines = [F.cosine_similarity(keys[head].float(), wanted[head], dim=-1) for head in range(len(keys))]
-            scores = torch.stack(cosines).mean(dim=0)
-        best = scores.argsort(descending=True, stable=True)[:count]
+        wanted = prompt.mean_key(layer)[self.heads[layer]].float()
+        cosines = [F.cosine_similarity(keys[head].float(), wanted[head], dim=-1) for head in range(len(keys))]
+        best = torch.stack(cosines).mean(dim=0).argsort(descending=True, stable=True)[:count]
         return sorted(best.tolist())
 
     def _place(self, entry: ReferenceEntry) -> int:

@@ -78,14 +78,14 @@ class EpisodicPolicy:
     update_interval: int = 3  # a candidate is considered once in this many blocks
     admission: str = "novelty"  # `novelty`, or `uniform`, which admits every candidate
     eviction: str = "summary"  # `summary` merges redundant entries, `fifo` drops the oldest
-    token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, `trigonometric`, or at `random`
+    token_selection: str = "prompt"  # of a merge: by likeness to the `prompt`, or at `random`
     center_keys: bool = False  # subtract the mean of all compared keys before measuring novelty
     pin_first: bool = False  # the first entry is never merged or dropped
 
     def __post_init__(self) -> None:
         check_choice("admission", self.admission, ("novelty", "uniform"))
         check_choice("eviction", self.eviction, ("summary", "fifo"))
-        check_choice("token_selection", self.token_selection, ("prompt", "trigonometric", "random"))
+        check_choice("token_selection", self.token_selection, ("prompt", "random"))
         if self.update_interval < 1:
             raise HeadForcingError(f"update_interval must be at least 1 block, got {self.update_interval}")
         if not -1.0 <= self.novelty_threshold <= 2.0:
@@ -104,7 +104,7 @@ def check_choice(name: str, value: str, choices: Sequence[str]) -> None:
         raise unknown_name(name, value, choices)
 
 
-def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str]]:
+def arrange_roles(roles: Roles, arrangement: str, seed: int = 0) -> list[list[str | HeadLabel]]:
     """The paper's ablations of head roles: merge one role into memory, or shuffle all roles over the model (seeded)."""
     check_choice("roles", arrangement, ROLE_ARRANGEMENTS)
     flat = [role for layer in roles for role in layer]

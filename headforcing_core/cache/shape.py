@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ import torch
 from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
-from .roles import RolePolicy, Roles
+from .roles import HeadLabel, RolePolicy, Roles
 
 S = TypeVar("S", bound="Shape")
 
@@ -106,7 +107,8 @@ class CacheShape(Shape):
 
     @cached_property
     def _policy_of(self) -> dict[str, RolePolicy]:
-        return {role: self.policy.of(role) for role in {role for layer in self.roles for role in layer}}
+        roles = {str(role) for layer in self.roles for role in layer}
+        return {role: self.policy.of(role) for role in roles}
 
     @cached_property
     def policies(self) -> list[RolePolicy]:
@@ -123,10 +125,11 @@ class CacheShape(Shape):
     @cached_property
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
         """Heads by policy, in the order of `policies`: per layer, the indices of the heads that share it."""
-        return {
-            policy: [[h for h, role in enumerate(layer) if self._policy_of[role] == policy] for layer in self.roles]
-            for policy in self.policies
-        }
+        return {policy: [self._heads_of(policy, layer) for layer in self.roles] for policy in self.policies}
+
+    def _heads_of(self, policy: RolePolicy, roles: Sequence[str | HeadLabel]) -> list[int]:
+        """The heads of a layer with this policy."""
+        return [head for head, role in enumerate(roles) if self._policy_of[str(role)] == policy]
 
     @cached_property
     def slots(self) -> dict[RolePolicy, int]:
@@ -160,13 +163,6 @@ class CacheShape(Shape):
             for policy, slots in self.slots.items()
         ]
         return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
-
-    def peak_bytes(self, dtype: torch.dtype, switches: bool) -> int:
-        copied = 0
-        if self.policy.guards.sink_gate:  # where it leaves frames out, attention reads a copy of a group in a layer
-            kept = [policy for policy in self.policies if policy.sink_frames or policy.episodic_frames]
-            copied = max((self.slots[policy] * max(map(len, self.groups[policy])) for policy in kept), default=0)
-        return self.bytes(dtype) + self.bytes_of(copied, dtype)
 
     @property
     def recache_blocks(self) -> int:

@@ -72,7 +72,7 @@ def add_file_arguments(sub: Container) -> None:
 def add_render_arguments(sub: Container) -> None:
     """Add the arguments of prompt switches, head profile, noise levels, episodic memory, run folder and device."""
     add_known(sub, "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas episodic-frames")
-    add_known(sub, "recent-frames novelty-threshold update-interval sink-gate rope-jitter compression runs")
+    add_known(sub, "recent-frames novelty-threshold update-interval runs")
     add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
     sub.set_defaults(peers=None)  # set in a rank
 
@@ -80,11 +80,6 @@ def add_render_arguments(sub: Container) -> None:
 def add_farm_arguments(sub: Container) -> None:
     """Add the arguments of a farm."""
     add_known(sub, "farm farm-gpus farm-workers")
-
-
-def add_metric_arguments(sub: Container) -> None:
-    """Add the arguments of metrics that have models of their own."""
-    add_known(sub, "metric-models metrics aesthetic-head metric-device")
 
 
 def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: str, required: bool) -> Container:
@@ -235,7 +230,6 @@ def _report(sub: argparse.ArgumentParser) -> None:
     add_known(sub, "theme")
     add(sub, "--frames-per-block", count, text="latent frames; default: read from the file, else 3")
     add(sub, "--prompts", TEXT, text="the timeline it was made with, or @FILE; default: read from the file")
-    add_metric_arguments(sub)
 
 
 def _compare(sub: argparse.ArgumentParser) -> None:

@@ -29,7 +29,6 @@ from ..render.comparison import (
 )
 from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
-from ..report.learned.base import Panel
 from ..video.sheets import side_by_side
 from .arguments import Result
 from .farms import check_roles, farm_of, render_one, run_jobs
@@ -194,9 +193,9 @@ def _render_all(
     return [rows[name] for name in jobs]
 
 
-def render_compared(job: ComparedJob, panel: Panel | None = None) -> Compared:
-    """Render and measure one video of a comparison, with `panel`, too; with `--runs` finished blocks are reused."""
+def render_compared(job: ComparedJob) -> Compared:
+    """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
     video = job.planned()
     with claimed(video.path, patience=job.patience):  # `generate --out` may name a file in a comparison's folder
         render, result = render_one(video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience)
-    return measured(video.entry, render.plan, video.source.machine.dtype, result, panel=panel)
+    return measured(video.entry, render.plan, video.source.machine.dtype, result)

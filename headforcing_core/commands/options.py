@@ -11,7 +11,7 @@ from ..render.settings import DEFAULTS
 from ..rollout.schedule import AUTO_FAMILY, SCHEDULES
 from ..timeline.references import MAX_REFERENCES
 from ..timeline.switch import SWITCHES
-from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, folder_read, seed_number, speeds
+from .parser import FOLLOWED, NAMED, PROFILE, READ, STORE, count, method_options, seed_number, speeds
 
 THEMES = ("dark", "light")
 
@@ -47,16 +47,10 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--model-family": ((AUTO_FAMILY, *SCHEDULES), AUTO_FAMILY, "noise levels, block, profile; auto goes by what the "
                        "weights file states, or by its name (auto)"),
     "--sigmas": (str, DEFAULTS.sigmas, "noise levels, such as '1, 0.9375, 0.8333, 0.625'"),
-    "--episodic-frames": (int, DEFAULTS.episodic_frames, None),
-    "--recent-frames": (int, DEFAULTS.recent_frames, None),
-    "--novelty-threshold": (float, DEFAULTS.novelty_threshold, None),
-    "--update-interval": (int, DEFAULTS.update_interval, None),
-    "--sink-gate": (float, DEFAULTS.sink_gate, "leave a sink or episodic frame out of a pass where more than this "
-                    "share of heads prefers it to recent frames, such as 0.8 (0: off)"),
-    "--rope-jitter": (float, DEFAULTS.rope_jitter, "change the rotary base of every head by up to this fraction, such "
-                      "as 0.8 (0: off)"),
-    "--compression": (names.COMPRESSIONS, DEFAULTS.compression, "how episodic memory chooses the tokens of a merge: by "
-                      "the prompt, or trigonometric, by the query statistics of a measured head profile (prompt)"),
+    "--episodic-frames": (int, None, "the same as --set memory.episodic_frames=N (5)"),
+    "--recent-frames": (int, None, "the same as --set memory.recent_frames=N (3)"),
+    "--novelty-threshold": (float, None, "the same as --set episodic.novelty_threshold=X (0.95)"),
+    "--update-interval": (int, None, "the same as --set episodic.update_interval=N (3)"),
     "--runs": (STORE, None, "folder for finished blocks; the same command resumes from them"),
     "--state-seconds": (float, DEFAULTS.state_seconds, "seconds between two stored states of the cache in --runs; 0: "
                         "never"),
@@ -75,12 +69,6 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
                "files at the same paths"),
     "--farm-gpus": (float, None, "GPUs for each video, 0.5 for two videos on one; default: 1 if there are any"),
     "--farm-workers": (int, None, "with --farm local: videos at a time; default: one for each GPU, or core"),
-    "--metric-models": (folder_read("*", "*/*"), None, "models of further metrics, see docs/metrics.md; nothing is "
-                        "downloaded (extra `metrics`)", {"metavar": "FOLDER"}),
-    "--metrics": (names.METRICS, (), f"which of them: {', '.join(names.METRICS)} (those that have their files in the "
-                  "folder)", {"nargs": "+", "metavar": "METRIC"}),
-    "--aesthetic-head": (READ, None, "LAION's linear head, if not in the folder", {"metavar": "FILE"}),
-    "--metric-device": (None, "auto", "where they run: auto, cpu, cuda, mps (auto)"),
     "--start-image": (READ, None, "image that the video begins with, for framewise models, LongLive 2.0 and Self "
                       "Gradient Forcing; cropped around the middle and scaled to the size", {"metavar": "FILE"}),
     "--start-video": (READ, None, "video of any size and frame rate to go on from, without sound", {"metavar": "FILE"}),
@@ -94,8 +82,8 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
                  "begun take the new text; the story that was rendered is written beside the video, with the ending "
                  ".story.txt", {"metavar": "FILE"}),
     "--method": (None, DEFAULTS.method, None, {"metavar": f"{{{','.join(method_names())}}}"}),
-    "--set": (None, [], "an option of the method, such as window_frames=12; may be given several times; `headforcing "
-              "methods` lists all of them", {"action": "append", "metavar": "NAME=VALUE"}),
+    "--set": (method_options, [], "an option of the method, such as window_frames=12; may be given several times; "
+              "`headforcing methods` lists all of them", {"action": "extend", "metavar": "NAME=VALUE"}),
     "--roles": (names.ROLE_ARRANGEMENTS, DEFAULTS.roles, None),
     "--shuffle": (int, DEFAULTS.shuffle, "with --roles shuffled: which shuffle (0)"),
     "--gpus": (count, 1, "GPUs of this machine that make the video together, with the heads and their caches divided "

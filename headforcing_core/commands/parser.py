@@ -16,7 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import one_line
+from ..cache.options import read_pairs
+from ..errors import HeadForcingError, one_line
 from ..files import Named, check_kept, check_regular, partial_path
 from ..names import DEMO_AUTOENCODER, DEMO_MODEL, bundled_profiles
 
@@ -55,6 +56,14 @@ def speeds(text: str) -> tuple[float, ...]:
     if not all(0.001 <= speed <= 1000 for speed in found):
         raise Mistake(f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}")
     return found
+
+
+def method_options(text: str) -> list[tuple[str, str]]:
+    """The type of `--set`."""
+    try:
+        return read_pairs(text)
+    except HeadForcingError as error:
+        raise Mistake(str(error)) from None
 
 
 class Parser(argparse.ArgumentParser):

@@ -13,40 +13,22 @@ from ..errors import HeadForcingError
 from ..render.describe import format_bytes
 from ..render.result import report_stored
 from ..report.drift import report_video
-from ..report.learned.base import Panel
-from ..report.learned.registry import load_panel
 from ..runs.stored import survey
 from ..runs.takes import disk_bytes, prune
 from ..timeline.timeline import parse_timeline
 from .arguments import Result
-from .values import LastValue, check_plot, pick_device, read_text, save_plot
-
-_panels = LastValue()
-
-
-def panel_of(args: argparse.Namespace) -> Panel | None:
-    """The metrics that the arguments of `add_metric_arguments` ask for, loaded once in a process; None for none."""
-    folder: Path | None = args.metric_models
-    if folder is None:
-        for option, value in (("--metrics", args.metrics), ("--aesthetic-head", args.aesthetic_head)):
-            if value:
-                raise HeadForcingError(f"{option} needs --metric-models FOLDER")
-        return None
-    if not folder.is_dir():
-        raise HeadForcingError(f"--metric-models must name a folder, got {str(folder)!r}")
-    chosen = folder, args.metrics, pick_device(args.metric_device, "--metric-device"), args.aesthetic_head
-    return _panels.get((folder.absolute(), *map(str, chosen)), lambda: load_panel(*chosen))
+from .values import check_plot, read_text, save_plot
 
 
 def report(args: argparse.Namespace) -> Result:
     """Measure a video file, and plot the metrics if `--plot` is given."""
     check_plot(args.plot)
-    panel = panel_of(args)
-    timeline = None if args.prompts is None else parse_timeline(read_text(args.prompts))
     prompts = None
-    if timeline is not None:  # a time is rounded to a block with the file's own frame rate and block length
-        starts = (start for start, _ in timeline.requested)
-        prompts = [(start, segment.text) for start, segment in zip(starts, timeline.segments, strict=True)]
+    if args.prompts is not None:
+        timeline = parse_timeline(read_text(args.prompts))
+        prompts = []
+        for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
+            prompts.append((start, segment.text))  # rounded to a block with the file's own frame rate and block length
     # the delay keeps the bar from being printed before an error
     with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
 
@@ -54,7 +36,7 @@ def report(args: argparse.Namespace) -> Result:
             bar.total = expected or None
             bar.update(done - bar.n)
 
-        found = report_video(args.video, prompts, args.frames_per_block, on_progress, panel=panel)
+        found = report_video(args.video, prompts, args.frames_per_block, on_progress)
     result = found.to_dict()
     text = found.text()
     if args.plot is not None:

@@ -20,7 +20,7 @@ from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile, bundled_profiles, load_profile
 from ..head_profiles.rules import with_rule
 from ..names import DEFAULT_START_SECONDS
-from ..render.options import RenderOptions
+from ..render.options import DEFAULTS, RenderOptions, method_options
 from ..render.resources import room_on
 from ..render.start import Start, image_frames
 from ..timeline.references import check_names
@@ -129,7 +129,7 @@ def render_options(
     named["model_family"] = family or args.model_family
     named["profile"] = _chosen_profile(args.profile, args.rule)
     named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
-    named["method_options"] = ", ".join(given.get("set", ()))
+    named["method_options"] = method_options(given.get("method", DEFAULTS.method), given, given.get("set", ()))
     return RenderOptions(**named)
 
 

@@ -13,7 +13,6 @@ from ..cache.policy import CachePolicy
 from ..cache.shape import CacheShape, Shape
 from ..errors import HeadForcingError
 
-DIVIDED_SELECTIONS = ("prompt", "random")  # of tokens, see `roles.EpisodicPolicy`
 Heads = tuple[tuple[tuple[int, ...], ...], ...]  # heads[rank][layer], ascending
 
 
@@ -177,11 +176,6 @@ def grouped(shape: Shape) -> CacheShape:
         raise HeadForcingError(
             "several GPUs divide caches that keep frames by role, as head_forcing and self_forcing do, and this method "
             "has a cache of its own; choose another, or leave out --gpus"
-        )
-    if shape.policy.episodic.token_selection not in DIVIDED_SELECTIONS or shape.policy.guards:
-        raise HeadForcingError(
-            "several GPUs cannot divide a cache whose guards or compression look at heads by their number or at all "
-            "heads of a layer at once; leave them out, or leave out --gpus"
         )
     return shape
 

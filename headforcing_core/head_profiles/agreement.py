@@ -7,8 +7,9 @@ from dataclasses import asdict, dataclass
 from itertools import chain
 from typing import Any
 
+from ..cache.roles import HeadRole
 from ..errors import HeadForcingError
-from .profile import ROLES, HeadProfile
+from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
 from .rules import EVEN_SHARES, anchor_floor, remark_on_rule
 
 LOW_CURRENT_SHARE = 0.5  # in the paper, local heads typically have more than 0.85
@@ -38,15 +39,16 @@ class ProfileComparison:
 
     def text(self) -> str:
         """The comparison as a plain-text table."""
-        rows = [f"{role:6} in a  " + "".join(map("{:13}".format, self.confusion[i])) for i, role in enumerate(ROLES)]
-        return "\n".join([
+        lines = [
             f"a = {self.name_a}",
             f"b = {self.name_b}",
             f"{self.same} of {self.heads} heads have the same role in both ({self.agreement:.1%})",
             "",
-            f"{'':13}" + "".join(f"{f'{role} in b':>13}" for role in ROLES),
-            *rows,
-        ])  # fmt: skip
+            " " * 13 + "".join(f"{role + ' in b':>13}" for role in ROLES),
+        ]
+        for role, row in zip(ROLES, self.confusion, strict=True):
+            lines.append(f"{role:6} in a  " + "".join(f"{count:13}" for count in row))
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The comparison for JSON."""
@@ -61,8 +63,10 @@ def compare_profiles(a: HeadProfile, b: HeadProfile) -> ProfileComparison:
             f"({b.num_layers}x{b.num_heads}) are of different models; compare profiles of the same model."
         )
     pairs: Counter[tuple[str, str]] = Counter(zip(chain(*a.roles), chain(*b.roles), strict=True))
-    confusion = tuple(tuple(pairs[x, y] for y in ROLES) for x in ROLES)
-    return ProfileComparison(a.name, b.name, confusion)
+    confusion = []
+    for role_a in ROLES:
+        confusion.append(tuple(pairs[role_a, role_b] for role_b in ROLES))
+    return ProfileComparison(a.name, b.name, tuple(confusion))
 
 
 def describe_profile(profile: HeadProfile) -> list[str]:
@@ -73,18 +77,23 @@ def describe_profile(profile: HeadProfile) -> list[str]:
             value = ", ".join(f"{name} {found}" for name, found in value.items())
         if key != "disputed":
             lines.append(f"{key}: {value}")
-    if disputed := profile.disputed:
-        heads = profile.num_layers * profile.num_heads
-        layers = ((i, [str(j) for layer, j in sorted(disputed) if layer == i]) for i in range(profile.num_layers))
-        places = "; ".join(f"layer {layer}: {' '.join(found)}" for layer, found in layers if found)
-        lines.append(f"disputed: {len(disputed)} of {heads} heads, hatched in the plot ({places})")
+    disputed = profile.disputed
+    if disputed:
+        by_layer: dict[int, list[str]] = {}
+        for layer, head in sorted(disputed):
+            by_layer.setdefault(layer, []).append(str(head))
+        places = "; ".join(f"layer {layer}: {' '.join(heads)}" for layer, heads in by_layer.items())
+        count = profile.num_layers * profile.num_heads
+        lines.append(f"disputed: {len(disputed)} of {count} heads, hatched in the plot ({places})")
     return lines
 
 
 def sanity_checks(profile: HeadProfile) -> list[str]:
     """Remarks about unusual shares and roles of a profile, one or two sentences each; none of them is an error."""
-    remarks, even = list[str](), anchor_floor(profile) / EVEN_SHARES
-    anchors, locals_ = (_heads(profile, role, part) for role, part in (("anchor", 0), ("local", 2)))
+    remarks = list[str]()
+    even = anchor_floor(profile) / EVEN_SHARES
+    anchors = _heads(profile, HeadRole.ANCHOR, SINK)
+    locals_ = _heads(profile, HeadRole.LOCAL, CURRENT)
     if weak := [anchor for anchor in anchors if anchor[0] < even]:
         remarks.append(
             f"{len(weak)} of {len(anchors)} anchors give the first frame less attention than a uniform distribution "
@@ -102,13 +111,15 @@ def sanity_checks(profile: HeadProfile) -> list[str]:
 
 def _heads(profile: HeadProfile, role: str, part: int) -> list[tuple[float, int, int]]:
     """(share, layer, head) of all heads of a role, smallest share first; `part` as in `HeadProfile.shares`."""
-    return sorted(
-        (shares[part], layer, head)
-        for layer, row in enumerate(profile.shares or ())
-        for head, shares in enumerate(row)
-        if profile.roles[layer][head] == role
-    )
+    if profile.shares is None:
+        return []
+    found = []
+    for layer, head in heads_of(profile.roles):
+        if profile.roles[layer][head] == role:
+            found.append((profile.shares[layer][head][part], layer, head))
+    return sorted(found)
 
 
 def _place(entry: tuple[float, int, int]) -> str:
-    return "layer {1}, head {2} with {0:.1%}".format(*entry)
+    share, layer, head = entry
+    return f"layer {layer}, head {head} with {share:.1%}"

@@ -18,14 +18,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.base import State, WriteClean
+from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
-from ..cache.memory import MemoryEvent
-from ..cache.policy import CachePolicy, HeadRole, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import HeadRole, RolePolicy
 from ..cache.shape import CacheShape
+from ..cache.state import State
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
 from ..model.wan import PromptKV
+from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, load_profile
 from .profiler import ShareMeter
@@ -49,7 +51,9 @@ class AutoProfile:
     def key(self) -> dict[str, Any]:
         """Settings that the found roles depend on, as JSON values."""
         fractions = {"anchor_fraction": self.anchor_fraction, "local_fraction": self.local_fraction}
-        return fractions if self.rule == "quota" else fractions | {"rule": self.rule}
+        if self.rule == "quota":
+            return fractions
+        return fractions | {"rule": self.rule}
 
     def expected_roles(self, num_layers: int, num_heads: int) -> tuple[tuple[HeadRole, ...], ...]:
         """Roles in the right numbers but for arbitrary heads, to compute cache sizes before the measurement."""
@@ -65,7 +69,6 @@ def warm_up_frames(frames_per_block: int) -> int:
 def warm_up_shape(shape: CacheShape) -> CacheShape:
     """The cache shape of the warm-up: every head keeps every latent frame."""
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
-    everything = replace(everything, guards=replace(shape.policy.guards, sink_gate=0.0))  # nothing is left out yet
     return replace(
         shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
     )
@@ -89,13 +92,17 @@ class AutoProfileCache(HeadCache):
         attention: AttentionFunction = sdpa,
         known: HeadProfile | None = None,
     ):
-        self.auto, self.known, self.dtype, self.head_wise = auto, known, dtype, shape
+        self.auto = auto
+        self.known = known
+        self.dtype = dtype
+        self.head_wise = shape
         self._hold(warm_up_shape(shape), device, attention)
         self.meter = ShareMeter(shape.layers, shape.heads, self.rope.frame_tokens)
         self.earlier_events: list[MemoryEvent] = []
         self._prompts: list[PromptKV] = []
         self._switches: dict[int, Switch] = {}  # those that only begin a prompt, by block
-        self._sum, self._passes = torch.zeros(shape.layers, shape.heads, 3, dtype=torch.float64), 0
+        self._sum = torch.zeros(shape.layers, shape.heads, 3, dtype=torch.float64)
+        self._passes = 0
         self._pass_open = False
 
     def _hold(self, shape: CacheShape, device: torch.device | str, attention: AttentionFunction) -> None:
@@ -157,14 +164,14 @@ class AutoProfileCache(HeadCache):
 
     def _measure(self) -> HeadProfile:
         shares = tuple(tuple(tuple(head) for head in layer) for layer in (self._sum / self._passes).tolist())
-        fractions = self.auto.anchor_fraction, self.auto.local_fraction
         found = HeadProfile(
             "auto",
             self.shape.layers,
             self.shape.heads,
-            classify(shares, *fractions),
-            shares,
-            *fractions,
+            roles=classify(shares, self.auto.anchor_fraction, self.auto.local_fraction),
+            shares=shares,
+            anchor_fraction=self.auto.anchor_fraction,
+            local_fraction=self.auto.local_fraction,
             measured={"window_frames": self.shape.total_frames, "rope": "absolute", "prompts": 1},
             provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
         )
@@ -212,8 +219,10 @@ class AutoPolicy(CachePolicy):
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:
     """Keep a profile that was found for a model, for the next run with it."""
-    path, source = folder / f"{fingerprint}.json", f"found while sampling on {date.today().isoformat()}"
-    measured, provenance = profile.measured | {"fingerprint": fingerprint}, profile.provenance | {"source": source}
+    path = folder / f"{fingerprint}.json"
+    source = f"found while sampling on {date.today().isoformat()}"
+    measured = profile.measured | {"fingerprint": fingerprint}
+    provenance = profile.provenance | {"source": source}
     replace(profile, name=source, measured=measured, provenance=provenance).save(path)
     return path
 

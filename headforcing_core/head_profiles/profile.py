@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import cache
-from itertools import product
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from ..cache.guards import QueryStatistics
 from ..cache.roles import HeadLabel, HeadRole, Roles
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
@@ -32,10 +31,9 @@ LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
 # bundled profiles for families without their own
 FALLBACKS = ("self_forcing", "pyramid_self_forcing", "krea_14b", "toy_world")
-LONG_FIELDS = ("roles", "shares", "labels", "queries", "returns")  # at the end of the file, a layer per line
+SINK, MIDDLE, CURRENT = range(3)  # parts of a head's shares
 
-# queries[layer][head]: for every pair of channels the real parts of the mean query, its imaginary parts, mean sizes
-Queries = tuple[tuple[tuple[float, ...], ...], ...]
+Head = tuple[int, int]  # its layer and its number there
 Shares = tuple[tuple[tuple[float, float, float], ...], ...]  # shares[layer][head] = sink, middle, current
 
 
@@ -51,7 +49,6 @@ class HeadProfile:
         measured: conditions of the measurement, see `HeadShares.profile`.
         provenance: origin of the profile: source, licence, note.
         labels: `[layer][head]`, each "wave", "anchor" or "veil", as published for Pyramid Forcing.
-        queries: `[layer][head]` = statistics of the head's queries, see `Queries`.
         returns: `[layer][head]` = fraction of attention to an earlier visit, see `profiler.py`.
     """
 
@@ -66,49 +63,64 @@ class HeadProfile:
     measured: dict[str, Any] = field(default_factory=dict)
     provenance: dict[str, Any] = field(default_factory=dict)
     labels: tuple[tuple[HeadLabel, ...], ...] | None = None
-    queries: Queries | None = None
     returns: tuple[tuple[float, ...], ...] | None = None
 
     def __post_init__(self) -> None:
-        for key, (wanted, fits) in _FIELDS.items():
-            if self.shares is None and key.endswith("_fraction"):
-                object.__setattr__(self, key, None)
-            elif not fits(vars(self)[key]):
-                raise HeadForcingError(f"{key} must be {wanted}, found {vars(self)[key]!r:.60}")
-        object.__setattr__(self, "families", tuple(self.families))
-        for key in LONG_FIELDS:
-            if key == "roles" or vars(self)[key] is not None:
-                object.__setattr__(self, key, self._checked_heads(key))
-        if self.queries and len({len(head) for layer in self.queries for head in layer}) > 1:
-            raise HeadForcingError("queries must have the same number of values for every head, found several")
+        _require(_is_text(self.name), "name", "a text", self.name)
+        _require(_is_count(self.num_layers), "num_layers", "a whole number from 1", self.num_layers)
+        _require(_is_count(self.num_heads), "num_heads", "a whole number from 1", self.num_heads)
+        if self.shares is None:
+            self._set("anchor_fraction", None)
+            self._set("local_fraction", None)
+        else:
+            _require(_is_fraction(self.anchor_fraction), "anchor_fraction", "a number in 0-1", self.anchor_fraction)
+            _require(_is_fraction(self.local_fraction), "local_fraction", "a number in 0-1", self.local_fraction)
+        are_names = _is_list(self.families) and all(isinstance(name, str) for name in self.families)
+        _require(are_names, "families", "a list of names", self.families)
+        _require(isinstance(self.measured, dict), "measured", "an object with named values", self.measured)
+        _require(isinstance(self.provenance, dict), "provenance", "an object with named values", self.provenance)
+        self._set("families", tuple(self.families))
+        self._set("roles", self._of_heads("roles", self.roles, "local, anchor or memory", _as_role))
+        if self.shares is not None:
+            self._set("shares", self._of_heads("shares", self.shares, "three numbers from 0 with sum 1", _as_shares))
+        if self.labels is not None:
+            self._set("labels", self._of_heads("labels", self.labels, "wave, anchor or veil", _as_label))
+        if self.returns is not None:
+            self._set("returns", self._of_heads("returns", self.returns, "a number in 0-1", _as_fraction))
 
-    def _checked_heads(self, key: str) -> tuple[tuple[Any, ...], ...]:
-        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values than `_OF_HEADS` says."""
-        rows, (wanted, fits, convert) = vars(self)[key], _OF_HEADS[key]
-        layers, heads = self.num_layers, self.num_heads
-        found = [len(row) if _is_list(row) else 0 for row in rows] if _is_list(rows) else []
-        if len(found) != layers or set(found) != {heads}:
-            most = ", ".join(map(str, sorted(set(found))))
-            raise HeadForcingError(f"{key} must have {layers} layers of {heads} heads, found {len(found)} of {most}")
-        for layer, head in product(range(layers), range(heads)):
-            if not fits(value := rows[layer][head]):
-                raise HeadForcingError(f"{key} of layer {layer}, head {head} must be {wanted}, found {value!r:.60}")
-        return tuple(tuple(map(convert, row)) for row in rows)
+    def _set(self, key: str, value: Any) -> None:
+        object.__setattr__(self, key, value)  # the class is frozen
 
-    @property
-    def query_statistics(self) -> QueryStatistics | None:
-        """`queries` as tensors; None without."""
-        return None if self.queries is None else QueryStatistics.of(self.queries)
+    def _of_heads(self, key: str, rows: Any, wanted: str, convert: Callable[[Any], Any]) -> tuple[tuple[Any, ...], ...]:
+        """A field's `rows[layer][head]` as tuples; refuses other dimensions and values that `convert` does not take."""
+        widths = []
+        if _is_list(rows):
+            widths = [len(row) if _is_list(row) else 0 for row in rows]
+        if len(widths) != self.num_layers or set(widths) != {self.num_heads}:
+            found = ", ".join(str(width) for width in sorted(set(widths)))
+            raise HeadForcingError(
+                f"{key} must have {self.num_layers} layers of {self.num_heads} heads, found {len(widths)} of {found}"
+            )
+        converted = []
+        for layer, row in enumerate(rows):
+            values = [convert(value) for value in row]
+            if None in values:
+                head = values.index(None)
+                _require(False, f"{key} of layer {layer}, head {head}", wanted, row[head])
+            converted.append(tuple(values))
+        return tuple(converted)
 
     def heads_for(self, labelled: bool) -> Roles:
         """The role of every head, or its label; labels that are unknown are those that fit the roles best."""
         if not labelled:
             return self.roles
-        return self.labels or tuple(tuple(LABELS[role] for role in layer) for layer in self.roles)
+        if self.labels is not None:
+            return self.labels
+        return [[LABELS[role] for role in layer] for layer in self.roles]
 
     def counts(self) -> dict[str, int]:
         """Number of heads of each role, in the order of ROLES."""
-        counts: Counter[str] = Counter(role for layer in self.roles for role in layer)
+        counts: Counter[str] = Counter(chain(*self.roles))
         return {role: counts[role] for role in ROLES}
 
     @property
@@ -117,7 +129,7 @@ class HeadProfile:
         listed: Any = self.provenance.get("disputed")
         if not isinstance(listed, list):
             return set()
-        return {(i, j) for i in range(self.num_layers) for j in range(self.num_heads) if [i, j] in listed}
+        return {(layer, head) for layer, head in heads_of(self.roles) if [layer, head] in listed}
 
     def check_model(self, num_layers: int, num_heads: int) -> None:
         """Raise HeadForcingError unless the profile is for a model with these dimensions."""
@@ -129,17 +141,25 @@ class HeadProfile:
 
     def to_json(self) -> str:
         """The profile as JSON, with one layer of roles or shares per line and exact numbers."""
-        entries = {"format_version": json.dumps(FORMAT_VERSION)}
-        for item in sorted(fields(self), key=lambda item: item.name in LONG_FIELDS):
-            value = vars(self)[item.name]
-            if item.name in LONG_FIELDS[2:] and value is None:  # files of other kinds stay as they were
-                continue
-            if item.name in LONG_FIELDS and value is not None:
-                entries[item.name] = "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in value) + "\n  ]"
-            else:
-                indent = 2 if isinstance(value, dict) and value else None
-                entries[item.name] = json.dumps(value, indent=indent, allow_nan=False).replace("\n", "\n  ")
-        return "{\n" + ",\n".join(f'  "{key}": {value}' for key, value in entries.items()) + "\n}\n"
+        entries = {
+            "format_version": json.dumps(FORMAT_VERSION),
+            "name": json.dumps(self.name),
+            "num_layers": json.dumps(self.num_layers),
+            "num_heads": json.dumps(self.num_heads),
+            "anchor_fraction": json.dumps(self.anchor_fraction),
+            "local_fraction": json.dumps(self.local_fraction),
+            "families": json.dumps(self.families),
+            "measured": _object_text(self.measured),
+            "provenance": _object_text(self.provenance),
+            "roles": _rows_text(self.roles),
+            "shares": "null" if self.shares is None else _rows_text(self.shares),
+        }
+        if self.labels is not None:  # files of other kinds stay as they were
+            entries["labels"] = _rows_text(self.labels)
+        if self.returns is not None:
+            entries["returns"] = _rows_text(self.returns)
+        lines = [f'  "{key}": {text}' for key, text in entries.items()]
+        return "{\n" + ",\n".join(lines) + "\n}\n"
 
     @classmethod
     def from_json(cls, text: str) -> HeadProfile:
@@ -148,15 +168,19 @@ class HeadProfile:
             data = json.loads(text)
         except (ValueError, RecursionError) as error:
             raise HeadForcingError(f"expected a head profile in JSON, found something else ({error})") from None
-        version = data.get("format_version") if isinstance(data, dict) else None
+        if not isinstance(data, dict):
+            data = {}
+        version = data.get("format_version")
         if version != FORMAT_VERSION:
             raise HeadForcingError(
                 f"format_version of a head profile must be {FORMAT_VERSION}, found {version!r:.60}; a profile of a "
                 "newer version of Head Forcing needs that version"
             )
-        if missing := [key for key in ("name", "num_layers", "num_heads", "roles") if key not in data]:
-            raise HeadForcingError(f"{missing[0]!r} is missing from the head profile")
-        return cls(**{item.name: data[item.name] for item in fields(cls) if item.name in data})
+        for key in ("name", "num_layers", "num_heads", "roles"):
+            if key not in data:
+                raise HeadForcingError(f"{key!r} is missing from the head profile")
+        known = [item.name for item in fields(cls)]
+        return cls(**{key: value for key, value in data.items() if key in known})
 
     def save(self, path: str | Path) -> None:
         """Write the profile atomically to a JSON file."""
@@ -214,31 +238,43 @@ def classify(
     rest are memory. Halves round up; of equal shares, the lower (layer, head) comes first. Raises HeadForcingError for
     a fraction outside 0-1.
     """
-    for key, value in (("anchor_fraction", anchor_fraction), ("local_fraction", local_fraction)):
-        if not _is_fraction(value):
-            raise HeadForcingError(f"{key} must be a number in 0-1, found {value!r}")
-    heads = sum(map(len, shares))
-    # round half up, unlike Python's round; 1e-9 because 0.35 * 30 is slightly below 10.5
-    counts = [math.floor(fraction * heads + 0.5 + 1e-9) for fraction in (anchor_fraction, local_fraction)]
-    anchors = heads_with_most(shares, 0, counts[0])
-    locals_ = heads_with_most(shares, 2, counts[1], besides=anchors)
+    _require(_is_fraction(anchor_fraction), "anchor_fraction", "a number in 0-1", anchor_fraction)
+    _require(_is_fraction(local_fraction), "local_fraction", "a number in 0-1", local_fraction)
+    count = sum(map(len, shares))
+    anchors = heads_with_most(shares, SINK, _rounded(anchor_fraction * count))
+    locals_ = heads_with_most(shares, CURRENT, _rounded(local_fraction * count), besides=anchors)
     return name_heads(shares, {HeadRole.ANCHOR: anchors, HeadRole.LOCAL: locals_}, rest=HeadRole.MEMORY)
 
 
+def _rounded(value: float) -> int:
+    """The nearest whole number; halves round up, unlike Python's."""
+    # 1e-9 because 0.35 * 30 is slightly below 10.5
+    return math.floor(value + 0.5 + 1e-9)
+
+
+def heads_of(rows: Sequence[Sequence[Any]]) -> list[Head]:
+    """`(layer, head)` of all heads of `rows[layer][head]`, in order."""
+    return [(layer, head) for layer, row in enumerate(rows) for head in range(len(row))]
+
+
 def heads_with_most(
-    shares: Sequence[Sequence[Sequence[float]]], part: int, count: int, besides: Collection[tuple[int, int]] = ()
-) -> set[tuple[int, int]]:
-    """`(layer, head)` of the `count` heads with the largest share of a part; of equal shares, the lower comes first."""
-    heads = [(i, j) for i, row in enumerate(shares) for j in range(len(row)) if (i, j) not in besides]
-    return set(sorted(heads, key=lambda at: -shares[at[0]][at[1]][part])[:count])
+    shares: Sequence[Sequence[Sequence[float]]], part: int, count: int, besides: Collection[Head] = ()
+) -> set[Head]:
+    """The `count` heads with the largest share of a part; of equal shares, the lower comes first."""
+    heads = [head for head in heads_of(shares) if head not in besides]
+    heads.sort(key=lambda head: -shares[head[0]][head[1]][part])
+    return set(heads[:count])
 
 
 def name_heads(
-    shares: Sequence[Sequence[Sequence[float]]], named: Mapping[HeadRole, Collection[tuple[int, int]]], rest: HeadRole
+    shares: Sequence[Sequence[Sequence[float]]], named: Mapping[HeadRole, Collection[Head]], rest: HeadRole
 ) -> tuple[tuple[HeadRole, ...], ...]:
     """Roles `[layer][head]`: those of `named`, and `rest` for all other heads."""
-    role_of = {at: role for role, heads in named.items() for at in heads}
-    return tuple(tuple(role_of.get((i, j), rest) for j in range(len(row))) for i, row in enumerate(shares))
+    roles = [[rest] * len(row) for row in shares]
+    for role, heads in named.items():
+        for layer, head in heads:
+            roles[layer][head] = role
+    return tuple(tuple(layer) for layer in roles)
 
 
 def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
@@ -247,57 +283,65 @@ def stability(runs: Iterable[Sequence[Sequence[str]]]) -> dict[str, float]:
     The ratio of a role is the number of heads with that role in all runs divided by the mean number of heads with it
     per run, 0-1; 1 for a role that no run assigns.
     """
-    flat = [[role for layer in roles for role in layer] for roles in runs]
+    flat = [list(chain(*roles)) for roles in runs]
     result = {}
     for role in ROLES:
-        members = [{index for index, assigned in enumerate(run) if assigned == role} for run in flat]
+        members = [{place for place, assigned in enumerate(run) if assigned == role} for run in flat]
         size = sum(map(len, members)) / len(members)
         result[role] = len(set.intersection(*members)) / size if size else 1.0
-    return result | {"mean": sum(result.values()) / len(ROLES)}
+    result["mean"] = sum(result.values()) / len(ROLES)
+    return result
+
+
+def _object_text(value: dict[str, Any]) -> str:
+    """A JSON object in the file, a value per line."""
+    return json.dumps(value, indent=2 if value else None, allow_nan=False).replace("\n", "\n  ")
+
+
+def _rows_text(rows: Sequence[Sequence[Any]]) -> str:
+    """A JSON list in the file, a layer per line."""
+    return "[\n    " + ",\n    ".join(json.dumps(row, default=str) for row in rows) + "\n  ]"
+
+
+def _require(fits: bool, key: str, wanted: str, value: Any) -> None:
+    if not fits:
+        raise HeadForcingError(f"{key} must be {wanted}, found {value!r:.60}")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _is_count(value: Any) -> bool:
+    return type(value) is int and value > 0
 
 
 def _is_list(value: Any) -> bool:
     return isinstance(value, (list, tuple))
 
 
-def _is_number(value: Any, least: float = -1e30, most: float = 1e30) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and least <= value <= most
-
-
 def _is_fraction(value: Any) -> bool:
-    return _is_number(value, 0, 1.001)  # shares are rounded
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return False
+    return 0 <= value <= 1.001  # shares are rounded
 
 
-def _are_shares(values: Any) -> bool:
-    return _is_list(values) and len(values) == 3 and all(map(_is_fraction, values)) and abs(sum(values) - 1) <= 1e-3
+# A head's value in a file, as the profile holds it; None if it is not what the file must have.
 
 
-def _are_queries(values: Any) -> bool:
-    third = len(values) // 3 if _is_list(values) else 0
-    return 0 < 3 * third == len(values) and all(map(_is_number, values)) and min(values[-third:]) >= 0
+def _as_role(value: Any) -> HeadRole | None:
+    return HeadRole(value) if isinstance(value, str) and value in ROLES else None
 
 
-# what a field must be, and what a head's value in one must be, as a sentence, a check and a conversion
-_FIELDS: dict[str, tuple[str, Callable[[Any], bool]]] = {
-    "name": ("a text", lambda name: isinstance(name, str) and bool(name.strip())),
-    "num_layers": ("a whole number from 1", lambda count: type(count) is int and count > 0),
-    "num_heads": ("a whole number from 1", lambda count: type(count) is int and count > 0),
-    "anchor_fraction": ("a number in 0-1", _is_fraction),
-    "local_fraction": ("a number in 0-1", _is_fraction),
-    "families": ("a list of names", lambda names: _is_list(names) and all(isinstance(name, str) for name in names)),
-    "measured": ("an object with named values", lambda value: isinstance(value, dict)),
-    "provenance": ("an object with named values", lambda value: isinstance(value, dict)),
-}
+def _as_label(value: Any) -> HeadLabel | None:
+    return next((label for label in HeadLabel if label.value == str(value)), None)
 
 
-def _label(value: Any) -> HeadLabel:
-    return HeadLabel(str(value))
+def _as_fraction(value: Any) -> float | None:
+    return float(value) if _is_fraction(value) else None
 
 
-_OF_HEADS: dict[str, tuple[str, Callable[[Any], bool], Callable[[Any], Any]]] = {
-    "roles": ("local, anchor or memory", lambda role: isinstance(role, str) and role in ROLES, HeadRole),
-    "shares": ("three numbers from 0 with sum 1", _are_shares, lambda values: tuple(map(float, values))),
-    "returns": ("a number in 0-1", _is_fraction, float),
-    "labels": ("wave, anchor or veil", lambda label: str(label) in [each.value for each in HeadLabel], _label),
-    "queries": ("finite numbers in threes, sizes from 0", _are_queries, lambda values: tuple(map(float, values))),
-}
+def _as_shares(values: Any) -> tuple[float, ...] | None:
+    if not _is_list(values) or len(values) != 3 or not all(map(_is_fraction, values)):
+        return None
+    return tuple(map(float, values)) if abs(sum(values) - 1) <= 1e-3 else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -11,7 +11,7 @@ from PIL import Image
 from .. import page
 from ..page import Panel, Theme
 from .agreement import compare_profiles
-from .profile import ROLES, HeadProfile
+from .profile import CURRENT, ROLES, SINK, HeadProfile, heads_of
 from .shares import PUBLISHED_STABILITY, HeadShares, ProfileSetup
 
 if TYPE_CHECKING:
@@ -38,26 +38,44 @@ def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image
 
 def profile_picture(profile: HeadProfile, shares: HeadShares | None = None, theme: str = "dark") -> Image.Image:
     """All plots of a profile below each other: attention shares and stability where they are measured, roles."""
-    panels = [] if profile.shares is None else [_shares_panel(profile)]
+    panels = []
+    if profile.shares is not None:
+        panels.append(_shares_panel(profile))
     panels.append(_roles_panel(profile))
-    if shares is not None and (measured := shares.stability()):
+    measured = {} if shares is None else shares.stability()
+    if shares is not None and measured:
         panels.append(stability_panel(shares.setup, measured))
     return page.draw_page(panels, theme)
 
 
 def _shares_panel(profile: HeadProfile) -> Panel:
-    shares, roles, counts = np.asarray(profile.shares).reshape(-1, 3), np.ravel(profile.roles), profile.counts()
+    shares = np.asarray(profile.shares).reshape(-1, 3)
+    roles = np.ravel(profile.roles)
+    if len(roles) <= 60:
+        size = 90
+    elif len(roles) <= 600:
+        size = 46
+    else:
+        size = 20
 
     def draw(ax: Axes, look: Theme) -> None:
         from matplotlib.ticker import PercentFormatter
 
-        size = 90 if len(roles) <= 60 else 46 if len(roles) <= 600 else 20
-        for role in ROLES:
-            chosen, label = roles == role, f"{role}: {counts[role]} ({counts[role] / len(roles):.0%})"
-            ax.scatter(shares[chosen, 0], shares[chosen, 2], s=size, marker=MARKERS[role], color=look.roles[role],
-                       linewidth=0.6, zorder=3, edgecolor=look.background, label=label)  # fmt: skip
-        for axis in (ax.xaxis, ax.yaxis):
-            axis.set_major_formatter(PercentFormatter(1))
+        for role, count in profile.counts().items():
+            chosen = shares[roles == role]
+            ax.scatter(
+                chosen[:, SINK],
+                chosen[:, CURRENT],
+                s=size,
+                marker=MARKERS[role],
+                color=look.roles[role],
+                linewidth=0.6,
+                zorder=3,
+                edgecolor=look.background,
+                label=f"{role}: {count} ({count / len(roles):.0%})",
+            )
+        ax.xaxis.set_major_formatter(PercentFormatter(1))
+        ax.yaxis.set_major_formatter(PercentFormatter(1))
         ax.locator_params(nbins=4)
         ax.set(xlabel="attention to the first frame (the sink)", ylabel="attention to the current block")
         ax.grid()
@@ -68,8 +86,10 @@ def _shares_panel(profile: HeadProfile) -> Panel:
 
 
 def _roles_panel(profile: HeadProfile) -> Panel:
-    layers, heads, disputed = profile.num_layers, profile.num_heads, len(profile.disputed)
+    layers = profile.num_layers
+    heads = profile.num_heads
     subtitle = f"{page.cut_name(profile.name)}: {layers} layers, {heads} heads in each."
+    disputed = len(profile.disputed)
     if disputed:
         share = disputed / (layers * heads)
         subtitle += f" Hatched: the {disputed} heads ({share:.0%}) about which the sources of the profile disagree."
@@ -78,41 +98,80 @@ def _roles_panel(profile: HeadProfile) -> Panel:
 
 def _map_panel(a: HeadProfile, b: HeadProfile | None, title: str, subtitle: str) -> Panel:
     """A cell for every head: of one profile, or split in halves where two profiles differ and faded elsewhere."""
-    layers, heads, alone = a.num_layers, a.num_heads, b is None
-    size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / layers, 18), 60)  # pixels of a cell
+    size = min(max((page.WIDTH - page.LEFT - page.RIGHT) / a.num_layers, 18), 60)  # pixels of a cell
 
     def draw(ax: Axes, look: Theme) -> None:
-        from matplotlib.colors import to_rgb
         from matplotlib.patches import Patch, Rectangle
-        from matplotlib.ticker import FixedLocator, MaxNLocator
 
-        paper, colours = np.asarray(to_rgb(look.background)), {role: to_rgb(look.roles[role]) for role in ROLES}
-        halves = np.stack([np.asarray(profile.roles).T for profile in (a, b or a)], axis=-1)  # [head, layer, half]
-        same = halves[..., 0] == halves[..., 1]
-        cells = np.array([colours[role] for role in halves.ravel()]).reshape(*halves.shape, 3)
-        if not alone:
-            cells[same] = 0.22 * cells[same] + 0.78 * paper
-        extent = (-0.5, layers - 0.5, heads - 0.5, -0.5)
-        ax.imshow(cells.reshape(heads, 2 * layers, 3), aspect="auto", interpolation="nearest", extent=extent)
-        for layer, head in a.disputed if alone else ():
-            ax.add_patch(Rectangle((layer - 0.5, head - 0.5), 1, 1, fill=False, hatch="////", ec=look.background, lw=0))
-        for head, layer in np.ndindex(heads, layers) if size > 24 else ():
-            letters = "".join(LETTERS[role] for role in halves[head, layer][: 1 if same[head, layer] else 2])
-            ink = look.on_colour if alone or len(letters) > 1 else look.dim
-            ax.text(layer, head, letters, size=min(0.8 * size / (1 + len(letters)), page.TEXT), color=ink,
-                    ha="center", va="center_baseline", weight="bold")  # fmt: skip
-        for axis, count in ((ax.xaxis, layers), (ax.yaxis, heads)):
-            axis.set_major_locator(MaxNLocator(15, integer=True))
-            axis.set_minor_locator(FixedLocator([place - 0.5 for place in range(count + 1)]))
-        ax.grid(which="minor", color=look.background, linewidth=2 if size >= 24 else 1)
-        ax.tick_params(which="both", length=0)
-        ax.spines[:].set_visible(False)
-        ax.set(xlabel="layer (0 comes first)", ylabel="head")
-        number = {role: f": {count} ({count / same.size:.0%})" if alone else "" for role, count in a.counts().items()}
-        labels = {role: f"{LETTERS[role]}  {role}{number[role]}" for role in ROLES}
-        page.draw_legend(ax, look, [Patch(color=look.roles[role], label=labels[role]) for role in ROLES])
+        _draw_cells(ax, look, a, b)
+        if b is None:
+            for layer, head in a.disputed:
+                place = (layer - 0.5, head - 0.5)
+                ax.add_patch(Rectangle(place, 1, 1, fill=False, hatch="////", ec=look.background, lw=0))
+        if size > 24:
+            _draw_letters(ax, look, a, b, size=size)
+        _draw_grid(ax, look, a, width=2 if size >= 24 else 1)
+        handles = []
+        for role, count in a.counts().items():
+            label = f"{LETTERS[role]}  {role}"
+            if b is None:
+                label += f": {count} ({count / (a.num_layers * a.num_heads):.0%})"
+            handles.append(Patch(color=look.roles[role], label=label))
+        page.draw_legend(ax, look, handles)
 
-    return Panel(title, subtitle, round(size * heads), draw)
+    return Panel(title, subtitle, round(size * a.num_heads), draw)
+
+
+def _draw_cells(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None) -> None:
+    """The colours of all heads, two columns for each layer: its role in `a`, and in `b` if that is given."""
+    from matplotlib.colors import to_rgb
+
+    paper = np.asarray(to_rgb(look.background))
+    cells = np.zeros((a.num_heads, 2 * a.num_layers, 3))
+    for layer, head in heads_of(a.roles):
+        role_a = a.roles[layer][head]
+        role_b = role_a if b is None else b.roles[layer][head]
+        colour_a = np.asarray(to_rgb(look.roles[role_a]))
+        colour_b = np.asarray(to_rgb(look.roles[role_b]))
+        if b is not None and role_a == role_b:
+            colour_a = colour_b = 0.22 * colour_a + 0.78 * paper
+        cells[head, 2 * layer] = colour_a
+        cells[head, 2 * layer + 1] = colour_b
+    extent = (-0.5, a.num_layers - 0.5, a.num_heads - 0.5, -0.5)
+    ax.imshow(cells, aspect="auto", interpolation="nearest", extent=extent)
+
+
+def _draw_letters(ax: Axes, look: Theme, a: HeadProfile, b: HeadProfile | None, *, size: float) -> None:
+    """The letter of every head's role, or both where two profiles differ."""
+    for layer, head in heads_of(a.roles):
+        letters = LETTERS[a.roles[layer][head]]
+        if b is not None and b.roles[layer][head] != a.roles[layer][head]:
+            letters += LETTERS[b.roles[layer][head]]
+        is_faded = b is not None and len(letters) == 1
+        ax.text(
+            layer,
+            head,
+            letters,
+            size=min(0.8 * size / (1 + len(letters)), page.TEXT),
+            color=look.dim if is_faded else look.on_colour,
+            ha="center",
+            va="center_baseline",
+            weight="bold",
+        )
+
+
+def _draw_grid(ax: Axes, look: Theme, profile: HeadProfile, width: int) -> None:
+    """Lines between the heads, and numbers of layers and heads."""
+    from matplotlib.ticker import FixedLocator, MaxNLocator
+
+    ax.xaxis.set_major_locator(MaxNLocator(15, integer=True))
+    ax.yaxis.set_major_locator(MaxNLocator(15, integer=True))
+    ax.xaxis.set_minor_locator(FixedLocator((np.arange(profile.num_layers + 1) - 0.5).tolist()))
+    ax.yaxis.set_minor_locator(FixedLocator((np.arange(profile.num_heads + 1) - 0.5).tolist()))
+    ax.grid(which="minor", color=look.background, linewidth=width)
+    ax.tick_params(which="both", length=0)
+    ax.spines[:].set_visible(False)
+    ax.set(xlabel="layer (0 comes first)", ylabel="head")
 
 
 def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, float]]) -> Panel:
@@ -125,19 +184,24 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
         "Fraction of a role's heads that have the role in every run, if only blocks, only steps or only prompts "
         f"vary. Diamonds: the paper's values for Self Forcing{', which is another model' if other else ''}."
     )
+    names = [*ROLES, "mean"]
 
     def draw(ax: Axes, look: Theme) -> None:
-        names, ticks = [*ROLES, "mean"], []
+        ticks = []
         for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
             places = 5 * group + np.arange(len(names))
             ticks += places.tolist()
-            ax.plot(places, [published[name] for name in names], ls="", marker="D", ms=9, mfc="none", mec=look.ink,
-                    mew=1.8, zorder=4, clip_on=False, label="" if group else "published")  # fmt: skip
-            if ratios := measured.get(condition):
+            diamonds: dict[str, Any] = {"ls": "", "marker": "D", "ms": 9, "mfc": "none", "mec": look.ink, "mew": 1.8}
+            label = "" if group else "published"
+            ax.plot(places, [published[name] for name in names], zorder=4, clip_on=False, label=label, **diamonds)
+            about = f"over {_CONDITION_NAMES[condition]}"
+            ratios = measured.get(condition)
+            if ratios:
                 colours = [look.roles.get(name, look.dim) for name in names]
                 bars = ax.bar(places, [ratios[name] for name in names], 0.86, color=colours)
                 ax.bar_label(bars, fmt="%.2f", label_type="center", size=page.SMALL, color=look.on_colour)
-            about = f"over {_CONDITION_NAMES[condition]}{'' if ratios else ': not measured'}"
+            else:
+                about += ": not measured"
             ax.text(5 * group + 1.5, -0.18, about, ha="center", size=page.TEXT, color=look.ink)
         ax.set_xticks(ticks, [LETTERS.get(name, name) for name in names] * len(PUBLISHED_STABILITY))
         ax.set(xlim=(-0.8, 13.8), ylim=(0, 1))

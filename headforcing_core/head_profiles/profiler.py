@@ -1,8 +1,7 @@
 """Measurement of attention shares per head (paper, "Profile the Different Role of Attention Heads").
 
 During a plain rollout with the same cache for all heads (sink frame and sliding window), each denoising step measures
-which share of attention goes to the first frame in the cache, to the current block, and to the frames between them. The
-same passes give the statistics of the queries that `cache/guards.py` needs.
+which share of attention goes to the first frame in the cache, to the current block, and to the frames between them.
 
 In a video of one prompt the first frame is an earlier frame of the scene, too, so its shares cannot tell a head that
 looks scenes up from one that looks at the first frame. A return story can: an opening, a scene, another one, and the
@@ -19,8 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..cache.guards import AroundAttention, query_means
-from ..cache.head_cache import HeadCache, HeadGroup
+from ..cache.head_cache import AttentionMeter, HeadCache
+from ..cache.head_group import HeadGroup
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, part_shares, with_shares
 from ..model.wan import WanConfig
@@ -33,20 +32,16 @@ FIRST_STORY = 100_000  # number of the first story's noise, which no prompt's vi
 
 class ShareMeter:
     """Measures, during one pass of a `HeadCache`, the attention shares `[layers, heads, 3]` (sink, middle, current) of
-    all heads and, with a `head_dim`, the `queries`' means `[layers, heads, 3, head_dim / 2]`; float64 on the CPU."""
+    all heads, float64 on the CPU."""
 
-    def __init__(self, num_layers: int, num_heads: int, frame_tokens: int, head_dim: int = 0):
-        self.frame_tokens, self.head_dim, self.active = frame_tokens, head_dim, False
+    def __init__(self, num_layers: int, num_heads: int, frame_tokens: int):
+        self.frame_tokens = frame_tokens
+        self.active = False
         self._shares = torch.zeros(num_layers, num_heads, 3, dtype=torch.float64)
-        self._queries = torch.zeros(num_layers, num_heads, 3, head_dim // 2)
 
     @property
     def shares(self) -> Tensor:
         return self._shares.cpu().double()
-
-    @property
-    def queries(self) -> Tensor:
-        return self._queries.cpu().double()
 
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
@@ -57,9 +52,6 @@ class ShareMeter:
             # kept on the device until they are read: a copy to the CPU here would synchronise every layer
             self._shares = self._shares.to(shares)
             self._shares[layer, heads] = shares
-            if self.head_dim:
-                self._queries = self._queries.to(q.device)
-                self._queries[layer, heads] = query_means(group.without_time(layer, q))
             return out
 
         return measured
@@ -69,7 +61,9 @@ class _VisitMeter:
     """Measures, during one pass of a `HeadCache`, the attention of all heads to the frames of a visit."""
 
     def __init__(self, setup: ProfileSetup, visited: range, frame_tokens: int):
-        self.active, self._visited, self._tokens = False, visited, frame_tokens
+        self.active = False
+        self._visited = visited
+        self._tokens = frame_tokens
         self.shares = torch.zeros(setup.num_layers, setup.num_heads, dtype=torch.float64)
 
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
@@ -94,12 +88,13 @@ def profile_heads(
 
     `options` are dtype, device and on_step of `_measure`; measurements so far are kept if on_step raises.
     """
-    setup, missing = shares.setup, shares.missing_prompts()
+    setup = shares.setup
+    missing = shares.missing_prompts()
     for prompt in [prompt for prompt in embeds if prompt in missing]:
-        meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens, config.head_dim)
+        meter = ShareMeter(setup.num_layers, setup.num_heads, setup.shape(config).frame_tokens)
 
         def add(block: int, step: int, prompt: int = prompt, meter: ShareMeter = meter) -> None:
-            shares.add(prompt, block, step, meter.shares, queries=meter.queries)
+            shares.add(prompt, block, step, meter.shares)
 
         shares.forget(prompt)
         rows = lay_out_rows([setup.prompts[prompt]] * setup.blocks, setup.schedule, setup.seed)
@@ -121,7 +116,8 @@ def measure_returns(
 
     Their shares are noted in `shares.returns`; `options` as of `profile_heads`.
     """
-    setup, texts = shares.setup, dict(zip(shares.setup.prompts, embeds, strict=True))
+    setup = shares.setup
+    texts = dict(zip(shares.setup.prompts, embeds, strict=True))
     for number in numbers:
         if shares.returns[number].any():
             continue
@@ -144,7 +140,7 @@ def _measure(
     setup: ProfileSetup,
     script: Script,
     video: int,
-    meter: AroundAttention,
+    meter: AttentionMeter,
     blocks: Container[int],
     add: Callable[[int, int], None],
     *,

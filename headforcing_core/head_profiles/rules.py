@@ -10,12 +10,25 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from statistics import median
 
 from ..cache.roles import HeadRole, check_choice
 from ..errors import HeadForcingError
 from ..names import RULES
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, heads_with_most, name_heads
+from .profile import (
+    ANCHOR_FRACTION,
+    LOCAL_FRACTION,
+    MIDDLE,
+    ROLES,
+    SINK,
+    Head,
+    HeadProfile,
+    classify,
+    heads_of,
+    heads_with_most,
+    name_heads,
+)
 
 RETRIEVES = 1.5  # a head that retrieves gives an earlier visit at least this many times an even share of the context
 EVEN_SHARES = 2.0  # an anchor gives the first frame at least this many times an even share of the window
@@ -33,71 +46,89 @@ def classify_by_function(
     as many as `classify` gives, but none below `floor`; the rest is local.
     """
     by_quota = classify(shares, anchor_fraction, local_fraction)
-    counts = Counter(role for layer in by_quota for role in layer)
-    memory = heads_with_most(shares, 1, counts[HeadRole.MEMORY])
-    most = heads_with_most(shares, 0, counts[HeadRole.ANCHOR], besides=memory)
-    anchors = {at for at in most if shares[at[0]][at[1]][0] >= floor}
+    counts = Counter(chain(*by_quota))
+    memory = heads_with_most(shares, MIDDLE, counts[HeadRole.MEMORY])
+    most = heads_with_most(shares, SINK, counts[HeadRole.ANCHOR], besides=memory)
+    anchors = {(layer, head) for layer, head in most if shares[layer][head][SINK] >= floor}
     return name_heads(shares, {HeadRole.MEMORY: memory, HeadRole.ANCHOR: anchors}, rest=HeadRole.LOCAL)
 
 
 def anchor_floor(profile: HeadProfile) -> float:
     """The least sink share of an anchor by function: twice an even share of the measured window; 0 if not known."""
     window = profile.measured.get("window_frames")
-    return EVEN_SHARES / window if type(window) is int and window > 0 else 0.0
+    if type(window) is int and window > 0:
+        return EVEN_SHARES / window
+    return 0.0
 
 
-def misnamed_heads(profile: HeadProfile) -> list[tuple[int, int]]:
-    """`(layer, head)` of the heads that look at the past and get none of it: that with the largest middle share first.
+def misnamed_heads(profile: HeadProfile) -> list[Head]:
+    """The heads that look at the past and get none of it: that with the largest middle share first.
 
     They are called anchors or locals, and give the middle more than the median memory head does; an anchor only if its
     sink share is below `anchor_floor`.
     """
-    shares, floor = profile.shares or (), anchor_floor(profile)
-    of = {(i, j): (role, shares[i][j]) for i, row in enumerate(profile.roles) for j, role in enumerate(row) if shares}
-    middles = [share[1] for role, share in of.values() if role == HeadRole.MEMORY]
-    usual = median(middles) if middles else 1.0
-    wrong = [
-        at
-        for at, (role, (sink, middle, _)) in of.items()
-        if role != HeadRole.MEMORY and middle > usual and (role == HeadRole.LOCAL or sink < floor)
-    ]
-    return sorted(wrong, key=lambda at: -of[at][1][1])
+    shares = profile.shares
+    if shares is None:
+        return []
+    by_role: dict[str, list[Head]] = {role: [] for role in ROLES}
+    for layer, head in heads_of(profile.roles):
+        by_role[profile.roles[layer][head]].append((layer, head))
+    middles = {(layer, head): shares[layer][head][MIDDLE] for layer, head in heads_of(shares)}
+    usual = 1.0
+    if by_role[HeadRole.MEMORY]:
+        usual = median(middles[head] for head in by_role[HeadRole.MEMORY])
+    floor = anchor_floor(profile)
+    weak_anchors = [(layer, head) for layer, head in by_role[HeadRole.ANCHOR] if shares[layer][head][SINK] < floor]
+    wrong = [head for head in sorted(by_role[HeadRole.LOCAL] + weak_anchors) if middles[head] > usual]
+    return sorted(wrong, key=lambda head: -middles[head])
 
 
-def retrieving_heads(profile: HeadProfile) -> list[tuple[int, int]]:
-    """`(layer, head)` of the heads that give an earlier visit `RETRIEVES` times an even share or more, most first."""
+def retrieving_heads(profile: HeadProfile) -> list[Head]:
+    """The heads that give an earlier visit `RETRIEVES` times an even share or more, most first."""
+    returns = profile.returns
+    if returns is None:
+        return []
     even = profile.measured.get("return_even_share")
-    of = {(i, j): share for i, row in enumerate(profile.returns or ()) for j, share in enumerate(row)}
     least = RETRIEVES * even if isinstance(even, float) else 1.0
-    return sorted((at for at, share in of.items() if share >= least), key=lambda at: -of[at])
+    found = [(layer, head) for layer, head in heads_of(returns) if returns[layer][head] >= least]
+    return sorted(found, key=lambda at: -returns[at[0]][at[1]])
 
 
 def describe_returns(profile: HeadProfile) -> list[str]:
     """Lines on the heads that retrieve; none where returns were not measured."""
     if profile.returns is None:
         return []
-    found, returns, roles = retrieving_heads(profile), profile.returns, profile.roles
-    lines = [f"  layer {i}, head {j} ({roles[i][j]}): {returns[i][j]:.0%} to the visit" for i, j in found[:3]]
-    return [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns", *lines]
+    found = retrieving_heads(profile)
+    lines = [f"{len(found)} heads look up the earlier visit of a scene whose prompt returns"]
+    for layer, head in found[:3]:
+        role = profile.roles[layer][head]
+        lines.append(f"  layer {layer}, head {head} ({role}): {profile.returns[layer][head]:.0%} to the visit")
+    return lines
 
 
 def remark_on_rule(profile: HeadProfile) -> list[str]:
     """A sentence about the heads that a profile misnames: where returns were measured, those that retrieve and are no
     memory heads, else `misnamed_heads`. None if it misnames none."""
-    if profile.returns is None:
+    returns = profile.returns
+    if returns is None:
         wrong = misnamed_heads(profile)
     else:
-        wrong = [(i, j) for i, j in retrieving_heads(profile) if profile.roles[i][j] != HeadRole.MEMORY]
+        wrong = [
+            (layer, head) for layer, head in retrieving_heads(profile) if profile.roles[layer][head] != HeadRole.MEMORY
+        ]
     if not wrong:
         return []
     layer, head = wrong[0]
-    if profile.returns is not None:
-        does, share = "look up the earlier visit of a scene", f"{profile.returns[layer][head]:.0%} to the visit"
+    if returns is not None:
+        does = "look up the earlier visit of a scene"
+        share = f"{returns[layer][head]:.0%} to the visit"
         advice = "or head_forcing_scenes, which gives scenes back to anchors, too"
     else:
-        sink, middle, _ = (profile.shares or ())[layer][head]
+        assert profile.shares is not None  # without them no head is misnamed
+        sink, middle, _ = profile.shares[layer][head]
         does = "give the middle of the context more than most memory heads do"
-        share, advice = f"{middle:.0%} there, {sink:.0%} on the first frame", "which makes memory heads of them"
+        share = f"{middle:.0%} there, {sink:.0%} on the first frame"
+        advice = "which makes memory heads of them"
     return [
         f"{len(wrong)} heads that {does} are not memory heads; the first is layer {layer}, head {head} (called "
         f"{profile.roles[layer][head]}; {share}). Choose the rule `function`, {advice}."

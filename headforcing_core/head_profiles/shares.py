@@ -14,14 +14,15 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from ..cache.head_cache import CacheShape
-from ..cache.policy import CachePolicy, HeadRole, RolePolicy
+from ..cache.policy import CachePolicy
+from ..cache.roles import HeadRole, RolePolicy
 from ..cache.scenes import spread_over
+from ..cache.shape import CacheShape
 from ..errors import HeadForcingError
 from ..files import check_regular, replacing
 from ..model.wan import WanConfig
 from ..rollout.schedule import Schedule
-from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, Queries, classify, stability
+from .profile import ANCHOR_FRACTION, LOCAL_FRACTION, HeadProfile, classify, stability
 
 FORMAT_VERSION = 1
 FIXED_STEP = 2  # 0-based, the third: stability over blocks and prompts is compared in it, as in the paper
@@ -110,7 +111,8 @@ class ReturnStory:
     @classmethod
     def of(cls, setup: ProfileSetup, number: int) -> ReturnStory:
         """The story of that number, as long as the window; raises HeadForcingError where none fits."""
-        blocks, count = setup.window_frames // setup.frames_per_block, len(setup.prompts)
+        blocks = setup.window_frames // setup.frames_per_block
+        count = len(setup.prompts)
         visit = (blocks - 1) // 3
         if not visit or count < 3:
             raise HeadForcingError(
@@ -134,8 +136,7 @@ class ReturnStory:
 class HeadShares:
     """Sums of attention shares per (prompt, block, denoising step, layer, head), float64, which are merged by addition.
 
-    `query_sums` are sums of the queries' statistics per prompt, `[prompts, layers, heads, 3, head_dim / 2]`; None until
-    they are measured. `returns` are the mean shares of every return story, zero where it is not measured.
+    `returns` are the mean shares of every return story, zero where it is not measured.
     """
 
     def __init__(self, setup: ProfileSetup):
@@ -143,33 +144,24 @@ class HeadShares:
         cells = (len(setup.prompts), setup.blocks - setup.first_block, len(setup.sigmas))
         self.sums = torch.zeros(*cells, setup.num_layers, setup.num_heads, 3, dtype=torch.float64)
         self.counts = torch.zeros(*cells, dtype=torch.float64)
-        self.query_sums: Tensor | None = None
         self.returns = torch.zeros(len(setup.prompts), setup.num_layers, setup.num_heads, dtype=torch.float64)
 
-    def add(self, prompt: int, block: int, step: int, shares: Tensor, queries: Tensor | None = None) -> None:
-        """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step; all numbers count from 0.
-
-        `queries` are `[layers, heads, 3, head_dim / 2]`, see `cache.guards.query_means`.
-        """
+    def add(self, prompt: int, block: int, step: int, shares: Tensor) -> None:
+        """Add the shares `[layers, heads, 3]` (sink, middle, current) of one denoising step; numbers count from 0."""
         cell = (prompt, block - self.setup.first_block, step)
         self.sums[cell] += shares
         self.counts[cell] += 1
-        if queries is not None:
-            if self.query_sums is None:
-                self.query_sums = torch.zeros(len(self.setup.prompts), *queries.shape, dtype=torch.float64)
-            self.query_sums[prompt] += queries
 
     def merge(self, other: HeadShares) -> None:
         """Add another measurement; raises HeadForcingError if its setup differs."""
         if other.setup != self.setup:
-            mine, theirs = asdict(self.setup), asdict(other.setup)
+            mine = asdict(self.setup)
+            theirs = asdict(other.setup)
             different = ", ".join(key for key in mine if mine[key] != theirs[key])
             raise HeadForcingError(f"these measurements cannot be merged, they differ in {different}")
         self.sums += other.sums
         self.counts += other.counts
         self.returns += other.returns * ~self._has_returns[:, None, None]
-        if other.query_sums is not None:
-            self.query_sums = other.query_sums + (0 if self.query_sums is None else self.query_sums)
 
     @property
     def _has_returns(self) -> Tensor:
@@ -184,8 +176,6 @@ class HeadShares:
         """Reset the sums of one prompt, before it is measured again."""
         self.sums[prompt] = 0
         self.counts[prompt] = 0
-        if self.query_sums is not None:
-            self.query_sums[prompt] = 0
 
     def mean(
         self,
@@ -196,7 +186,8 @@ class HeadShares:
         """Shares `[layers, heads, 3]` averaged over steps, then blocks, then prompts (all of them for None), where they
         are measured. `blocks` are counted from the first measured one."""
         chosen = [slice(None) if given is None else list(given) for given in (prompts, blocks, steps)]
-        sums, counts = (x[chosen[0]][:, chosen[1]][:, :, chosen[2]] for x in (self.sums, self.counts))
+        sums = self.sums[chosen[0]][:, chosen[1]][:, :, chosen[2]]
+        counts = self.counts[chosen[0]][:, chosen[1]][:, :, chosen[2]]
         if not counts.any():
             raise HeadForcingError("nothing has been measured yet")
         values = sums / counts[..., None, None, None]  # NaN where nothing was measured
@@ -210,10 +201,17 @@ class HeadShares:
         local_fraction: float = LOCAL_FRACTION,
     ) -> HeadProfile:
         """The head profile of all measurements so far; fractions as in `profile.classify`."""
-        setup, returns = self.setup, self.returns[self._has_returns]
+        setup = self.setup
+        returns = self.returns[self._has_returns]
         shares = tuple(tuple(tuple(head) for head in layer) for layer in self.mean().tolist())
-        kept = ("fingerprint", "window_frames", "sink_frames", "rope", "blocks", "first_block", "seed")
-        measured = {key: vars(setup)[key] for key in kept} | {
+        measured = {
+            "fingerprint": setup.fingerprint,
+            "window_frames": setup.window_frames,
+            "sink_frames": setup.sink_frames,
+            "rope": setup.rope,
+            "blocks": setup.blocks,
+            "first_block": setup.first_block,
+            "seed": setup.seed,
             "prompts": int(self.counts.flatten(1).any(dim=1).sum()),
             "prompts_hash": setup.prompts_hash,
             "steps": len(setup.sigmas),
@@ -226,25 +224,14 @@ class HeadShares:
             name,
             setup.num_layers,
             setup.num_heads,
-            classify(shares, anchor_fraction, local_fraction),
-            shares,
-            anchor_fraction,
-            local_fraction,
+            roles=classify(shares, anchor_fraction, local_fraction),
+            shares=shares,
+            anchor_fraction=anchor_fraction,
+            local_fraction=local_fraction,
             measured=measured,
             provenance=provenance or {},
-            queries=self._mean_queries(),
             returns=tuple(map(tuple, returns.mean(dim=0).tolist())) if len(returns) else None,
         )
-
-    def _mean_queries(self) -> Queries | None:
-        """The statistics of a profile, averaged over steps and blocks, then prompts, with four significant digits; None
-        where a measured prompt has none."""
-        passes = self.counts.flatten(1).sum(dim=1)
-        used = passes > 0
-        if self.query_sums is None or not self.query_sums[used].flatten(1).any(dim=1).all():
-            return None
-        means = (self.query_sums[used] / passes[used].view(-1, 1, 1, 1, 1)).mean(dim=0).flatten(-2)
-        return tuple(tuple(tuple(float(f"{x:.4g}") for x in head) for head in layer) for layer in means.tolist())
 
     def stability(self) -> dict[str, dict[str, float]]:
         """Core stability ratios over blocks, denoising steps and prompts, where at least two were measured.
@@ -280,8 +267,7 @@ class HeadShares:
         tags = {"head_shares": json.dumps({"format_version": FORMAT_VERSION, **asdict(self.setup)})}
         tensors = {"sums": self.sums, "counts": self.counts, "returns": self.returns}
         with replacing(path) as temporary:
-            more = {} if self.query_sums is None else {"query_sums": self.query_sums}
-            temporary.write_bytes(save(tensors | more, tags))
+            temporary.write_bytes(save(tensors, tags))
 
     @classmethod
     def load(cls, path: str | Path) -> HeadShares:
@@ -295,11 +281,10 @@ class HeadShares:
                 raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-            shares.query_sums = tensors.get("query_sums")
-            for name in ("sums", "counts", "returns"):
-                if tensors[name].shape != vars(shares)[name].shape:
+            for name, own in {"sums": shares.sums, "counts": shares.counts, "returns": shares.returns}.items():
+                if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
-                setattr(shares, name, tensors[name])
+                own.copy_(tensors[name])
         except Exception as error:  # of JSON, of safetensors, or of a setup that is none
             raise HeadForcingError(f"{path} is not a file of measured head shares: {error}") from error
         return shares

@@ -41,7 +41,7 @@ class MethodShape(Shape):
     def slots_of_heads(self) -> list[float]:
         """The frame-slots of each head of the model."""
         heads = ((layer, role) for layer, of_layer in enumerate(self.roles) for role in of_layer)
-        return [self.policy.frames_per_head(layer, role, self) for layer, role in heads]
+        return [self.policy.frames_per_head(layer, str(role), self) for layer, role in heads]
 
     @property
     def frame_slots(self) -> int:

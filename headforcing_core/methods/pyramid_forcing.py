@@ -63,7 +63,7 @@ class PyramidForcing(MethodPolicy):
         """Temporal index of sinks and middle frames for a query of this frame."""
         return max(0, frame - min(max(frame, self.nearest), self.farthest))
 
-    def frames_per_head(self, layer: int, role: str | HeadLabel, shape: MethodShape) -> float:
+    def frames_per_head(self, layer: int, role: str, shape: MethodShape) -> float:
         label = HeadLabel(role)
         # patches at the edge of an odd grid are smaller, so that there are more
         patches = math.ceil(shape.rows / self.patch) * math.ceil(shape.columns / self.patch)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ..cache.options import option_text, options_of, with_options
+from ..cache.options import Pairs, option_text, options_of, pairs_text, read_pairs, with_options
 from ..errors import HeadForcingError, unknown_name
 from ..names import PRESETS
 from ..rollout.schedule import Schedule, schedule
@@ -252,7 +252,7 @@ def method_policy(name: str) -> Method:
     """The settings of a method, ablation or alias; raises HeadForcingError with the list of names for another name."""
     if name in ALIASES:
         method, options = ALIASES[name]
-        return with_options(METHODS[method].policy, options, method)
+        return with_options(METHODS[method].policy, read_pairs(options), method)
     if name in METHODS:
         return METHODS[name].policy
     if name not in PRESETS:
@@ -281,12 +281,13 @@ def check_model(policy: Method, schedule: Schedule) -> None:
         )
 
 
-def describe_method(name: str, options: str = "") -> list[str]:
+def describe_method(name: str, options: Pairs = ()) -> list[str]:
     """Lines for a report: the paper of a method with these options, and its weights; none for a plain ablation."""
     method, own = ALIASES.get(name, (name, ""))
-    options = ", ".join(filter(None, (own, options.strip())))
     lines = [METHODS[method].describe(method)] if method in METHODS else []
-    return lines + ([f"method options: {options}"] if options else [])
+    if own or options:
+        lines.append(f"method options: {pairs_text([*read_pairs(own), *options])}")
+    return lines
 
 
 def list_methods() -> list[str]:

@@ -14,8 +14,7 @@ from ..errors import HeadForcingError
 from ..methods.registry import METHODS, describe_method, method_names, unknown_method
 from ..names import ALL
 from ..report.drift import Progress, report_video
-from ..report.learned.base import Numbers, Panel
-from ..report.metrics import METRICS
+from ..report.metrics import METRICS, Numbers
 from ..video.grid import write_grid
 from ..video.writer import VideoInfo
 from .describe import format_bytes, markdown_table
@@ -40,7 +39,7 @@ class Entry:
 
     def options(self, common: RenderOptions, seed: int) -> RenderOptions:
         """The options of this entry's render, from the options that all entries share and the seed."""
-        return replace(common, method=self.method, seed=seed)
+        return replace(common.for_method(self.method), seed=seed)
 
     def planned(self, plan: Callable[[], RenderPlan]) -> RenderPlan:
         """The entry's plan; error messages begin with the entry's label."""
@@ -110,15 +109,11 @@ class Compared:
     cache_bytes: int  # upper bound of the cache's size from its shape, temporary tensors of a prompt switch included
     reused_blocks: int
     seconds_per_block: float | None
-    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video, and of models for metrics
-    guards: Sequence[str] = ()
+    drift: Numbers  # the metrics of `report.metrics.GROUPS` for the whole video
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers."""
-        numbers = {**asdict(self), "video": str(self.video)}
-        if not self.guards:
-            del numbers["guards"]
-        return numbers
+        return {**asdict(self), "video": str(self.video)}
 
 
 def measured(
@@ -128,12 +123,11 @@ def measured(
     result: RenderResult,
     *,
     on_progress: Progress | None = None,
-    panel: Panel | None = None,
 ) -> Compared:
-    """Measure the finished video of a plan, with these metrics, too."""
+    """Measure the finished video of a plan."""
     assert result.video is not None
     video, in_use = result.video.path, [slots for slots in result.run.occupied if slots is not None]
-    report = report_video(video, on_progress=on_progress, panel=panel)  # its prompts and blocks are in its tags
+    report = report_video(video, on_progress=on_progress)  # its prompts and blocks are in its tags
     return Compared(
         entry,
         plan.seed,
@@ -145,7 +139,6 @@ def measured(
         reused_blocks=result.reused_blocks,
         seconds_per_block=result.seconds_per_block,
         drift=report.whole,
-        guards=tuple(result.guards),
     )
 
 
@@ -180,9 +173,8 @@ def report_text(rows: Sequence[Compared], left_out: Mapping[str, str]) -> str:
 
 
 def method_notes(rows: Sequence[Compared]) -> list[str]:
-    """Per published method in a table: its paper, the weights it is meant for, and notes; and what guards did."""
-    methods = [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
-    return methods + [f"guard: {row.entry.label}, seed {row.seed}: {line}" for row in rows for line in row.guards]
+    """Per published method in a table: its paper, the weights it is meant for, and notes."""
+    return [line for name in dict.fromkeys(row.entry.method for row in rows) for line in describe_method(name)]
 
 
 def grid(path: Path, rows: Sequence[Compared], **options: Any) -> VideoInfo:

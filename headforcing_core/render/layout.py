@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from ..cache.guards import QueryStatistics
 from ..cache.method import Method, VideoFacts
 from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, Roles, arrange_roles
@@ -157,7 +156,6 @@ class HeadRoles(NamedTuple):
     name: str  # of the profile, in reports
     roles: Roles
     auto: AutoProfile | None = None  # how they are found while sampling; None if they are known
-    queries: Callable[[], QueryStatistics | None] = lambda: None  # reads the query statistics of the profile
     judged: HeadProfile | None = None  # measured, with roles used as they are: for remarks
 
 
@@ -174,10 +172,9 @@ def head_roles(
             profile = AutoProfile()
     if not isinstance(policy, CachePolicy):  # whose roles may be found while sampling
         _check_roles(policy, arrangement, measured=not isinstance(profile, AutoProfile))
-    queries = (lambda: profile.query_statistics) if isinstance(profile, HeadProfile) else (lambda: None)
     if profile is None or not policy.heads_by:
         every_head = [[HeadRole.MEMORY] * config.num_heads] * config.num_layers
-        return HeadRoles("one cache for every head", every_head, queries=queries)
+        return HeadRoles("one cache for every head", every_head)
     if isinstance(profile, AutoProfile):
         if arrangement != "profile":
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
@@ -187,11 +184,11 @@ def head_roles(
     name = f"{source} {profile.name!r}"
     if policy.heads_by == "labels":
         name += "" if profile.labels else ", labels from its roles"
-        return HeadRoles(name, profile.heads_for(labelled=True), queries=queries)
+        return HeadRoles(name, profile.heads_for(labelled=True))
     if arrangement != "profile":
         name += f", roles {arrangement}" + (f" ({settings.shuffle})" if arrangement == "shuffled" else "")
     judged = profile if arrangement == "profile" else None
-    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle), None, queries, judged)
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle), judged=judged)
 
 
 def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:

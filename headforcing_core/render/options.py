@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
-from ..cache.guards import OFF, Guards
 from ..cache.method import Method
-from ..cache.options import with_options
-from ..cache.policy import CachePolicy
+from ..cache.options import Pairs, pairs_text, with_options
 from ..errors import HeadForcingError, unknown_name
 from ..head_profiles.auto import AutoProfile
 from ..head_profiles.profile import HeadProfile
@@ -24,7 +23,7 @@ from ..timeline.switch import RESET, Switch
 from ..timeline.timeline import Timeline, parse_timeline
 from .layout import check_size
 from .plan import RenderPlan
-from .settings import RenderSettings
+from .settings import MEMORY_INPUTS, RenderSettings
 
 
 @dataclass(frozen=True)
@@ -52,25 +51,19 @@ class RenderOptions(RenderSettings):
 
     @cached_property
     def cache_policy(self) -> Method:
-        """The method's settings, with these options for memory heads, and at last the method options."""
-        policy = self.policy or method_policy(self.method)
-        guards = Guards(self.sink_gate, self.rope_jitter) if self.sink_gate or self.rope_jitter else OFF
-        if isinstance(policy, CachePolicy):
-            policy = policy.with_memory(
-                self.episodic_frames, self.recent_frames, self.novelty_threshold, self.update_interval
-            ).with_guards(guards, self.compression)
-        elif guards is not OFF or self.compression != "prompt":
-            raise HeadForcingError(
-                "sink_gate, rope_jitter and compression are for methods that keep frames by head role, such as "
-                "head_forcing; leave them at 0, 0 and prompt for this method"
-            )
-        options = self.method_options.strip()
-        return with_options(policy, options, self.method) if options else policy
+        """The method's settings with the method options."""
+        return with_options(self.policy or method_policy(self.method), self.method_options, self.method)
 
     @property
     def method_name(self) -> str:
         """The method with its options, for reports: `longlive (window_frames=9)`."""
-        return f"{self.method} ({self.method_options.strip()})" if self.method_options.strip() else self.method
+        return f"{self.method} ({pairs_text(self.method_options)})" if self.method_options else self.method
+
+    def for_method(self, method: str, policy: Method | None = None) -> RenderOptions:
+        """The same options for another method, without those of episodic memory that it does not have."""
+        has = (policy or method_policy(method)).memory_options
+        shared = tuple(pair for pair in self.method_options if pair[0] in has)
+        return replace(self, method=method, policy=policy, method_options=shared)
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -104,3 +97,18 @@ class RenderOptions(RenderSettings):
 
 
 DEFAULTS = RenderOptions()
+
+
+def method_options(method: str, inputs: Mapping[str, Any], pairs: Pairs) -> tuple[tuple[str, str], ...]:
+    """The options of a method: `pairs`, and those that the `inputs` of `MEMORY_INPUTS` set and `pairs` do not.
+
+    An input sets nothing at its default, nor if the method does not have its option.
+    """
+    has = method_policy(method).memory_options
+    named = {name for name, _ in pairs}
+    found = list(pairs)
+    for name, (option, default) in MEMORY_INPUTS.items():
+        value = inputs.get(name)
+        if value is not None and value != default and option in has and option not in named:
+            found.append((option, str(value)))
+    return tuple(found)

@@ -81,8 +81,8 @@ class RenderPlan:
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         layout = lay_out(timeline, settings.seconds, schedule, policy, start_frames)
-        name, by_head, auto, queries, judged = head_roles(config, policy, profile, settings)
-        policy = policy.for_video(replace(layout.facts, seed=seed, queries=queries, profile=name))
+        name, by_head, auto, judged = head_roles(config, policy, profile, settings)
+        policy = policy.for_video(replace(layout.facts, seed=seed))
         rows, stride = layout.make_rows(policy, seed), schedule.latents.stride
         sizes = (height // stride, width // stride, frames_per_block, len(rows) * frames_per_block)
         shape = policy.shape(config, by_head, *sizes)

@@ -254,7 +254,6 @@ def _result(render: Render, seconds: float) -> RenderResult:
         kept_profile=kept,
         problems=run.problems,
         attention=job.about["attention"],
-        guards=run.guards,
         job=job,
         recalls=run.recalls,
         kernels=kernels_put_aside(torch.device(render.place.device)),

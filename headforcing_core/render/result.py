@@ -28,7 +28,7 @@ class RenderResult:
 
     Attributes:
         seconds: wall time, decoding included; `seconds_per_block` excludes it.
-        events, found_profile, found_now, problems, guards, recalls: as for `Run`.
+        events, found_profile, found_now, problems, recalls: as for `Run`.
         kept_profile: file in which the found roles were stored for later renders with the model.
         job: with the story that the render ended with.
         failure: why there is no video; None where there is one or none was asked for.
@@ -48,7 +48,6 @@ class RenderResult:
     kept_profile: Path | None
     problems: Sequence[str]
     attention: str
-    guards: Sequence[str]
     job: RenderJob
     video: VideoInfo | None = None
     failure: str | None = None
@@ -82,7 +81,6 @@ class RenderResult:
             "attention": self.attention,
             **({"kernels": self.kernels} if self.kernels else {}),
             "inexact": list(self.inexact),
-            **({"guards": list(self.guards)} if self.guards else {}),
             **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
@@ -116,7 +114,6 @@ class RenderResult:
         if self.events:
             lines.append(describe_events(self.events))
         lines += [recall.describe() for recall in self.recalls]
-        lines += self.guards
         lines.append(self.run.text())
         for report in self.reports.values():
             lines += report.describe()

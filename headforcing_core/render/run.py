@@ -253,7 +253,6 @@ class Run:
             note = {
                 "seconds": self.seconds_per_block,
                 "events": len(self.events),
-                "guards": self.guards,
                 "recalls": [asdict(recall) for recall in self.recalls],
                 "occupied": self.meter.occupied[-self.plan.new_blocks :],
             }
@@ -298,11 +297,6 @@ class Run:
     def recalls(self) -> Sequence[Recall]:
         """Scenes that were brought back so far, in earlier renders of the video, too."""
         return self.cache.recalls if self.ended is None else self.ended["recalls"]
-
-    @property
-    def guards(self) -> Sequence[str]:
-        """One line for every guard that acted, see `cache.guards`."""
-        return self.cache.report if self.ended is None else self.ended["guards"]
 
     @property
     def seconds_per_block(self) -> float | None:

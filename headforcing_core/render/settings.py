@@ -18,13 +18,9 @@ class RenderSettings:
         seconds: as for `layout.lay_out`.
         model_family: sets noise levels, frames per block and bundled profile; `auto` see `family.with_family`.
         sigmas: noise levels as text, which replace those of the family and the method.
-        episodic_frames, recent_frames: latent frames that memory heads keep.
-        novelty_threshold, update_interval: of episodic memory, see `cache.policy.EpisodicPolicy`.
-        sink_gate, rope_jitter: guards of the caches, see `cache.guards.Guards`; 0 is off.
-        compression: how episodic memory chooses the tokens of a merge, one of `names.COMPRESSIONS`.
         switch: the prompt switch of prompts without a tag.
         state_seconds: seconds between two stored cache states in a run folder; 0: never stored.
-        method_options: options of the method as text, `window_frames=12, sink_frames=3`, see `cache.options`.
+        method_options: names of options of the method and their values as text, see `cache.options`.
     """
 
     method: str = "head_forcing"
@@ -35,17 +31,18 @@ class RenderSettings:
     seed: int = 0
     model_family: str = "self_forcing"
     sigmas: str = ""
-    episodic_frames: int = 5
-    recent_frames: int = 3
-    novelty_threshold: float = 0.95
-    update_interval: int = 3
-    sink_gate: float = 0.0
-    rope_jitter: float = 0.0
-    compression: str = "prompt"
     shuffle: int = 0
     switch: Switch = Switch()
     state_seconds: float = 300.0
-    method_options: str = ""
+    method_options: tuple[tuple[str, str], ...] = ()
 
 
 DEFAULTS = RenderSettings()
+
+# arguments and widgets that set an option of the method, and that option with its default
+MEMORY_INPUTS: dict[str, tuple[str, float]] = {
+    "episodic_frames": ("memory.episodic_frames", 5),
+    "recent_frames": ("memory.recent_frames", 3),
+    "novelty_threshold": ("episodic.novelty_threshold", 0.95),
+    "update_interval": ("episodic.update_interval", 3),
+}

@@ -16,9 +16,8 @@ from ..errors import HeadForcingError
 from ..files import check_regular
 from ..timeline.clock import VIDEO_FPS, BlockClock, is_finite
 from ..video.reader import VideoSource, open_video
-from .learned.base import MeasuredVideo, Metric, Numbers, Panel
 from .meter import LEVELS, DriftMeter
-from .metrics import GROUPS, OF_LUMA, numbers_of, ratio
+from .metrics import GROUPS, OF_LUMA, Numbers, numbers_of, ratio
 from .thumbnails import SwitchResponse, self_similarity, similarity_by_lag
 from .video_tags import VideoTags, read_tags
 
@@ -36,11 +35,10 @@ class DriftReport:
 
     Attributes:
         size: width and height in pixels.
-        whole: the metrics of `metrics.GROUPS` and of models, by key; `first` are those of the first `first_seconds`.
+        whole: the metrics of `metrics.GROUPS` by key; `first` are those of the first `first_seconds`.
         prompts: (start in seconds, text) of each prompt with a known start.
         series: curves with one value per second, by name.
         similarity: of thumbnails `similarity_spacing` seconds apart, `[n, n]`.
-        learned, left_out: the metrics with models that were measured, by heading; why others were not.
     """
 
     name: str
@@ -57,8 +55,6 @@ class DriftReport:
     similarity: NDArray[np.float32] = field(repr=False)
     similarity_spacing: float = 1.0
     tags: VideoTags = field(default_factory=VideoTags)
-    learned: Mapping[str, list[Metric]] = field(default_factory=dict)
-    left_out: tuple[str, ...] = ()
 
     @property
     def seconds(self) -> float:
@@ -67,14 +63,22 @@ class DriftReport:
 
     def heading(self) -> str:
         """One line about the video."""
-        origin = [self.tags.method, None if self.tags.seed is None else f"seed {self.tags.seed}"]
-        blocks = f"blocks of {self.frames_per_block} latent frame{'s' * (self.frames_per_block > 1)}"
-        size = f"{self.video_frames} frames of {self.size[0]}x{self.size[1]} at {self.fps:g} fps"
-        return ", ".join([f"{self.name}: {self.seconds:.2f} s", size, blocks, *filter(None, origin)])
+        width, height = self.size
+        parts = [
+            f"{self.name}: {self.seconds:.2f} s",
+            f"{self.video_frames} frames of {width}x{height} at {self.fps:g} fps",
+            f"blocks of {self.frames_per_block} latent frame{'s' if self.frames_per_block > 1 else ''}",
+        ]
+        if self.tags.method:
+            parts.append(self.tags.method)
+        if self.tags.seed is not None:
+            parts.append(f"seed {self.tags.seed}")
+        return ", ".join(parts)
 
     def text(self) -> str:
         """The report as text, for a fixed-width font."""
-        lines, texts = [self.heading(), NOTE, "", *self._table()], self.tags.texts
+        lines = [self.heading(), NOTE, "", *self._table()]
+        texts = self.tags.texts
         if self.switches:
             lines.append("Prompt switches (fraction of the change reached in each following block)")
             lines += map(self._switch, self.switches)
@@ -82,7 +86,7 @@ class DriftReport:
             lines.append(f"The file has {len(texts)} prompts without start times: give the timeline to evaluate them.")
         if len(self.prompts) > 1:
             lines.append(PROMPTS_NOTE)
-        return "\n".join([*lines, *(f"not measured: {sentence}" for sentence in self.left_out)])
+        return "\n".join(lines)
 
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON; of the similarity matrix only the mean for each lag."""
@@ -102,7 +106,6 @@ class DriftReport:
             "whole": self.whole,
             "first": {"seconds": self.first_seconds, **self.first},
             "switches": [{"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches],
-            "left_out": list(self.left_out),
             "series": self.series,
             "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
         }
@@ -110,14 +113,13 @@ class DriftReport:
     def _table(self) -> list[str]:
         """The metrics: whole video, beginning, and their ratio."""
         lines = [f"{'':<52}{'whole':>10}{f'first {self.first_seconds:.3g} s':>12}{'ratio':>8}"]
-        groups: Mapping[str, Sequence[Metric]] = {**GROUPS, **self.learned}
-        for title, metrics in groups.items():
+        for title, metrics in GROUPS.items():
             lines.append(title)
             for metric in metrics:
-                a, b = self.whole[metric.key], self.first.get(metric.key)
-                times = ratio(a, b)
-                whole, first = ("-" if value is None else metric.form(value) for value in (a, b))
+                times = ratio(self.whole[metric.key], self.first[metric.key])
                 shown = "-" if times is None or times >= 1000 else f"{times:.2f}"
+                whole = metric.text(self.whole)
+                first = metric.text(self.first)
                 lines.append(f"  {metric.name:<50}{whole:>10}{first:>12}{shown:>8}")
         return lines
 
@@ -137,7 +139,6 @@ def report_video(
     on_progress: Progress | None = None,
     start_seconds: float = 0.0,
     duration_seconds: float = 0.0,
-    panel: Panel | None = None,
 ) -> DriftReport:
     """Measure a video file, or a file in memory; raises HeadForcingError for anything but a video of 2 frames or more.
 
@@ -146,7 +147,6 @@ def report_video(
         frames_per_block: latent frames per block; by default the number in the tags, else 3.
         on_progress: gets (frames so far, frames expected or 0) and may raise to stop.
         start_seconds, duration_seconds: the measured part of the file, all that follows if it has no duration.
-        panel: metrics with models of their own that are measured, too.
     """
     name = "video"
     if isinstance(source, (str, Path)):
@@ -167,7 +167,6 @@ def report_video(
             name=name,
             tags=read_tags(container.metadata, fps),
             first_video_frame=first,
-            panel=panel,
         )
 
 
@@ -181,35 +180,33 @@ def report_frames(
     name: str = "video",
     tags: VideoTags | None = None,
     first_video_frame: int = 0,
-    panel: Panel | None = None,
 ) -> DriftReport:
     """Measure video frames, chunks `[n, H, W, 3]` uint8; other arguments and errors as in `report_video`."""
-    tags, panel = tags or VideoTags(), panel or Panel({})
+    tags = tags or VideoTags()
     per_block = frames_per_block or tags.frames_per_block or 3
     if not is_finite(fps) or fps < 1:
         raise HeadForcingError(f"{name} has {fps!r} frames per second: drift can be measured from 1 on")
     given = _snap_prompts(tags.prompts if prompts is None else prompts, BlockClock(per_block, fps), first_video_frame)
     begins = [round(start * fps) for start, _ in given[1:]]
     meter = DriftMeter(fps, per_block, begins, first_video_frame, of_luma=OF_LUMA)
-    measurement, size = panel.begin(MeasuredVideo(fps, given), FIRST_SECONDS), (0, 0)
+    size = (0, 0)
     for chunk in chunks:
         meter.add(chunk)
-        measurement.add(chunk)
         size = (chunk.shape[2], chunk.shape[1])
         if on_progress is not None:
             on_progress(meter.video_frames, expected)
     if meter.video_frames < 2:
         raise HeadForcingError(f"{name} has {meter.video_frames} video frames: drift can be measured from 2 on")
     shown = [(start, text) for start, text in given if start < meter.video_frames / fps]
-    switches, learned = [start for start, _ in shown[1:]], measurement.numbers()
+    switches = [start for start, _ in shown[1:]]
     return DriftReport(
         name=name,
         video_frames=meter.video_frames,
         fps=fps,
         size=size,
         frames_per_block=per_block,
-        whole=numbers_of(meter, switches) | learned,
-        first=numbers_of(meter, switches, FIRST_SECONDS) | measurement.first_numbers(),
+        whole=numbers_of(meter, switches),
+        first=numbers_of(meter, switches, FIRST_SECONDS),
         first_seconds=min(FIRST_SECONDS, meter.video_frames / fps),
         prompts=shown,
         switches=meter.watch.responses(),
@@ -217,8 +214,6 @@ def report_frames(
         similarity=self_similarity(meter.thumbnails.stack()),
         similarity_spacing=meter.thumbnails.spacing / fps,
         tags=tags,
-        learned=panel.groups(learned),
-        left_out=panel.left_out,
     )
 
 

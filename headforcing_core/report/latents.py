@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.memory import MemoryEvent
+from ..rollout.loop import MemoryEvent
 
 
 @dataclass(frozen=True)
@@ -41,14 +41,16 @@ class RunReport:
 
     def text(self) -> str:
         """The report as text. The values are comparable between renders of the same length."""
-        furthest, last = self.mean_drift.abs().amax(dim=0), self.std_ratio[-1]
+        cosine = self.cosine.tolist()
+        lowest = min(cosine)
+        last = self.std_ratio[-1]
+        furthest, channel = self._furthest
         lines = [
-            f"latents  similarity to the first frame {float(self.cosine[0]):.2f} in the first block, "
-            f"{float(self.cosine[-1]):.2f} in the last, lowest {float(self.cosine.min()):.2f} in block "
-            f"{int(self.cosine.argmin())}",
+            f"latents  similarity to the first frame {cosine[0]:.2f} in the first block, {cosine[-1]:.2f} in the last, "
+            f"lowest {lowest:.2f} in block {cosine.index(lowest)}",
             f"         standard deviations of the channels in the last block {float(last.min()):.2f} to "
-            f"{float(last.max()):.2f} of the first block's; largest change of a channel mean "
-            f"{float(furthest.max()):.1f} standard deviations, in channel {int(furthest.argmax())}",
+            f"{float(last.max()):.2f} of the first block's; largest change of a channel mean {furthest:.1f} standard "
+            f"deviations, in channel {channel}",
         ]
         trace = novelty_trace(self.events)
         similarities = [value for value in trace["similarity"] if value is not None]
@@ -62,16 +64,22 @@ class RunReport:
             lines.append(f"cache    {used[-1]:,} frame slots in use at the end, at most {max(used):,}")
         return "\n".join(lines)
 
+    @property
+    def _furthest(self) -> tuple[float, int]:
+        """The largest change of a channel mean, and its channel."""
+        by_channel = self.mean_drift.abs().amax(dim=0)
+        return float(by_channel.max()), int(by_channel.argmax())
+
     def to_dict(self) -> dict[str, Any]:
         """The report for JSON; tensors are lists, rounded to 6 digits."""
-        furthest = self.mean_drift.abs().amax(dim=0)
+        furthest, channel = self._furthest
         return {
             "blocks": self.blocks,
             "mean": _rounded(self.mean),
             "std": _rounded(self.std),
             "cosine_to_first_frame": _rounded(self.cosine),
-            "max_mean_drift": _rounded(furthest.max()),
-            "channel": int(furthest.argmax()),
+            "max_mean_drift": round(furthest, 6),
+            "channel": channel,
             "last_std_ratio": _rounded(self.std_ratio[-1]),
             "occupied_frame_slots": self.occupied,
             "novelty": novelty_trace(self.events),
@@ -98,28 +106,34 @@ class RunMeter:
 
     def report(self, events: Sequence[MemoryEvent] = ()) -> RunReport:
         """The report of the blocks added so far, at least one."""
-        rows = torch.tensor(self._rows).unflatten(0, (len(self.occupied), -1))
+        rows = torch.tensor(self._rows).reshape(len(self.occupied), -1)
         mean, std = rows[:, :-1].chunk(2, dim=1)
         return RunReport(mean, std, rows[:, -1], list(self.occupied), list(events))
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:
     """Decisions of episodic memory as text: a line for every latent frame it admitted, and one for all rejections."""
-    lines, rejected = list[str](), [event.delta for event in events if not event.admitted]
-    for event in filter(lambda event: event.admitted, events):
-        parts = [f"after block {event.after_block}: admitted frame {event.frame}"]
-        if event.delta != -1:
-            parts[0] += f" (similarity {event.delta:.3f})"
-        if event.merged:
-            merged = [f"frame {p[0]}" if len(p) == 1 else f"the summary of {len(p)} frames" for p in event.merged]
-            parts.append(f"merged {' and '.join(merged)}")
-        if event.dropped:
-            parts.append(f"forgot frame {event.dropped[0]}")
-        lines.append(", ".join(parts))
+    lines = [_describe_admission(event) for event in events if event.admitted]
+    rejected = [event.delta for event in events if not event.admitted]
     if rejected:
         span = f"similarity {min(rejected):.3f} to {max(rejected):.3f}"
         lines.append(f"{len(rejected)} of {len(events)} candidates were not novel enough ({span})")
     return "\n".join(lines)
+
+
+def _describe_admission(event: MemoryEvent) -> str:
+    """A line about a latent frame that episodic memory admitted."""
+    line = f"after block {event.after_block}: admitted frame {event.frame}"
+    if event.delta != -1:
+        line += f" (similarity {event.delta:.3f})"
+    if event.merged:
+        merged = []
+        for frames in event.merged:
+            merged.append(f"frame {frames[0]}" if len(frames) == 1 else f"the summary of {len(frames)} frames")
+        line += f", merged {' and '.join(merged)}"
+    if event.dropped:
+        line += f", forgot frame {event.dropped[0]}"
+    return line
 
 
 def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
@@ -128,7 +142,8 @@ def novelty_trace(events: Sequence[MemoryEvent]) -> dict[str, Any]:
     `similarity` is the candidate's highest similarity to the stored entries (paper, Eq. 4; None for the first
     candidate), `entries` the number of entries afterwards.
     """
-    entries, counts = 0, []
+    entries = 0
+    counts = []
     for event in events:
         if event.delta == -1:  # memory was empty, at the beginning or after a flush
             entries = 0

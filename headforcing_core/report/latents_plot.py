@@ -35,7 +35,8 @@ def run_picture(report: RunReport, theme: str = "light", novelty_threshold: floa
     def novelty(ax: Axes, look: Theme) -> None:
         for wanted, role, marker, text in ((True, "memory", "o", "admitted"), (False, "anchor", "x", "rejected")):
             shown = [event for event in candidates if event.admitted == wanted]
-            x, y = [event.after_block for event in shown], [event.delta for event in shown]
+            x = [event.after_block for event in shown]
+            y = [event.delta for event in shown]
             ax.scatter(x, y, color=look.roles[role], marker=marker, s=42, label=text)
         if novelty_threshold is not None:
             ax.axhline(novelty_threshold, color=look.dim, lw=1, ls="--")

@@ -53,11 +53,15 @@ class DriftMeter:
         of_luma: Mapping[str, Callable[[Pixels], float]],
     ):
         self.clock = BlockClock(frames_per_block, fps)
-        self._frame, self._period = BlockClock(1, fps), BlockClock(PERIOD_FRAMES, fps)
-        self.fps, self.video_frames = self.clock.fps, 0
+        self._frame = BlockClock(1, fps)
+        self._period = BlockClock(PERIOD_FRAMES, fps)
+        self.fps = self.clock.fps
+        self.video_frames = 0
         self.thumbnails = Thumbnails()
-        self._first, self._of_luma, self._fields = first_video_frame, of_luma, (*FIELDS, *of_luma)
-        self.watch = SwitchWatch(switches, fps, self.clock.video_frames(2) - self.clock.video_frames(1))
+        self._first = first_video_frame
+        self._of_luma = of_luma
+        self._fields = (*FIELDS, *of_luma)
+        self.watch = SwitchWatch(switches, fps, _block_video_frames(self.clock))
         self._rows: list[dict[str, float]] = []
         self._histograms: list[Array] = []  # of brightness, one of each second
         self._freeze_run = 0
@@ -93,20 +97,24 @@ class DriftMeter:
         self._histograms[-1] += np.bincount(luma[::step, ::step].ravel(), minlength=256)
         small = np.asarray(grey.convert("F").reduce(-(-max(luma.shape) // _MOTION_SIDE)), dtype=np.float64)
         if self._before is not None:
-            self._compare(row, *self._before, video_frame, small)
+            change = difference(self._before[0], video_frame)
+            self._add_change(row, change, residual=motion(self._before[1], small))
         thumbnail = np.asarray(image.resize(THUMBNAIL, Image.Resampling.BOX))  # area averaging
         self.thumbnails.add(thumbnail)
         self.watch.add(thumbnail)
-        self._before, self.video_frames = (video_frame, small), self.video_frames + 1
+        self._before = (video_frame, small)
+        self.video_frames += 1
 
-    def _compare(self, row: dict[str, float], before: Pixels, small_before: Array, video_frame: Pixels, small: Array):
-        change = float(np.subtract(np.maximum(before, video_frame), np.minimum(before, video_frame)).mean(dtype=float))
+    def _add_change(self, row: dict[str, float], change: float, residual: float) -> None:
+        """Add the change since the previous frame to a row; `residual` is without camera motion."""
         row["changes"] += 1
         row["change"] += change
-        row["residual"] += motion(small_before, small)
-        frozen = change < FROZEN_CHANGE
-        self._freeze_run = self._freeze_run + 1 if frozen else 0
-        row["frozen"] += frozen
+        row["residual"] += residual
+        if change < FROZEN_CHANGE:
+            self._freeze_run += 1
+            row["frozen"] += 1
+        else:
+            self._freeze_run = 0
         row["freeze_run"] = max(row["freeze_run"], self._freeze_run)
         for kind in self._kinds():
             row[kind] += change
@@ -117,12 +125,16 @@ class DriftMeter:
         if self.video_frames in self.watch.switches:
             return ["switch"]  # alone: a new prompt may change everything and must not count as a block edge
         number = self.video_frames + self._first
-        edge, frame, period = (
-            (number - clock.video_frames(1)) % (clock.video_frames(2) - clock.video_frames(1)) == 0
-            for clock in (self.clock, self._frame, self._period)
-        )
-        applies = {"edge": edge, "inside": not edge, "frame": frame and not edge, "period": period}
-        return [kind for kind, is_true in applies.items() if is_true]
+        kinds = []
+        if _begins(self.clock, number):
+            kinds.append("edge")
+        else:
+            kinds.append("inside")
+            if _begins(self._frame, number):
+                kinds.append("frame")
+        if _begins(self._period, number):
+            kinds.append("period")
+        return kinds
 
     def _row(self) -> dict[str, float]:
         """The row of the current second, appended if it has just begun."""
@@ -138,37 +150,65 @@ class DriftMeter:
             self._rows[-1]["hue_distance"] = hue_distance(self._hues, hue_histogram(self._before[0]))
 
 
+def _block_video_frames(clock: BlockClock) -> int:
+    """Video frames of every block but the first."""
+    return clock.video_frames(2) - clock.video_frames(1)
+
+
+def _begins(clock: BlockClock, video_frame: int) -> bool:
+    """Whether a block begins with a video frame, which is not the first of the video."""
+    return (video_frame - clock.video_frames(1)) % _block_video_frames(clock) == 0
+
+
 def colour(video_frame: Pixels) -> tuple[float, ...]:
     """`LEVELS` of RGB `[h, w, 3]`: mean and standard deviation of full-range BT.601 YCbCr, mean HSV saturation."""
     red, green, blue = video_frame.astype(np.float32).reshape(-1, 3).T
     y = 0.299 * red + 0.587 * green + 0.114 * blue
-    cb, cr = 128 + (blue - y) / 1.772, 128 + (red - y) / 1.402
+    cb = 128 + (blue - y) / 1.772
+    cr = 128 + (red - y) / 1.402
     most = np.maximum(np.maximum(red, green), blue)
     least = np.minimum(np.minimum(red, green), blue)
     saturation = (most - least) / np.maximum(most, 1)
-    means, deviations = zip(*((float(x.mean()), float(x.std())) for x in (y, cb, cr)), strict=True)
-    return *means, *deviations, float(saturation.mean())
+    levels = np.stack([y, cb, cr])
+    return *levels.mean(axis=1).tolist(), *levels.std(axis=1).tolist(), float(saturation.mean())
+
+
+def difference(before: Pixels, after: Pixels) -> float:
+    """Mean absolute difference of two images."""
+    distance = np.maximum(before, after) - np.minimum(before, after)  # uint8, which cannot be negative
+    return float(distance.mean(dtype=float))
 
 
 def histogram_distance(a: Array, b: Array) -> float:
     """Earth mover's distance of two histograms with 256 levels, in levels per pixel."""
-    return float(np.abs(np.cumsum(a / max(a.sum(), 1)) - np.cumsum(b / max(b.sum(), 1))).sum())
+    share_a = a / max(a.sum(), 1)
+    share_b = b / max(b.sum(), 1)
+    return float(np.abs(np.cumsum(share_a - share_b)).sum())
 
 
 def motion(before: Array, after: Array) -> float:
     """Mean absolute difference of grey images `[h, w]` after compensation of a global shift (camera motion)."""
-    return min(_residual(before, after, *shift) for shift in {(0, 0), _global_shift(before, after)})
+    down, right = _global_shift(before, after)
+    still = _residual(before, after, 0, 0)
+    if (down, right) == (0, 0):
+        return still
+    return min(still, _residual(before, after, down, right))
 
 
 def _global_shift(before: Array, after: Array) -> tuple[int, int]:
     """Global shift (down, right) in whole pixels by phase correlation, at most half of the image's size."""
-    window = np.outer(*(np.hanning(size + 2)[1:-1] for size in before.shape))
-    a, b = (np.fft.rfft2((x - x.mean()) * window) for x in (before, after))
+    height, width = before.shape
+    window = np.outer(np.hanning(height + 2)[1:-1], np.hanning(width + 2)[1:-1])
+    a = np.fft.rfft2((before - before.mean()) * window)
+    b = np.fft.rfft2((after - after.mean()) * window)
     cross = b * a.conj()
     strength = np.abs(cross)  # frequencies that are weak in either image are down-weighted
     correlation = np.fft.irfft2(cross / (strength + strength.mean() + 1e-9), s=before.shape)
-    peak = np.unravel_index(int(correlation.argmax()), correlation.shape)
-    down, right = (int(p) if p <= n // 2 else int(p) - n for p, n in zip(peak, correlation.shape, strict=True))
+    down, right = divmod(int(correlation.argmax()), width)
+    if down > height // 2:
+        down -= height
+    if right > width // 2:
+        right -= width
     return down, right
 
 
@@ -178,31 +218,40 @@ def _residual(before: Array, after: Array, down: int, right: int) -> float:
     a = before[max(-down, 0) : height - max(down, 0), max(-right, 0) : width - max(right, 0)]
     b = after[max(down, 0) : height + min(down, 0), max(right, 0) : width + min(right, 0)]
     left = b - a
+    unmoved = float(np.abs(left).mean())
     if min(a.shape) < 3:
-        return float(np.abs(left).mean())
+        return unmoved
     # subpixel shift: least-squares solution of the linearised difference (optical flow of one global vector)
-    slopes = np.stack([slope.ravel() for slope in np.gradient(a)], axis=1)
-    moved = np.linalg.lstsq(slopes.T @ slopes, slopes.T @ left.ravel(), rcond=1e-6)[0]
+    slopes = np.asarray(np.gradient(a)).reshape(2, -1)
+    moved = np.linalg.lstsq(slopes @ slopes.T, slopes @ left.ravel(), rcond=1e-6)[0]
     if np.abs(moved).max() > 1:  # not a subpixel shift: the linearisation does not hold
-        return float(np.abs(left).mean())
-    return float(min(np.abs(left.ravel() - slopes @ moved).mean(), np.abs(left).mean()))
+        return unmoved
+    return min(unmoved, float(np.abs(left.ravel() - moved @ slopes).mean()))
 
 
 def hue(video_frame: Pixels) -> NDArray[np.int64]:
     """The hue of every pixel of `[..., 3]`, 0-179; greys have 0."""
-    red, green, blue = (video_frame[..., channel].astype(np.int64) for channel in range(3))
-    most, least = np.maximum(np.maximum(red, green), blue), np.minimum(np.minimum(red, green), blue)
+    red, green, blue = np.moveaxis(video_frame.astype(np.int64), -1, 0)
+    most = np.maximum(np.maximum(red, green), blue)
+    least = np.minimum(np.minimum(red, green), blue)
     spread = most - least
-    above = np.select((most == red, most == green), (green - blue, blue - red + 2 * spread), red - green + 4 * spread)
-    turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64) * (spread > 0)
-    found = (above * turns + (1 << (_HUE_BITS - 1))) >> _HUE_BITS
-    return np.where(found < 0, found + HUES, found)
+    from_red = green - blue
+    from_green = blue - red + 2 * spread
+    from_blue = red - green + 4 * spread
+    above = np.where(most == red, from_red, np.where(most == green, from_green, from_blue))
+    turns = np.rint((HUES << _HUE_BITS) / (6.0 * np.maximum(spread, 1))).astype(np.int64)
+    turns[spread == 0] = 0
+    half = 1 << (_HUE_BITS - 1)
+    found: NDArray[np.int64] = (above * turns + half) >> _HUE_BITS
+    found[found < 0] += HUES
+    return found
 
 
 def hue_histogram(video_frame: Pixels) -> Array:
     """The share of pixels with each hue, `[180]`."""
     counts = np.bincount(hue(video_frame).ravel(), minlength=HUES)
-    return counts / counts.sum()
+    shares: Array = counts / counts.sum()
+    return shares
 
 
 def hue_distance(a: Array, b: Array) -> float:

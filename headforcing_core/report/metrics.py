@@ -9,11 +9,13 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from .learned.base import Metric, Numbers
 from .meter import REFERENCE_SECONDS, DriftMeter, Pixels, color_drift
 from .thumbnails import repetition, self_similarity
 
+Format = Callable[[float], str]
 Array = NDArray[np.float64]
+Numbers = dict[str, float | None]
+"""Metrics of a video by their keys; None where one cannot be measured."""
 
 COMPARED_SECONDS = 10  # length of the compared end and beginning; halves of shorter videos
 _SETTLING_SECONDS = 2  # excluded from slopes after a prompt switch
@@ -56,7 +58,8 @@ class Measured:
     def frame_seam(self) -> float | None:
         """Mean change where a latent frame starts inside a block, over that inside latent frames."""
         sums = self.sums
-        change, count = (float((sums[f"inside{of}"] - sums[f"frame{of}"]).sum()) for of in ("", "_changes"))
+        change = float((sums["inside"] - sums["frame"]).sum())
+        count = float((sums["inside_changes"] - sums["frame_changes"]).sum())
         return quotient(self.mean("frame", "frame_changes"), quotient(change, count))
 
     def slope_per_minute(self, field: str) -> float | None:
@@ -65,7 +68,8 @@ class Measured:
         One common slope with a separate intercept for each prompt, so that the change made by a new prompt does not
         count as drift. The two seconds after a switch are excluded; seconds weigh as much as they have frames.
         """
-        values, weights = self.per_frame(field), self.sums["frames"]
+        values = self.per_frame(field)
+        weights = self.sums["frames"]
         starts = np.arange(len(values), dtype=np.float64)
         keep = np.ones(len(values), dtype=bool)
         for switch in self.switches:
@@ -74,28 +78,33 @@ class Measured:
         above = below = 0.0
         for part in np.unique(prompt[keep]):
             chosen = keep & (prompt == part)
-            w, t, v = weights[chosen], starts[chosen], values[chosen]
-            t = t - np.average(t, weights=w)
-            above += float((w * t * (v - np.average(v, weights=w))).sum())
+            w = weights[chosen]
+            t = starts[chosen] - np.average(starts[chosen], weights=w)
+            v = values[chosen] - np.average(values[chosen], weights=w)
+            above += float((w * t * v).sum())
             below += float((w * t * t).sum())
-        return 60 * above / below if below else None
+        return quotient(60 * above, below)
 
     def max_deviation(self, field: str) -> float | None:
         """The difference of largest magnitude, with its sign, between a later second and the mean of the first two."""
-        values, weights = self.per_frame(field), self.sums["frames"]
+        values = self.per_frame(field)
+        weights = self.sums["frames"]
         if len(values) <= REFERENCE_SECONDS:
             return None
-        differences = values - np.average(values[:REFERENCE_SECONDS], weights=weights[:REFERENCE_SECONDS])
+        beginning = slice(REFERENCE_SECONDS)
+        differences = values - np.average(values[beginning], weights=weights[beginning])
         return float(differences[np.abs(differences).argmax()])
 
     def end_over_beginning(self, field: str) -> float | None:
         """Mean of the last 10 s divided by that of the first 10 (halves of shorter videos); None below 2 s."""
-        values, weights = self.sums[field], self.sums["frames"]
+        values = self.per_frame(field)
+        weights = self.sums["frames"]
         count = min(COMPARED_SECONDS, len(weights) // 2)
         if count < 1:
             return None
-        end, start = (float(values[part].sum() / weights[part].sum()) for part in (slice(-count, None), slice(count)))
-        return quotient(end, start)
+        end = np.average(values[-count:], weights=weights[-count:])
+        start = np.average(values[:count], weights=weights[:count])
+        return quotient(float(end), float(start))
 
     def largest(self, field: str) -> float:
         return float(self.sums[field].max(initial=0))
@@ -106,93 +115,182 @@ def laplacian_variance(luma: Pixels) -> float:
     if min(luma.shape) < 3:
         return 0.0
     x = luma.astype(np.int16)
-    edges = 4 * x[1:-1, 1:-1] - x[:-2, 1:-1] - x[2:, 1:-1] - x[1:-1, :-2] - x[1:-1, 2:]
+    above = x[:-2, 1:-1]
+    below = x[2:, 1:-1]
+    left = x[1:-1, :-2]
+    right = x[1:-1, 2:]
+    edges = 4 * x[1:-1, 1:-1] - above - below - left - right
     return float(edges.var(dtype=np.float32))
 
 
 def detail_share(luma: Pixels) -> float:
     """Fraction of the variance of `[H, W]` that is within 4x4 pixel squares (high frequencies); 0 for a flat image."""
-    rows, columns = luma.shape[0] // 4, luma.shape[1] // 4
+    rows = luma.shape[0] // 4
+    columns = luma.shape[1] // 4
     if not rows or not columns:
         return 0.0
     x = luma[: 4 * rows, : 4 * columns].astype(np.float32)
     total = float(x.var())
     means = x.reshape(rows, 4, columns, 4).mean(axis=(1, 3))
-    return 0.0 if total < 1e-3 else max(0.0, 1 - float(means.var()) / total)
+    if total < 1e-3:
+        return 0.0
+    return max(0.0, 1 - float(means.var()) / total)
 
 
 OF_LUMA = {"sharpness": laplacian_variance, "detail": detail_share}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)
-class DriftMetric(Metric):
+class DriftMetric:
     """A row of `GROUPS`, the one place that names a metric; `measure` gives None where it cannot be measured.
 
     Some have a `headline` among the large numbers of the plot, some a `heading` in comparisons of methods.
     """
 
-    measure: Callable[[Measured], float | None] = lambda m: None
+    key: str
+    name: str
+    form: Format
+    measure: Callable[[Measured], float | None]
     headline: str = ""
     heading: str = ""
 
-
-def _level(field: str, name: str, form: str = "{:+.2f}", headline: str = "", heading: str = "") -> list[DriftMetric]:
-    """The two metrics of a level that `meter.LEVELS` names."""
-    slope, deviation = f"{field}_slope_per_minute", f"{field}_max_deviation"
-    names = f"{name}, per minute", f"{name}, max. deviation from first 2 s"
-    return [
-        DriftMetric(slope, names[0], form.format, lambda m: m.slope_per_minute(field), headline, heading),
-        DriftMetric(deviation, names[1], form.format, lambda m: m.max_deviation(field)),
-    ]
+    def text(self, numbers: Numbers) -> str:
+        """The metric's number, or - if it was not measured."""
+        value = numbers[self.key]
+        return "-" if value is None else self.form(value)
 
 
-_one, _two, _four = "{:.1f}".format, "{:.2f}".format, "{:.4f}".format
+_ONE_DIGIT = "{:.1f}".format
+_TWO_DIGITS = "{:.2f}".format
+_FOUR_DIGITS = "{:.4f}".format
+_SIGNED = "{:+.2f}".format
+_PERCENT = "{:.1%}".format
+_SIGNED_PERCENT = "{:+.1%}".format
+
+
+def _slope(field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = "") -> DriftMetric:
+    """The change per minute of a level that `meter.LEVELS` names."""
+    key = f"{field}_slope_per_minute"
+    return DriftMetric(key, f"{name}, per minute", form, lambda m: m.slope_per_minute(field), headline, heading)
+
+
+def _deviation(field: str, name: str, form: Format = _SIGNED) -> DriftMetric:
+    """The largest deviation of a level from the beginning."""
+    key = f"{field}_max_deviation"
+    return DriftMetric(key, f"{name}, max. deviation from first 2 s", form, lambda m: m.max_deviation(field))
+
+
+def _color_drift(measured: Measured) -> float | None:
+    distances = measured.sums["hue_distance"]
+    return color_drift(float(distances[-1])) if len(distances) else None
+
+
 GROUPS: dict[str, list[DriftMetric]] = {
     "Flicker (VBench's formula over all frames, not only static scenes; 1 is still)": [
-        DriftMetric("flicker", "flicker", _four, lambda m: m.flicker, "flicker (1: still)", "flicker"),
-        DriftMetric("mean_change", "mean change between adjacent frames, 0-255", _two, lambda m: m.mean("change")),
+        DriftMetric(
+            "flicker", "flicker", _FOUR_DIGITS, lambda m: m.flicker, headline="flicker (1: still)", heading="flicker"
+        ),
+        DriftMetric(
+            "mean_change", "mean change between adjacent frames, 0-255", _TWO_DIGITS, lambda m: m.mean("change")
+        ),
     ],
     "Change at a boundary divided by change inside blocks (1 is seamless)": [
-        DriftMetric("edge_ratio", "block boundaries", _two, lambda m: m.seam("edge"),
-                    "block edges (1: seamless)", "block edges"),
-        DriftMetric("switch_ratio", "prompt switches", _two, lambda m: m.seam("switch")),
-        DriftMetric("frame_ratio", "latent frame boundaries, over change inside them", _two, lambda m: m.frame_seam),
-        DriftMetric("period_ratio", "every 21 latent frames (5 s)", _two, lambda m: m.seam("period")),
+        DriftMetric(
+            "edge_ratio",
+            "block boundaries",
+            _TWO_DIGITS,
+            lambda m: m.seam("edge"),
+            headline="block edges (1: seamless)",
+            heading="block edges",
+        ),
+        DriftMetric("switch_ratio", "prompt switches", _TWO_DIGITS, lambda m: m.seam("switch")),
+        DriftMetric(
+            "frame_ratio", "latent frame boundaries, over change inside them", _TWO_DIGITS, lambda m: m.frame_seam
+        ),
+        DriftMetric("period_ratio", "every 21 latent frames (5 s)", _TWO_DIGITS, lambda m: m.seam("period")),
     ],
     "Colour, 0-255; saturation in %": [
-        *_level("y", "brightness", headline="brightness per minute"),
-        *_level("cb", "blue (Cb)"),
-        *_level("cr", "red (Cr)"),
-        *_level("y_std", "std of brightness"),
-        *_level("cb_std", "std of Cb"),
-        *_level("cr_std", "std of Cr"),
-        *_level("saturation", "saturation", "{:+.1%}", "saturation per minute", "saturation, a minute"),
-        DriftMetric("color_drift", "colour drift (ID-Forcing's; 100: same hues)",
-                    _one, lambda m: color_drift(float(m.sums["hue_distance"][-1])) if len(m.sums["frames"]) else None,
-                    heading="colour drift (100: none)"),
-        DriftMetric("histogram_distance_max", "brightness histogram, largest change from start", _one,
-                    lambda m: m.largest("histogram_distance")),
+        _slope("y", "brightness", headline="brightness per minute"),
+        _deviation("y", "brightness"),
+        _slope("cb", "blue (Cb)"),
+        _deviation("cb", "blue (Cb)"),
+        _slope("cr", "red (Cr)"),
+        _deviation("cr", "red (Cr)"),
+        _slope("y_std", "std of brightness"),
+        _deviation("y_std", "std of brightness"),
+        _slope("cb_std", "std of Cb"),
+        _deviation("cb_std", "std of Cb"),
+        _slope("cr_std", "std of Cr"),
+        _deviation("cr_std", "std of Cr"),
+        _slope(
+            "saturation",
+            "saturation",
+            _SIGNED_PERCENT,
+            headline="saturation per minute",
+            heading="saturation, a minute",
+        ),
+        _deviation("saturation", "saturation", _SIGNED_PERCENT),
+        DriftMetric(
+            "color_drift",
+            "colour drift (ID-Forcing's; 100: same hues)",
+            _ONE_DIGIT,
+            _color_drift,
+            heading="colour drift (100: none)",
+        ),
+        DriftMetric(
+            "histogram_distance_max",
+            "brightness histogram, largest change from start",
+            _ONE_DIGIT,
+            lambda m: m.largest("histogram_distance"),
+        ),
     ],
     "End divided by beginning (10 s each, or halves; 1 is unchanged)": [
-        DriftMetric("sharpness_ratio", "sharpness (variance of the Laplacian)", _two,
-                    lambda m: m.end_over_beginning("sharpness"), "sharpness, end / start", "sharpness, end/start"),
-        DriftMetric("contrast_ratio", "RMS contrast", _two, lambda m: m.end_over_beginning("y_std")),
-        DriftMetric("detail_ratio", "fine detail (variance share below 4 pixels)", _two,
-                    lambda m: m.end_over_beginning("detail")),
+        DriftMetric(
+            "sharpness_ratio",
+            "sharpness (variance of the Laplacian)",
+            _TWO_DIGITS,
+            lambda m: m.end_over_beginning("sharpness"),
+            headline="sharpness, end / start",
+            heading="sharpness, end/start",
+        ),
+        DriftMetric("contrast_ratio", "RMS contrast", _TWO_DIGITS, lambda m: m.end_over_beginning("y_std")),
+        DriftMetric(
+            "detail_ratio",
+            "fine detail (variance share below 4 pixels)",
+            _TWO_DIGITS,
+            lambda m: m.end_over_beginning("detail"),
+        ),
     ],
     "Motion": [
-        DriftMetric("motion", "change after camera shift compensation, 0-255", _two, lambda m: m.mean("residual"),
-                    "motion, 0-255", "motion"),
-        DriftMetric("frozen_share", "frozen frames", "{:.1%}".format, lambda m: m.mean("frozen")),
-        DriftMetric("longest_freeze_seconds", "longest freeze, seconds", _two,
-                    lambda m: m.largest("freeze_run") / m.fps, "longest freeze, s", "longest freeze, s"),
+        DriftMetric(
+            "motion",
+            "change after camera shift compensation, 0-255",
+            _TWO_DIGITS,
+            lambda m: m.mean("residual"),
+            headline="motion, 0-255",
+            heading="motion",
+        ),
+        DriftMetric("frozen_share", "frozen frames", _PERCENT, lambda m: m.mean("frozen")),
+        DriftMetric(
+            "longest_freeze_seconds",
+            "longest freeze, seconds",
+            _TWO_DIGITS,
+            lambda m: m.largest("freeze_run") / m.fps,
+            headline="longest freeze, s",
+            heading="longest freeze, s",
+        ),
     ],
     "Repetition after more than 2 s (1 is a loop, 0 is none)": [
-        DriftMetric("repetition", "similarity at the repetition", _two, lambda m: m.repetition[0],
-                    "repetition (1: a loop)"),
-        DriftMetric("repetition_lag_seconds", "lag, seconds", _two, lambda m: m.repetition[1]),
+        DriftMetric(
+            "repetition",
+            "similarity at the repetition",
+            _TWO_DIGITS,
+            lambda m: m.repetition[0],
+            headline="repetition (1: a loop)",
+        ),
+        DriftMetric("repetition_lag_seconds", "lag, seconds", _TWO_DIGITS, lambda m: m.repetition[1]),
     ],
-}  # fmt: skip
+}
 METRICS = [metric for group in GROUPS.values() for metric in group]
 
 

@@ -28,7 +28,8 @@ class Thumbnails:
     """
 
     def __init__(self, most: int = MOST_THUMBNAILS):
-        self.spacing, self._most = 1, most
+        self.spacing = 1
+        self._most = most
         self._kept: list[NDArray[np.uint8]] = []
         self._seen = 0
 
@@ -56,7 +57,8 @@ def self_similarity(thumbnails: NDArray[np.uint8]) -> NDArray[np.float32]:
     x = thumbnails.reshape(len(thumbnails), -1).astype(np.float32)
     x = x - x.mean(axis=0)
     x /= np.maximum(np.linalg.norm(x, axis=1, keepdims=True), _NOISE * x.shape[1] ** 0.5)
-    return x @ x.T
+    similarity: NDArray[np.float32] = x @ x.T
+    return similarity
 
 
 def similarity_by_lag(similarity: NDArray[np.float32]) -> Array:
@@ -95,7 +97,9 @@ class SwitchWatch:
     """Collects thumbnails for up to 10 s after each switch, or until the next one, and measures the responses."""
 
     def __init__(self, switches: Sequence[int], fps: float, block_frames: int):
-        self.switches, self._fps, self._block = frozenset(switches), fps, block_frames
+        self.switches = frozenset(switches)
+        self._fps = fps
+        self._block = block_frames
         self._before: deque[Array] = deque(maxlen=max(1, round(BEFORE_SECONDS * fps)))
         self._reference: Array | None = None
         self._after: list[NDArray[np.uint8]] = []
@@ -107,7 +111,9 @@ class SwitchWatch:
         """Add the next video frame's thumbnail."""
         if self._seen in self.switches and self._before:
             self._done = self.responses()
-            self._reference, self._after, self._start = np.mean(self._before, axis=0), [], self._seen
+            self._reference = np.mean(self._before, axis=0)
+            self._after = []
+            self._start = self._seen
         if self._reference is not None:
             self._after.append(small)
             if len(self._after) == self._limit:
@@ -134,11 +140,17 @@ def response(video_frame: int, before: Array, after: Array, block_frames: int, f
     change = float(np.abs(towards).mean())
     if change < _NOISE or len(after) < 2 * block_frames:
         return SwitchResponse(video_frame, change, None, ())
-    progress = (after - before).reshape(len(after), -1) @ towards.ravel() / float((towards**2).sum())
-    blocks = [progress[i : i + block_frames] for i in range(0, len(progress), block_frames)]
-    by_block = tuple(round(float(block.mean()), 4) for block in blocks)
+    changes = (after - before).reshape(len(after), -1)
+    progress = changes @ towards.ravel() / float((towards**2).sum())
+    by_block = []
+    for begin in range(0, len(progress), block_frames):
+        block = progress[begin : begin + block_frames]
+        by_block.append(round(float(block.mean()), 4))
     reached = int(np.argmax(progress >= 0.8))
     if progress[reached] < 0.8:
-        return SwitchResponse(video_frame, change, None, by_block)
-    part = (0.8 - progress[reached - 1]) / (progress[reached] - progress[reached - 1]) if reached else 1.0
-    return SwitchResponse(video_frame, change, float(reached - 1 + part) / fps, by_block)
+        return SwitchResponse(video_frame, change, None, tuple(by_block))
+    frames = 0.0
+    if reached:  # between two video frames
+        before_it = progress[reached - 1]
+        frames = reached - 1 + float((0.8 - before_it) / (progress[reached] - before_it))
+    return SwitchResponse(video_frame, change, frames / fps, tuple(by_block))

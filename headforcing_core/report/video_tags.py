@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,20 +33,31 @@ def read_tags(metadata: Mapping[str, str], fps: float) -> VideoTags:
     if isinstance(own, dict):
         return _own_tags(own)
     graph = _json(metadata.get("prompt"))
-    return _graph_tags(graph, fps) if isinstance(graph, dict) else VideoTags()
+    if isinstance(graph, dict):
+        return _graph_tags(graph, fps)
+    return VideoTags()
 
 
 def _own_tags(tags: dict[str, Any]) -> VideoTags:
     """Read this pack's tag: `prompts` are texts, `starts_seconds` (optional) their starts."""
-    prompts, starts = tags.get("prompts"), tags.get("starts_seconds")
-    texts = tuple(one_line(text, MAX_TEXT_BYTES) for text in prompts) if isinstance(prompts, list) else ()
-    if len(texts) == 1:
-        starts = [0.0]
-    timed: tuple[tuple[float, str], ...] = ()
-    if isinstance(starts, list) and len(starts) == len(texts) and all(is_finite(s) and s >= 0 for s in starts):
-        timed = tuple(zip(map(float, starts), texts, strict=True))
-    seed, per_block = (_whole(tags.get(name)) for name in ("seed", "frames_per_block"))
-    return VideoTags(_text(tags.get("method")), seed, per_block, texts, timed)
+    method = _text(tags.get("method"))
+    seed = _whole(tags.get("seed"))
+    plain = VideoTags(method, seed, _whole(tags.get("frames_per_block")))
+    prompts = tags.get("prompts")
+    if not isinstance(prompts, list):
+        return plain
+    texts = [one_line(text, MAX_TEXT_BYTES) for text in prompts]
+    starts = [0.0] if len(texts) == 1 else tags.get("starts_seconds")
+    if not isinstance(starts, list) or len(starts) != len(texts):
+        return replace(plain, texts=tuple(texts))
+    if not all(is_finite(start) and start >= 0 for start in starts):
+        return replace(plain, texts=tuple(texts))
+    return _with_prompts(plain, map(float, starts), texts)
+
+
+def _with_prompts(tags: VideoTags, starts: Iterable[float], texts: Sequence[str]) -> VideoTags:
+    """The tags with prompts and their starts in seconds."""
+    return replace(tags, texts=tuple(texts), prompts=tuple(zip(starts, texts, strict=True)))
 
 
 _STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which times are not those of the timeline
@@ -54,24 +65,32 @@ _STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which t
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:
     """Read a graph in API format with one sampler and at most one timeline; linked inputs are not resolved."""
-    sampler, timeline = (_only(graph, kind) for kind in ("HeadForcingSampler", "HeadForcingPromptTimeline"))
+    sampler = _only(graph, "HeadForcingSampler")
     if sampler is None:
         return VideoTags()
-    method, seed = _text(sampler.get("method", "head_forcing")), _whole(sampler.get("seed"))
+    method = _text(sampler.get("method", "head_forcing"))
+    seed = _whole(sampler.get("seed"))
     family = SCHEDULES.get(str(sampler.get("model_family", "self_forcing")))
-    plain = VideoTags(method, seed, family.frames_per_block if family else None)
-    if timeline is None or family is None or sampler.keys() & _STARTS:
+    if family is None:
+        return VideoTags(method, seed)
+    plain = VideoTags(method, seed, family.frames_per_block)
+    timeline = _only(graph, "HeadForcingPromptTimeline")
+    if timeline is None or sampler.keys() & _STARTS:
         return plain
-    text, length, shared = (timeline.get(key) for key in ("prompts", "seconds", "shared_prompt"))
+    text = timeline.get("prompts")
+    length = timeline.get("seconds")
+    shared = timeline.get("shared_prompt")
     if not isinstance(text, str) or not (length is None or is_finite(length)):
         return plain
+    if not isinstance(shared, str):
+        shared = ""
     try:
-        parsed = parse_timeline(text, length or None, family.clock, shared if isinstance(shared, str) else "")
+        parsed = parse_timeline(text, length or None, family.clock, shared)
     except HeadForcingError:
         return plain
     starts = [parsed.clock.start_video_frame(segment.start_block) / fps for segment in parsed.segments]
-    texts = tuple(one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments)
-    return replace(plain, texts=texts, prompts=tuple(zip(starts, texts, strict=True)))
+    texts = [one_line(segment.text, MAX_TEXT_BYTES) for segment in parsed.segments]
+    return _with_prompts(plain, starts, texts)
 
 
 def _only(graph: dict[str, Any], kind: str) -> dict[str, Any] | None:

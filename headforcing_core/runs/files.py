@@ -48,7 +48,7 @@ _FIELDS = {  # of each kind of file
     "video": {"setup", "keys", "about", "take", "begun"},
     FOUND: {"profile", "events"},
     OPENING: {"events"},
-    SECONDS: {"seconds", "events", "guards", "recalls", "occupied"},
+    SECONDS: {"seconds", "events", "recalls", "occupied"},
     LABEL: {"title", "starred", "file"},
     "block": {"key", "after", "event"},
     "state": {"key", "after", "plain"},

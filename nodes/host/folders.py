@@ -18,7 +18,6 @@ from ...headforcing_core.head_profiles.profile import HeadProfile
 
 NODE_TEXTS = Path(__file__).resolve().parents[2] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
-METRICS_FOLDER = "metrics"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0  # of a finished video that was begun: it takes as long to make as it has
 WINDOWS = os.name == "nt"
@@ -32,7 +31,6 @@ def _add_model_folder(name: str, endings: set[str]) -> None:
 
 
 _add_model_folder(PROFILE_FOLDER, {".json"})
-_add_model_folder(METRICS_FOLDER, {".safetensors", ".pth", ".bin"})
 
 
 class OutputFile(NamedTuple):
@@ -157,11 +155,6 @@ def runs_folder() -> Path:
 def user_folder(name: str) -> Path:
     """The pack's own folder of that name in ComfyUI's user folder."""
     return Path(folder_paths.get_user_directory()) / "head_forcing" / name
-
-
-def metric_folders() -> list[Path]:
-    """Folders in which the models of metrics are looked for: `models/metrics`, and what extra_model_paths.yaml adds."""
-    return [Path(folder) for folder in folder_paths.get_folder_paths(METRICS_FOLDER)]
 
 
 def tiny_decoder_file(names: tuple[str, ...]) -> Path | None:

@@ -5,6 +5,7 @@ import * as fixedSeed from "./fixed_seed.js";
 import * as foldAdvanced from "./fold_advanced.js";
 import * as liveStory from "./live_story.js";
 import * as player from "./player.js";
+import * as removedInputs from "./removed_inputs.js";
 import * as renders from "./renders.js";
 import * as shelf from "./shelf.js";
 import * as takeData from "./take_data.js";
@@ -12,7 +13,9 @@ import * as takes from "./takes.js";
 import * as texts from "./texts.js";
 import * as timeline from "./timeline.js";
 
-const PARTS = [filenamePrefix, fixedSeed, foldAdvanced, timeline, liveStory, takeData, takes, shelf, player, renders];
+const PARTS = [
+  filenamePrefix, fixedSeed, removedInputs, foldAdvanced, timeline, liveStory, takeData, takes, shelf, player, renders,
+];
 
 /** A hook that calls those of all parts that have one. */
 const all = (hook) => (...values) => Promise.all(PARTS.map((part) => part[hook]?.(...values)));

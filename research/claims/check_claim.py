@@ -23,6 +23,7 @@ from ...headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from ...headforcing_core.head_profiles.shares import HeadShares
 from ...headforcing_core.names import BUDGETS, versions
 from ...headforcing_core.render.family import with_family
+from ..metrics.scores import add_metric_arguments
 from ..rows import Row
 from ..videos import MAX_VIDEOS, Scores, load_metrics
 from .claims import ADDED_ROWS, OURS, PAPERS_ROWS, RETURN_RULE, RULE, lines_of, measured_rows, named_rows
@@ -31,7 +32,8 @@ from .paper_numbers import COLUMNS, ONE_PROMPT, PRIMARY
 from .returns import add_returns
 from .stories import plan_claims, texts_of
 
-VIDEOS, SECONDS = 32, 60.0
+VIDEOS = 32
+SECONDS = 60.0
 MAX_SHUFFLES = 100
 FILES = ("verdict.md", "verdict.json", "stand_in.json", "videos/**/*")
 Stories = Mapping[str, Sequence[str]]
@@ -41,7 +43,8 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     text = "Make the rows of the paper's ablations with real weights, score them, and write a verdict for each figure."
     sub = command("check-claim", check_claim, text)
     sub.add_argument("--weights", type=READ, required=True, help="checkpoint, .safetensors or .pt")
-    out, told = folder_written(*FILES), "folder; the same command goes on there"
+    out = folder_written(*FILES)
+    told = "folder; the same command goes on there"
     sub.add_argument("--out", type=out, default=Path("output/check"), help=told)
     told = "names such as A,D,random, also of other methods; default: all of the paper's ablations and on returns"
     sub.add_argument("--rows", default=",".join([*PAPERS_ROWS, *ADDED_ROWS]), help=told)
@@ -57,7 +60,7 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
     sub.add_argument("--estimate", action="store_true", help="tell what is to be made, and stop")
     told = "print the line that measures the videos with VBench, and take up its results"
     sub.add_argument("--vbench", action="store_true", help=told)
-    arguments.add_metric_arguments(sub)
+    add_metric_arguments(sub)
     arguments.add_file_arguments(sub)
     arguments.add_render_arguments(sub)
     arguments.add_farm_arguments(sub)
@@ -172,13 +175,15 @@ def _verdict(
     metrics_left_out: Sequence[str],
 ) -> tuple[str, dict[str, Any]]:
     """The page and the JSON, from the numbers of all videos."""
-    made, profile = measured_rows(scores), find_profile(args.profile)
+    made = measured_rows(scores)
+    profile = find_profile(args.profile)
     lines = lines_of(made, missing_columns(args, stories, scores.metrics, metrics_left_out))
     about = _about(args, scores, rows, stories, profile)
     about += [f"Left out, {row}: {why}" for row, why in left_out.items()]
     head = ["# The paper's figures on these weights", "", *(f"- {line}" for line in about), ""]
     text = "\n".join([*head, page(lines, made, {name: row.label for name, row in rows.items()})])
-    settings, random = scores.videos[0].made_from, made.get("random", {})
+    settings = scores.videos[0].made_from
+    random = made.get("random", {})
     for key in ("prompts", "row", "method", "roles", "shuffle"):
         settings.pop(key)
     return text, {

@@ -56,7 +56,8 @@ RETURN_RULE = (
 )
 LIMITS = (
     "What this page cannot say: whether people see a difference; anything about other weights, prompts, lengths or "
-    "sizes; and, where a column is undecided, that there is no difference. Metrics are those of docs/metrics.md, not "
+    "sizes; and, where a column is undecided, that there is no difference. Metrics are those of "
+    "research/metrics/METRICS.md, not "
     "VBench's programs; consistencies, the CLIP score and a dynamic degree of whole videos are compared by their sign "
     "only. A still video flickers least. In the paper all rows of Table 5 have the same cache budget; here merged "
     "heads get the cache of a memory head."
@@ -141,7 +142,8 @@ class Line:
     @property
     def remark(self) -> str:
         """Reasons why it is undecided or has no numbers, and what is odd about the paper's figure."""
-        told, better = [self.why, self.reported.note], self.better
+        told = [self.why, self.reported.note]
+        better = self.better
         if better is not None and better.interval.count < ENOUGH:
             told.insert(0, f"{better.interval.count} videos are fewer than {ENOUGH}")
         if better is not None and better.below is not None:
@@ -181,7 +183,8 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
         if reported.row in rows
     ]
     family = [test for line in lines if line.primary for test in line.tests]
-    adjusted, judged = iter(statistics.corrected(family)), []
+    adjusted = iter(statistics.corrected(family))
+    judged = []
     for line in lines:
         tests = [next(adjusted) if line.primary else replace(test, holm=test.p) for test in line.tests]
         better, half = (*tests, None, None)[:2]
@@ -190,7 +193,8 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
 
 
 def _line(reported: Reported, row: Stories, ours: Stories, why: str) -> Line:
-    paper, papers = COLUMNS[reported.column], reported.difference
+    paper = COLUMNS[reported.column]
+    papers = reported.difference
     theirs, mine, scale = *(each.get(paper.story, Measured()) for each in (row, ours)), 100.0 if paper.percent else 1.0
     for key in paper.keys if theirs.videos and mine.videos else ():
         values = _shifted(statistics.differences(mine.values(key), theirs.values(key)), scale)
@@ -207,4 +211,6 @@ def _shifted(values: Values, scale: float = 1.0, less: float = 0.0) -> list[floa
 
 
 def _plain(test: Paired | None) -> dict[str, Any] | None:
-    return None if test is None else {**asdict(test.interval), "p": test.p, "holm": test.holm}
+    if test is None:
+        return None
+    return {**asdict(test.interval), "p": test.p, "holm": test.holm}

@@ -39,7 +39,8 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
 
 
 def _cells(line: Line) -> list[str]:
-    reported, test = line.reported, line.better
+    reported = line.reported
+    test = line.better
     paper = "–" if reported.difference is None else f"{reported.difference:+.2f} ({reported.table})"
     found = ["–", "–", "–"]
     if test is not None:
@@ -76,7 +77,9 @@ def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str
 
 def _told(found: Interval) -> str:
     form = "{:+.2f}".format
-    return found.text(form) if found.count > 1 else f"{form(found.mean)} (one video)"
+    if found.count > 1:
+        return found.text(form)
+    return f"{form(found.mean)} (one video)"
 
 
 def _p(value: float) -> str:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-ONE_PROMPT, SIX_PROMPTS, RETURN = "one_prompt", "six_prompts", "scenes_that_return"
+ONE_PROMPT = "one_prompt"
+SIX_PROMPTS = "six_prompts"
+RETURN = "scenes_that_return"
 _VBENCH = "it is left to VBench's own program: give --vbench, and repeat the command after it"
 _SUM = "it is a weighted sum of VBench-Long that no command here computes"
 
@@ -19,7 +21,7 @@ class PaperColumn:
     Attributes:
         story: the kind of videos that it is measured on.
         keys: the metrics that stand for it here, the first that has numbers; 100 times each unless `percent` is False.
-        needs: the metric of `report.learned.registry.METRICS` that measures it; empty for one without a model.
+        needs: the metric of `metrics.registry.METRICS` that measures it; empty for one without a model.
         by_sign: those of `keys` that are on another scale than the paper's, so that only the sign of a difference is
             compared.
         otherwise: why it has no numbers, where that is not a missing model.
@@ -76,7 +78,9 @@ class Reported:
     @property
     def difference(self) -> float | None:
         """Head Forcing less the row; positive in all of the paper's tables."""
-        return None if self.ours is None or self.value is None else self.ours - self.value
+        if self.ours is None or self.value is None:
+            return None
+        return self.ours - self.value
 
 
 _ABLATED = ("dynamic", "smoothness", "subject", "imaging", "quality", "consistency", "text")

@@ -18,8 +18,8 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import replacing
 from ...headforcing_core.hashing import file_hash
 from ...headforcing_core.report.drift import read_frames
-from ...headforcing_core.report.learned.models import ImageEncoder, Models
 from ...headforcing_core.video.reader import open_video
+from ..metrics.models import ImageEncoder, Models
 from ..statistics import Numbers
 from ..videos import ScoredVideo, Scores
 from .paper_numbers import COLUMNS, RETURN
@@ -37,7 +37,8 @@ def similarities(visits: Tensor) -> list[Numbers]:
     """
     first, between, again = visits.unbind(1)
     table = again @ first.T
-    own, prompt = table.diagonal(), (again * between.roll(1, 0)).sum(1)
+    own = table.diagonal()
+    prompt = (again * between.roll(1, 0)).sum(1)
     chance = (table.sum(1) - own) / (len(table) - 1)
     found = {"similarity": own, "chance": chance, "prompt": prompt, "above": own - chance, "above_prompt": own - prompt}
     return [{f"return_{key}": float(values[i]) for key, values in found.items()} for i in range(len(table))]
@@ -58,7 +59,8 @@ def add_returns(args: argparse.Namespace, scores: Scores) -> None:
 
 def visits_of(each: ScoredVideo, models: Models, stamp: str) -> Tensor:
     """The features `[3, d]` of a finished video, as an earlier run stored them or measured now."""
-    path, made_from = each.video.path.with_suffix(".visits.json"), [file_hash(each.video.path), stamp]
+    path = each.video.path.with_suffix(".visits.json")
+    made_from = [file_hash(each.video.path), stamp]
     try:
         stored = json.loads(path.read_text("utf-8"))
         if stored["made_from"] == made_from:

@@ -17,7 +17,9 @@ from .claims import ADDED_ROWS, OURS
 from .paper_numbers import ONE_PROMPT, RETURN, SIX_PROMPTS
 
 STORY_TEXTS = 6
-FIRST_VISIT, BETWEEN, SECOND_VISIT = 1, 2, 3  # of a story that returns, numbers of its prompts from 0
+FIRST_VISIT = 1
+BETWEEN = 2
+SECOND_VISIT = 3  # of a story that returns, numbers of its prompts from 0
 TAGGED = "echo"  # the row whose method brings a scene back where a tag says so
 RESERVED_PROMPTS = tuple(Path(__file__).with_name("prompts.txt").read_text("utf-8").splitlines())
 """Prompts that no head profile is measured on."""
@@ -105,5 +107,6 @@ def plan_claims(
     left_out: dict[str, str] = {}
     for mine, texts in asked:
         videos, why = plan_videos(args, mine, texts)
-        planned, left_out = planned + videos, left_out | why
+        planned = planned + videos
+        left_out = left_out | why
     return [each for each in planned if each.row not in left_out], left_out

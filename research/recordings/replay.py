@@ -21,6 +21,7 @@ from ...headforcing_core.cache.shape import CacheShape
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular
 from ...headforcing_core.head_profiles.profile import HeadProfile
+from ...headforcing_core.methods.base import MethodShape
 from ...headforcing_core.methods.causvid import SCHEDULES, CausVid, OverlapBlock
 from ...headforcing_core.methods.longlive import LongLive
 from ...headforcing_core.methods.memrope import MemRoPE
@@ -166,7 +167,8 @@ def new_cache(case: Case, run: RecordedRun, device: str = "cpu", attention: str 
         return ReferenceCache(shape, torch.float32, device)
     backend = "explicit" if attention == "reference" else attention
     function = attention_function(backend, device, torch.float32, shape.head_dim)
-    if isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in ("longlive", "memrope"):
+    sinks_once = isinstance(run.policy, (LongLive, MemRoPE)) and case.config["method"] in ("longlive", "memrope")
+    if sinks_once and isinstance(shape, MethodShape):
         return SINKS_ONCE[run.policy.cache_class](shape, torch.float32, device, function)
     return run.policy.make_cache(shape, torch.float32, device, function)
 

@@ -32,7 +32,8 @@ Accuracy = dict[str, list[float | None]]
 
 def clip_accuracy(clip: Clip, video_frames: Tensor) -> dict[str, list[float]]:
     """Detections that are right in the video frames of a clip, one value per chance to be right."""
-    seen, looks = sightings(video_frames[::STRIDE]), looks_of_frames(clip.looks)
+    seen = sightings(video_frames[::STRIDE])
+    looks = looks_of_frames(clip.looks)
     numbers: dict[str, list[float]] = {}
     for index, sighting in enumerate(seen):
         for name, value in _frame_accuracy(clip, index * STRIDE, looks[index * STRIDE], sighting).items():
@@ -52,7 +53,8 @@ def clip_accuracy(clip: Clip, video_frames: Tensor) -> dict[str, list[float]]:
 def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[str, float | None]:
     """Whether each thing in a video frame was detected rightly; None where there was nothing to detect."""
     layout = next(layout for layout in clip.layouts if layout.room == look.room)
-    camera, facing = int(clip.camera[frame]), clip.facing[frame]
+    camera = int(clip.camera[frame])
+    facing = clip.facing[frame]
     hung = [replace(item, x=item.x - camera) for item in layout.between(camera, camera + FRAME_SIZE)]
     return {
         "one actor": seen.count == 1,

@@ -107,18 +107,23 @@ class Answer:
         return lines
 
     def _cell(self, row: int, column: str) -> str:
-        interval, test = self.interval(row, column), self.compared(row, column)
+        interval = self.interval(row, column)
+        test = self.compared(row, column)
         if interval is None:
             return "–"
         if column == PLANNED:
             return f"{interval.mean:.3g}"
         form = f"{{:.{COLUMNS[column][1]}f}}".format
-        shown, mean = interval.text(form), form(interval.mean)
-        return shown if test is None or not test.clear else shown.replace(mean, f"{mean}†", 1)
+        shown = interval.text(form)
+        mean = form(interval.mean)
+        if test is None or not test.clear:
+            return shown
+        return shown.replace(mean, f"{mean}†", 1)
 
     @cached_property
     def _compared(self) -> dict[tuple[int, str], Paired | None]:
-        last, found = self.rows[-1], dict[tuple[int, str], Paired | None]()
+        last = self.rows[-1]
+        found = dict[tuple[int, str], Paired | None]()
         for row, mine in enumerate(self.rows[:-1] if last.videos else ()):
             for column in self.question.columns if mine.videos else ():
                 gains = differences(mine.values(column), last.values(column))
@@ -131,10 +136,13 @@ class Answer:
         return {**about, "rows": [self._row(i) for i in range(len(self.rows))]}
 
     def _row(self, row: int) -> dict[str, Any]:
-        columns, measured = self.question.columns, self.rows[row]
+        columns = self.question.columns
+        measured = self.rows[row]
 
         def stored(videos: Sequence[Numbers]) -> dict[str, list[float | None]]:
-            return {c: [_rounded(video.get(c)) for video in videos] for c in columns} if videos else {}
+            if videos:
+                return {c: [_rounded(video.get(c)) for video in videos] for c in columns}
+            return {}
 
         made: dict[str, Any] = {
             "label": self.question.rows[row].label,
@@ -165,4 +173,6 @@ def _stored(test: Paired | None) -> dict[str, Any] | None:
 
 
 def _rounded(value: float | None) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(value, 5)
+    if value is None or not math.isfinite(value):
+        return None
+    return round(value, 5)

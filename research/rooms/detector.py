@@ -23,7 +23,8 @@ from .drawing import FLOOR, FRAME_SIZE, PICTURE_SIZE, PICTURES, Picture
 from .scenes import BACKGROUNDS, CAMERAS, COLOURS
 
 SATURATION = 0.43  # threshold: walls, with tint and pattern, are below 0.39, actors above 0.49
-MIN_ACTOR, MIN_EMBLEM = 40, 10  # pixels
+MIN_ACTOR = 40
+MIN_EMBLEM = 10  # pixels
 LIKENESS = 0.72  # least correlation with a picture
 NEAR = 3  # pixels; a picture so near its place is in it
 TILTS = (-0.2, -0.1, 0.0, 0.1, 0.2)
@@ -77,7 +78,8 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
         return bare
     place, mask = by_size[0]
     overlaps, (mark, mark_area) = _overlaps(mask, place), _marking(video_frame, mask)
-    shape, colour = max(overlaps, key=overlaps.__getitem__), _colour_name(video_frame[mask])
+    shape = max(overlaps, key=overlaps.__getitem__)
+    colour = _colour_name(video_frame[mask])
     about: dict[str, Any] = {"colour": colour, "shape": shape, "place": place, "overlaps": overlaps, "mark": mark}
     return replace(bare, count=len(by_size), area=int(mask.sum()), mark_area=mark_area, **about)
 
@@ -108,15 +110,19 @@ def _colour_name(pixels: Tensor) -> str:
 @lru_cache(maxsize=1)
 def _unit_areas() -> dict[str, float]:
     """Area of each shape at radius 1."""
-    fine, upright = (np.arange(400) + 0.5) / 100 - 2, np.zeros(())
+    fine = (np.arange(400) + 0.5) / 100 - 2
+    upright = np.zeros(())
     outlines = {shape: drawing.distance_to(shape, fine, fine[:, None], upright, 1.0) for shape in CHOICES["shape"]}
     return {shape: float((distance < 0).sum()) / 1e4 for shape, distance in outlines.items()}
 
 
 def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
     """Intersection over union of a mask with every shape of its area at its place, at the best tilt."""
-    steps, tilts = np.arange(FRAME_SIZE) + 0.5, np.array(TILTS)[:, None, None]
-    dx, dy, there = steps - place[0], (steps - place[1])[:, None], mask.numpy()
+    steps = np.arange(FRAME_SIZE) + 0.5
+    tilts = np.array(TILTS)[:, None, None]
+    dx = steps - place[0]
+    dy = (steps - place[1])[:, None]
+    there = mask.numpy()
     result = {}
     for shape, unit_area in _unit_areas().items():
         outline = drawing.distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
@@ -134,15 +140,18 @@ def _templates() -> Tensor:
 
 def _likeness(light: Tensor) -> Tensor:
     """Correlation of the surroundings of every pixel with each picture, `[n, 6, 52, 52]`; pixel 0 there is pixel 6."""
-    windows, count = light[:, None], PICTURE_SIZE**2
-    mean, square = F.avg_pool2d(windows, PICTURE_SIZE, 1), F.avg_pool2d(windows.square(), PICTURE_SIZE, 1)
+    windows = light[:, None]
+    count = PICTURE_SIZE**2
+    mean = F.avg_pool2d(windows, PICTURE_SIZE, 1)
+    square = F.avg_pool2d(windows.square(), PICTURE_SIZE, 1)
     spread = (count * (square - mean.square()).clamp_min(4e-4)).sqrt()
     return F.conv2d(windows, _templates()) / spread
 
 
 def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
     """The pictures of one frame: the best likeness first, and none that overlaps a better one."""
-    left, found = likeness.clone(), []
+    left = likeness.clone()
+    found = []
     while float(left.max()) > LIKENESS:
         kind, y, x = (int(i) for i in np.unravel_index(int(left.argmax()), left.shape))
         found.append(Picture(PICTURES[kind], x + _BORDER, y + _BORDER))
@@ -168,7 +177,8 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
     if int(free.sum()) < 64:
         free = torch.ones_like(free)
     lights, names = _lights()
-    light, seen = lights[:, free], video_frame[free]  # [views, pixels], [pixels, 3]
+    light = lights[:, free]
+    seen = video_frame[free]  # [views, pixels], [pixels, 3]
     colours = light @ seen / light.square().sum(1, keepdim=True)  # least squares
     errors = (seen - light[:, :, None] * colours[:, None]).abs().clamp_max(0.1).mean((1, 2))
     best = int(errors.argmin())
@@ -197,7 +207,8 @@ def layout_overlap(seen: Sighting, layout: Sequence[Picture]) -> float | None:
     Pictures that the actor hides or the edge cuts off are left out. None if none is left.
     """
     inside = [item for item in layout if _BORDER <= item.x < FRAME_SIZE - _BORDER]
-    expected, found = ([item for item in some if not _covered(seen.hidden, item)] for some in (inside, seen.pictures))
+    expected = [item for item in inside if not _covered(seen.hidden, item)]
+    found = [item for item in seen.pictures if not _covered(seen.hidden, item)]
     right = sum(_is_in(item, found) for item in expected)
     total = len(expected) + sum(not _is_in(item, expected) for item in found)
     return right / total if total else None
@@ -266,8 +277,10 @@ def camera_words(video_frames: Tensor, gap: int = 2) -> list[str]:
     """The `n - gap` words for the camera, empty where it stands still, from the shift of the wall in `gap` frames."""
     strong = video_frames.amax(-1) - video_frames.amin(-1) > SATURATION
     free = ~grow(strong, 4)
-    now, later = video_frames[:-gap], video_frames[gap:]
-    errors, reach = [], gap * max(CAMERAS.values())
+    now = video_frames[:-gap]
+    later = video_frames[gap:]
+    errors = []
+    reach = gap * max(CAMERAS.values())
     middle = slice(reach, FRAME_SIZE - reach)
     for speed in CAMERAS.values():
         moved = slice(reach + gap * speed, FRAME_SIZE - reach + gap * speed)

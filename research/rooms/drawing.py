@@ -15,7 +15,12 @@ PICTURE_SIZE = 13
 EMBLEM_SIZE = 0.5  # radius of an emblem, of that of a ball
 HIDDEN_BELOW = math.cos(0.3 * math.pi)  # of the emblem's turn: it is seen on 30 % of each round
 SHADE = 0.18  # of the dark parts of a pattern, and how much lighter the others are
-_SQUARE, _TRIANGLE, _STAR_TIP, _STAR_VALLEY, _CROSS_ARM, _CROSS_WIDTH = 0.88, 0.72, 1.42, 0.66, 1.25, 0.46
+_SQUARE = 0.88
+_TRIANGLE = 0.72
+_STAR_TIP = 1.42
+_STAR_VALLEY = 0.66
+_CROSS_ARM = 1.25
+_CROSS_WIDTH = 0.46
 _PATCH = 46  # pixels round the actor that it and its shadow can cover
 _STEPS = np.arange(FRAME_SIZE, dtype=np.float32) + 0.5
 
@@ -52,11 +57,13 @@ def distance_to(shape: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray, ra
     """Signed distance in pixels to a shape's outline, negative inside; `dx, dy` from its centre, tilt in radians."""
     if shape == "ball":
         return np.hypot(dx, dy) - radius
-    x, y = np.cos(tilt) * dx + np.sin(tilt) * dy, np.cos(tilt) * dy - np.sin(tilt) * dx
+    x = np.cos(tilt) * dx + np.sin(tilt) * dy
+    y = np.cos(tilt) * dy - np.sin(tilt) * dx
     if shape == "square":
         return np.maximum(np.abs(x), np.abs(y)) - _SQUARE * radius
     if shape == "cross":
-        long, short = np.maximum(np.abs(x), np.abs(y)), np.minimum(np.abs(x), np.abs(y))
+        long = np.maximum(np.abs(x), np.abs(y))
+        short = np.minimum(np.abs(x), np.abs(y))
         return np.maximum(long - _CROSS_ARM * radius, short - _CROSS_WIDTH * radius)
     if shape == "triangle":  # one side below, two to the upper left and right
         return np.maximum(y, math.sqrt(0.75) * np.abs(x) - 0.5 * y) - _TRIANGLE * radius
@@ -64,7 +71,8 @@ def distance_to(shape: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray, ra
     wedge = 2 * math.pi / 5
     angle = (np.arctan2(x, -y) + wedge / 2) % wedge - wedge / 2
     length = np.hypot(x, y)
-    along, across = length * np.cos(angle), length * np.abs(np.sin(angle))
+    along = length * np.cos(angle)
+    across = length * np.abs(np.sin(angle))
     valley = _STAR_VALLEY * math.cos(wedge / 2), _STAR_VALLEY * math.sin(wedge / 2)
     edge = valley[0] - _STAR_TIP, valley[1]
     return ((along - _STAR_TIP * radius) * edge[1] - across * edge[0]) / math.hypot(*edge)
@@ -79,7 +87,8 @@ def distance_to_emblem(emblem: str, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     if emblem == "bar":
         return np.maximum(np.abs(y) - 0.34, np.abs(x) - 1)
     if emblem == "plus":
-        long, short = np.maximum(np.abs(x), np.abs(y)), np.minimum(np.abs(x), np.abs(y))
+        long = np.maximum(np.abs(x), np.abs(y))
+        short = np.minimum(np.abs(x), np.abs(y))
         return np.maximum(short - 0.3, long - 1)
     return np.maximum(np.abs(np.abs(x) - 0.6) - 0.28, np.abs(y) - 1)  # two upright stripes
 
@@ -101,7 +110,8 @@ def picture(kind: str) -> np.ndarray:
         bright = ((y + 6) // 2 % 2 == 0).astype(np.float32)
     else:
         bright = np.clip(np.abs(np.hypot(x, y) - 3.0) - 0.7, 0, 1)
-    dark, light = np.array((0.10, 0.12, 0.19)), np.array((0.93, 0.92, 0.85))
+    dark = np.array((0.10, 0.12, 0.19))
+    light = np.array((0.93, 0.92, 0.85))
     inside = dark + (light - dark) * bright[..., None]
     frame = np.maximum(np.abs(x), np.abs(y)) == middle
     return np.where(frame[..., None], np.array((0.60, 0.50, 0.34)), inside).astype(np.float32)
@@ -109,7 +119,8 @@ def picture(kind: str) -> np.ndarray:
 
 def wall_light(pattern: str, columns: np.ndarray) -> np.ndarray:
     """Brightness of a wall without pictures, `[64, columns]`, floor included; `columns` in pixels from the place 0."""
-    x, y = columns[None].astype(np.float32), _STEPS[:, None]
+    x = columns[None].astype(np.float32)
+    y = _STEPS[:, None]
     if pattern == "checkerboard":
         light = 1 + SHADE * np.where((x // 16 + y // 16) % 2 == 0, 1.0, -1.0)
     elif pattern == "striped":
@@ -133,7 +144,8 @@ def draw_wall(
     half = PICTURE_SIZE // 2
     for item in pictures:
         first = item.x - half - left
-        low, high = max(first, 0), min(first + PICTURE_SIZE, len(columns))
+        low = max(first, 0)
+        high = min(first + PICTURE_SIZE, len(columns))
         if low < high:
             place = slice(item.y - half, item.y + half + 1), slice(low, high)
             shade = slice(item.y - half + 1, item.y + half + 2), slice(min(low + 1, high), min(high + 1, len(columns)))
@@ -152,13 +164,16 @@ def draw_actor(
     count = len(pose.x)
     video_frames = np.broadcast_to(wall, (count, *wall.shape[1:])).copy()
     cover_map = np.zeros((count, FRAME_SIZE, FRAME_SIZE), np.float32)
-    left, top = (
-        np.clip(np.round(at).astype(int) - _PATCH // 2, 0, FRAME_SIZE - _PATCH)[:, None] for at in (pose.x, pose.y)
-    )
-    rows, columns = (top + np.arange(_PATCH))[:, :, None], (left + np.arange(_PATCH))[:, None]
+    left = np.clip(np.round(pose.x).astype(int) - _PATCH // 2, 0, FRAME_SIZE - _PATCH)[:, None]
+    top = np.clip(np.round(pose.y).astype(int) - _PATCH // 2, 0, FRAME_SIZE - _PATCH)[:, None]
+    rows = (top + np.arange(_PATCH))[:, :, None]
+    columns = (left + np.arange(_PATCH))[:, None]
     which = np.arange(count)[:, None, None]
-    x, y, tilt = (a.astype(np.float32)[:, None, None] for a in (pose.x, pose.y, pose.tilt))
-    dx, dy = columns.astype(np.float32) + 0.5 - x, rows.astype(np.float32) + 0.5 - y
+    x = pose.x.astype(np.float32)[:, None, None]
+    y = pose.y.astype(np.float32)[:, None, None]
+    tilt = pose.tilt.astype(np.float32)[:, None, None]
+    dx = columns.astype(np.float32) + 0.5 - x
+    dy = rows.astype(np.float32) + 0.5 - y
     patch = video_frames[which, rows, columns]
     shadow = np.clip(0.5 - distance_to(shape, dx - 2.2, dy - 2.8, tilt, pose.radius) / 1.6, 0, 1)
     patch *= 1 - 0.4 * shadow[..., None]
@@ -177,11 +192,14 @@ def _emblem_cover(
     pose: Pose, emblem: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Cover of the patch by the emblem, which turns with the actor about the upright axis, and how much it faces us."""
-    towards, sideways = np.cos(pose.turn), np.sin(pose.turn)
+    towards = np.cos(pose.turn)
+    sideways = np.sin(pose.turn)
     facing = np.clip((towards - HIDDEN_BELOW) / 0.1, 0, 1)
     size = EMBLEM_SIZE * pose.radius
-    x, y = np.cos(tilt) * dx + np.sin(tilt) * dy, np.cos(tilt) * dy - np.sin(tilt) * dx
-    shift, narrow = (a.astype(np.float32)[:, None, None] for a in (0.6 * pose.radius * sideways, towards.clip(0.3)))
+    x = np.cos(tilt) * dx + np.sin(tilt) * dy
+    y = np.cos(tilt) * dy - np.sin(tilt) * dx
+    shift = (0.6 * pose.radius * sideways).astype(np.float32)[:, None, None]
+    narrow = towards.clip(0.3).astype(np.float32)[:, None, None]
     distance = distance_to_emblem(emblem, (x - shift) / (narrow * size), y / size) * size
     sharp = np.clip(0.5 - distance / pose.blur[:, None, None], 0, 1)
     return (sharp * facing[:, None, None]).astype(np.float32), facing

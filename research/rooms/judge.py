@@ -83,7 +83,8 @@ class RoomsJudge:
         """The plan of a story; roles may also be the name of a rule of `RULES`."""
         profile = self.profile
         if roles in RULES:
-            profile, roles = with_rule(profile, roles), "profile"
+            profile = with_rule(profile, roles)
+            roles = "profile"
         settings = RenderSettings(width=assets.SIZE[0], height=assets.SIZE[1], roles=roles, shuffle=shuffle, seed=seed)
         return RenderPlan.make(self.info.config, policy, self.schedule, story, settings, profile)
 
@@ -122,9 +123,12 @@ class RoomsJudge:
         between the actor's place and the true one, and the squared error of the predicted flow."""
         clean = self.autoencoder.encode(render(looks, number).video_frames).split(CLOCK.frames_per_block)
         script = job_of(plan).script
-        model, cache = WanVideoModel(self.backbone, torch.float32), plan.make_cache(torch.float32, "cpu")
-        noise, places = torch.Generator().manual_seed(number), _places(looks, number).split(CLOCK.frames_per_block)
-        distances, losses = list[float](), list[float]()
+        model = WanVideoModel(self.backbone, torch.float32)
+        cache = plan.make_cache(torch.float32, "cpu")
+        noise = torch.Generator().manual_seed(number)
+        places = _places(looks, number).split(CLOCK.frames_per_block)
+        distances = list[float]()
+        losses = list[float]()
         for block, truth in enumerate(clean):
             model.use_prompt(script.embedding(block))
             cache.begin_block()
@@ -160,7 +164,8 @@ def _denoised(
 
 def given_last_visits(looks: Sequence[Look]) -> GivenFrames:
     """Head Forcing whose memory heads are given frames of the last visit where a room comes back, spread evenly."""
-    most, per_block = GivenFrames().memory.episodic_frames, CLOCK.frames_per_block
+    most = GivenFrames().memory.episodic_frames
+    per_block = CLOCK.frames_per_block
     given: list[tuple[int, ...]] = []
     for visit in last_visits(looks):
         frames = len(visit) * per_block
@@ -180,15 +185,20 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     - what the prompts say, in the last quarter: `background`, `pattern`, `shape`, `single`, the overlap with the named
       `outline`, the word of the motion, `moves`, and that of the `camera`.
     """
-    frames, per_block = len(looks) * CLOCK.frames_per_block, CLOCK.frames_per_block
-    first, pairs, before = list(range(per_block)), _returns(looks), round(frames * 0.75)
-    late, marked = range(before, frames), range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
+    frames = len(looks) * CLOCK.frames_per_block
+    per_block = CLOCK.frames_per_block
+    first = list(range(per_block))
+    pairs = _returns(looks)
+    before = round(frames * 0.75)
+    late = range(before, frames)
+    marked = range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
     wanted = sorted({*first, *late, *marked, *(frame for pair in pairs for visit in pair for frame in visit)})
     seen = dict(zip(wanted, sightings(video_frames[[STRIDE * frame for frame in wanted]]), strict=True))
     layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
     others = {i: Layout(number, looks[i // per_block].room, version=1).pictures() for _, back in pairs for i in back}
     strange = [layout_overlap(seen[i], layout) for i, layout in others.items()]
-    start, end = mark_of([seen[i] for i in first]), mark_of([seen[i] for i in marked])
+    start = mark_of([seen[i] for i in first])
+    end = mark_of([seen[i] for i in marked])
     another = Marking.draw(looks, number + OTHER_VIDEO).colour
     every = looks_of_frames(looks)
     shown = [(seen[i], every[STRIDE * i]) for i in late]  # beside what prompts say of it

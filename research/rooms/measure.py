@@ -40,12 +40,15 @@ def rooms(args: argparse.Namespace) -> Result:
     """Measure what is missing, then write the tables that are asked for, and the verdicts of all that were measured."""
     if args.videos > 1000:
         raise HeadForcingError(f"--videos must be from 1 to 1000, got {args.videos}")
-    student, base = (stored_gate(name) for name in ("student", "base"))
+    student = stored_gate("student")
+    base = stored_gate("base")
     asked = list(args.tables or ROOMS_TABLES)
     wanted = {job.key: job for job in jobs(asked, args.videos)}
     known = complete(args.out / "measured.jsonl", wanted, partial(measured, embedded_judge()), args.json)
     answers = {name: answer_of(name, args.videos, known) for name in ROOMS_TABLES}
-    texts, found, by = [], {}, measured_by()
+    texts = []
+    found = {}
+    by = measured_by()
     for name in asked:
         found[name] = {**answers[name].to_dict(), "weights": by}
         texts.append(write_result(args.out, name, text=answers[name].text(), found=found[name], indent=None)["text"])
@@ -61,7 +64,8 @@ def rooms(args: argparse.Namespace) -> Result:
 def stored_gate(name: str) -> dict[str, Any]:
     """The gate's stored numbers of the `student`, the embedded model, or of its `base`; HeadForcingError where they are
     of other files than those that are measured now."""
-    path, files = GATES / f"{name}.gate.json", measured_files()
+    path = GATES / f"{name}.gate.json"
+    files = measured_files()
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     if found["autoencoder"] != files["autoencoder"] or (name == "student" and found["weights"] != files["model"]):
         raise HeadForcingError(f"{path} was not measured on the embedded model: measure it with the command `gate`")
@@ -93,7 +97,9 @@ def jobs(tables: Iterable[str], videos: int) -> Iterator[VideoJob]:
 
 def measured(judge: RoomsJudge, job: VideoJob) -> Numbers:
     """Make and measure one video."""
-    table, row, number = ROOMS_TABLES[job.table], job.row, job.number
+    table = ROOMS_TABLES[job.table]
+    row = job.row
+    number = job.number
     looks = STORIES[table.story](number)
     if isinstance(row, Rendered):
         return judge.measure_truth(looks, number, row.encoded, table.ahead)
@@ -109,7 +115,9 @@ def answer_of(name: str, videos: int, known: Known) -> Answer:
 
     def stored(row: Entry | Rendered) -> list[Numbers]:
         found = [known.get(VideoJob(name, row, number).key) for number in table.numbers(videos)]
-        return [] if None in found else [dict(video) for video in found if video is not None]
+        if None in found:
+            return []
+        return [dict(video) for video in found if video is not None]
 
     modelled = [stored(entry) for entry in table.entries]
     unmarked = {i for found in modelled for i, video in enumerate(found) if video["identity"] is None}

@@ -29,9 +29,13 @@ from .scenes import CLOCK, Layout, render
 from .stories import returning_story
 from .verdicts import means_table
 
-FIRST, VIDEOS = 86_000, 16
-BEFORE, SHOWN = 4, 4  # blocks in the room before, and in the room of the picture
-NONE, RIGHT, WRONG = "no picture", "a picture of the room", "a picture of another video's room"
+FIRST = 86_000
+VIDEOS = 16
+BEFORE = 4
+SHOWN = 4  # blocks in the room before, and in the room of the picture
+NONE = "no picture"
+RIGHT = "a picture of the room"
+WRONG = "a picture of another video's room"
 COLUMNS = ("layout", "wrong layout", "outline")
 RULES = ("quota", "function")
 

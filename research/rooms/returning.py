@@ -18,13 +18,19 @@ from .judge import STORIES
 from .measurements import complete, embedded_judge, embedded_profile, measured_by
 from .verdicts import SUPPORTS, UNDECIDED, Verdict, difference, means_table, shown, verdict_table
 
-FIRST, VIDEOS, STORY = 85_000, 32, "second_away_30"
+FIRST = 85_000
+VIDEOS = 32
+STORY = "second_away_30"
 ENOUGH = 20  # videos with a layout; in about a third the first visit shows no pictures
-ABOVE, AT_LEAST, CLEARLY = 0.5, 0.7, 0.05
+ABOVE = 0.5
+AT_LEAST = 0.7
+CLEARLY = 0.05
 COLUMNS = ("frames_a_head", "layout", "layout_by_chance", "identity", "outline", "shape", "moves")
 
-CEILING, FLOOR = "all frames", "Head Forcing"
-PRESET, BOTH = "scenes, roles by quota", "scenes, roles by function"
+CEILING = "all frames"
+FLOOR = "Head Forcing"
+PRESET = "scenes, roles by quota"
+BOTH = "scenes, roles by function"
 CONTROL = "scenes without roles"
 
 
@@ -68,9 +74,11 @@ def _key(row: str, number: int) -> str:
 def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:
     """R1 and R2, each only where the ceiling is clearly above the floor, with Holm's correction over both."""
     layouts = {row: values_of(made, "layout") for row, made in videos.items()}
-    room, kept = mean_interval(differences(layouts[CEILING], layouts[FLOOR])), mean_interval(layouts[PRESET])
+    room = mean_interval(differences(layouts[CEILING], layouts[FLOOR]))
+    kept = mean_interval(layouts[PRESET])
     enough = ENOUGH if room is not None and room.count >= ENOUGH and room.low > ABOVE else math.inf
-    gain, lead = (differences(layouts[a], layouts[b]) for a, b in ((PRESET, FLOOR), (BOTH, CONTROL)))
+    gain = differences(layouts[PRESET], layouts[FLOOR])
+    lead = differences(layouts[BOTH], layouts[CONTROL])
     brings = difference("R1", "a scene's own frames bring its room back", gain, ABOVE, ABOVE, enough)
     if brings.outcome == SUPPORTS and (kept is None or kept.mean < AT_LEAST):
         brings = replace(brings, outcome=UNDECIDED)

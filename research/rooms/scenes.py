@@ -49,7 +49,9 @@ BACKGROUNDS = {
 CAMERAS = {"": 0, "panning left": -PAN_PIXELS, "panning right": PAN_PIXELS}
 TINT = 0.08  # largest relative change of a colour channel of a wall
 PICTURES_PER_ROOM = 3
-_COLUMNS, _ROWS, _JITTER = (12, 32, 52), (10, 27, 43), 2  # pixels; where pictures hang on 64 columns of a wall
+_COLUMNS = (12, 32, 52)
+_ROWS = (10, 27, 43)
+_JITTER = 2  # pixels; where pictures hang on 64 columns of a wall
 _CONTRAST = 0.45  # least distance in RGB between an actor and its emblem
 
 
@@ -97,7 +99,8 @@ class Marking:
     def draw(cls, looks: Sequence[Look], seed: int) -> Marking:
         """The marking of a video; its colour is far from all that its prompts give to the actor, if there is such."""
         rng = np.random.default_rng((seed, 1))
-        emblem, order = str(rng.choice(EMBLEMS)), rng.permutation(tuple(COLOURS)).tolist()
+        emblem = str(rng.choice(EMBLEMS))
+        order = rng.permutation(tuple(COLOURS)).tolist()
         named = [COLOURS[look.colour] for look in looks]
         apart = {name: min(math.dist(COLOURS[name], other) for other in named) for name in order}
         return cls(emblem, next((name for name in order if apart[name] > _CONTRAST), max(order, key=apart.__getitem__)))
@@ -137,19 +140,24 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
     """
     versions = versions or [0] * len(looks)
     layouts = tuple(Layout(seed, look.room, version) for look, version in zip(looks, versions, strict=True))
-    marking, pose = Marking.draw(looks, seed), poses(looks, seed)
+    marking = Marking.draw(looks, seed)
+    pose = poses(looks, seed)
     per_frame = looks_of_frames(looks)
     camera = camera_path(per_frame)
     parts = []
     blocks = _blocks_of_frames(len(looks))
     for _, group in groupby(range(len(per_frame)), lambda i: (per_frame[i], layouts[blocks[i]])):
         frames = list(group)
-        start, stop = frames[0], frames[-1] + 1
-        look, layout, view = per_frame[start], layouts[blocks[start]], camera[start:stop]
+        start = frames[0]
+        stop = frames[-1] + 1
+        look = per_frame[start]
+        layout = layouts[blocks[start]]
+        view = camera[start:stop]
         colour = np.array(BACKGROUNDS[look.background]) * layout.tint
         hung = layout.between(int(view.min()), int(view.max()) + FRAME_SIZE)
         wall, covered = draw_wall(colour.tolist(), look.pattern, hung, view)
-        body, mark = COLOURS[look.colour], COLOURS[marking.colour]
+        body = COLOURS[look.colour]
+        mark = COLOURS[marking.colour]
         drawn = draw_actor(wall, pose.part(start, stop), look.shape, body, marking.emblem, mark)
         parts.append((*drawn, covered * (1 - drawn[1])))
     video_frames, shape, facing, pictures = map(torch.from_numpy, map(np.concatenate, zip(*parts, strict=True)))
@@ -159,7 +167,8 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
 def poses(looks: Sequence[Look], seed: int) -> Pose:
     """The actor in every video frame: it moves as the prompts say, and turns from the second block on."""
     rng = np.random.default_rng((seed, 2))
-    actor, per_frame = _Actor(rng), looks_of_frames(looks)
+    actor = _Actor(rng)
+    per_frame = looks_of_frames(looks)
     path = np.array([actor.step(look.motion) for look in per_frame])
     later = np.maximum(0, np.arange(len(per_frame)) - CLOCK.start_video_frame(1) + 1)
     turn = later * rng.choice((-1, 1)) * 2 * math.pi / rng.uniform(28, 48)
@@ -181,7 +190,8 @@ class _Actor:
         self.x, self.y = rng.uniform(20, FRAME_SIZE - 20, 2).tolist()
         heading = rng.uniform(0, 2 * math.pi)
         self.speed = rng.uniform(0.7, 1.4)
-        self.vx, self.vy = self.speed * math.cos(heading), self.speed * math.sin(heading)
+        self.vx = self.speed * math.cos(heading)
+        self.vy = self.speed * math.sin(heading)
         self.turn = int(rng.choice((-1, 1)))
         self.phase = rng.uniform(0, 2 * math.pi)
         self.motion = ""
@@ -189,26 +199,35 @@ class _Actor:
     def step(self, motion: str) -> tuple[float, float, float]:
         if motion != self.motion:
             self._begin(motion)
-        middle, low, high = FRAME_SIZE / 2, self.radius * 1.2 + 1, FRAME_SIZE - 1 - self.radius * 1.2
+        middle = FRAME_SIZE / 2
+        low = self.radius * 1.2 + 1
+        high = FRAME_SIZE - 1 - self.radius * 1.2
         if motion == "circling":
-            dx, dy = self.x - middle, self.y - middle
+            dx = self.x - middle
+            dy = self.y - middle
             distance = math.hypot(dx, dy)
             distance += 0.15 * (15 - distance)
             angle = math.atan2(dy, dx) + self.turn * self.speed / 15
-            x, y = middle + distance * math.cos(angle), middle + distance * math.sin(angle)
-            self.vx, self.vy = x - self.x, y - self.y
-            self.x, self.y = x, y
+            x = middle + distance * math.cos(angle)
+            y = middle + distance * math.sin(angle)
+            self.vx = x - self.x
+            self.vy = y - self.y
+            self.x = x
+            self.y = y
         else:
             falling = motion == "bouncing"
             self.vy += 0.11 * falling
-            self.x, self.y = self.x + self.vx, self.y + self.vy
+            self.x = self.x + self.vx
+            self.y = self.y + self.vy
             if not low <= self.x <= high:
                 self.x = min(max(self.x, low), high)
                 self.vx = math.copysign(self.vx, middle - self.x)
             if self.y > high:
-                self.y, self.vy = high, -2.6 if falling else -abs(self.vy)
+                self.y = high
+                self.vy = -2.6 if falling else -abs(self.vy)
             elif self.y < low:
-                self.y, self.vy = low, abs(self.vy)
+                self.y = low
+                self.vy = abs(self.vy)
         self.phase += 0.12
         return self.x, self.y, 0.2 * math.sin(self.phase)
 
@@ -218,6 +237,7 @@ class _Actor:
             speed = math.hypot(self.vx, self.vy)
             self.vx, self.vy = (self.vx, self.vy) if speed > 0.3 else (1.0, 0.6)
             scale = self.speed / math.hypot(self.vx, self.vy)
-            self.vx, self.vy = self.vx * scale, self.vy * scale
+            self.vx = self.vx * scale
+            self.vy = self.vy * scale
         elif motion == "bouncing":
             self.vx = math.copysign(min(max(abs(self.vx), 0.35), 0.8), self.vx)

@@ -13,14 +13,16 @@ from .scenes import BACKGROUNDS
 
 BLOCKS = 12  # of a clip in training: 36 latent frames, 9 seconds
 CHANGE_ODDS = 0.55  # of another room at a block, in the other clips: a fifth of all blocks are returns
-ONE_ROOM, PANNING = 0.20, 0.15  # of clips in one room with a camera that stands still, and with one that pans
+ONE_ROOM = 0.20
+PANNING = 0.15  # of clips in one room with a camera that stands still, and with one that pans
 ACTOR_CHANGE = 0.25  # of clips in which a prompt changes a property of the actor
 CONFUSED = 0.5  # of clips in which two rooms have walls of one colour
 
 
 def random_story(rng: np.random.Generator, blocks: int = BLOCKS) -> tuple[Look, ...]:
     """A story for training, one look per block."""
-    kind, look = rng.random(), Look.draw(rng)
+    kind = rng.random()
+    look = Look.draw(rng)
     if kind < ONE_ROOM:
         looks = [look] * blocks
     elif kind < ONE_ROOM + PANNING:
@@ -31,7 +33,8 @@ def random_story(rng: np.random.Generator, blocks: int = BLOCKS) -> tuple[Look, 
         looks = _wander(look, draw_rooms(rng, look, int(rng.integers(3, 5))), blocks, rng)
     if blocks > 1 and rng.random() < ACTOR_CHANGE:
         name = str(rng.choice(("colour", "shape", "motion")))
-        word, at = str(rng.choice(CHOICES[name])), int(rng.integers(1, blocks))
+        word = str(rng.choice(CHOICES[name]))
+        at = int(rng.integers(1, blocks))
         looks[at:] = [replace(look, **{name: word}) for look in looks[at:]]
     return tuple(looks)
 
@@ -51,7 +54,8 @@ def draw_rooms(rng: np.random.Generator, first: Look, count: int) -> list[tuple[
 
 def _wander(look: Look, rooms: Sequence[tuple[str, str]], blocks: int, rng: np.random.Generator) -> list[Look]:
     """Another of the rooms at each block with probability `CHANGE_ODDS`."""
-    here, looks = 0, []
+    here = 0
+    looks = []
     for block in range(blocks):
         if block and rng.random() < CHANGE_ODDS:
             here = int(rng.choice([room for room in range(len(rooms)) if room != here]))

@@ -22,8 +22,12 @@ from .answers import Answer
 from .tables import ABLATED, ABSOLUTE, BY_FUNCTION, EVEN, FIFO, NO_MEMORY, OURS, RANDOM, SHUFFLED, UNIFORM
 
 Answers = Mapping[str, Answer]
-SUPPORTS, REFUTES, UNDECIDED, UNMEASURED = "supports", "refutes", "undecided", "not measured"
-GATE_STUDENT, GATE_BASE = 0.4, 0.6
+SUPPORTS = "supports"
+REFUTES = "refutes"
+UNDECIDED = "undecided"
+UNMEASURED = "not measured"
+GATE_STUDENT = 0.4
+GATE_BASE = 0.6
 EQUAL = 0.03  # H2: an interval of profile minus mean shuffle inside plus and minus this says that roles do not matter
 FACTS = {"local": "place_error", "anchor": "identity", "memory": "layout"}
 """H3: the hidden fact that each role's ablation has to cost most."""
@@ -79,14 +83,19 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
 
     Its p-value is the larger one of two, of the mean shuffle and of uniform memory.
     """
-    name, claim, mean_shuffle = "H2", "the roles of the profile matter", mean_of(shuffles)
-    against_even, mean = mean_interval(even), mean_interval(mean_shuffle)
+    name = "H2"
+    claim = "the roles of the profile matter"
+    mean_shuffle = mean_of(shuffles)
+    against_even = mean_interval(even)
+    mean = mean_interval(mean_shuffle)
     if against_even is None or mean is None:
         return Verdict(name, claim, UNMEASURED, "no values")
     means = [found.mean for values in shuffles if (found := mean_interval(values)) is not None]
-    better, count = sum(value > 0 for value in means), len(means)
+    better = sum(value > 0 for value in means)
+    count = len(means)
     # a lead over uniform memory alone would not test the roles
-    outcome, p = UNDECIDED, max(p_against(even, 0.0), p_against(mean_shuffle, 0.0))
+    outcome = UNDECIDED
+    p = max(p_against(even, 0.0), p_against(mean_shuffle, 0.0))
     if count >= 20 and min(against_even.count, mean.count) >= ENOUGH:
         if better >= count - 1 and against_even.low > 0 and mean.low > 0:
             outcome = SUPPORTS
@@ -104,12 +113,15 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
 
 def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
     """H3, from `costs[role][fact]`: what ablating a role's heads costs in a fact, per video, in standard deviations."""
-    name, claim = "H3", "heads are what they are called"
+    name = "H3"
+    claim = "heads are what they are called"
     found = {role: {fact: mean_interval(values) for fact, values in facts.items()} for role, facts in costs.items()}
     means = {role: {fact: each.mean for fact, each in facts.items() if each} for role, facts in found.items()}
     if set(costs) != set(FACTS) or any(len(facts) < len(FACTS) for facts in means.values()):
         return Verdict(name, claim, UNMEASURED, "no values")
-    leads, largest, p = {}, 0, 0.0
+    leads = {}
+    largest = 0
+    p = 0.0
     for role, own in FACTS.items():
         rival = max((fact for fact in means[role] if fact != own), key=means[role].__getitem__)
         lead = differences(costs[role][own], costs[role][rival])
@@ -148,7 +160,8 @@ def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
     numbers = next((verdict.numbers for verdict in verdicts if verdict.name == "H3"), None)
     if numbers is None:
         return []
-    facts, costs = FACTS.values(), numbers["costs"]
+    facts = FACTS.values()
+    costs = numbers["costs"]
     lines = [[f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)] for role in FACTS]
     head = ["H3: ablated", *(fact.replace("_", " ") for fact in facts)]
     return ["", "Costs in standard deviations; positive is worse.", "", markdown_table(head, lines)]
@@ -181,7 +194,8 @@ def costs_of(ours: Sequence[Numbers], ablated: Mapping[str, Sequence[Numbers]]) 
     the videos of Head Forcing and of the three ablations together. Only errors are worse where they are larger."""
     costs: dict[str, dict[str, Values]] = {role: {} for role in ablated}
     for fact in FACTS.values():
-        sign, whole = 1 if fact == "place_error" else -1, values_of(ours, fact)
+        sign = 1 if fact == "place_error" else -1
+        whole = values_of(ours, fact)
         every = [value for row in (ours, *ablated.values()) for video in row if (value := video.get(fact)) is not None]
         variance = float(np.var(every, ddof=1)) if len(every) > 1 else 0.0
         deviation = math.sqrt(variance) if variance > 1e-12 else math.inf  # equal values: differences count nothing
@@ -205,7 +219,8 @@ def p_against(values: Values, bound: float) -> float:
 def verdicts_of(answers: Answers) -> list[Verdict]:
     """H1 to H5 from the tables that were measured, with Holm's correction over all five."""
     layouts = [_gain(answers, name, NO_MEMORY, "layout") for name in ("h1_45", "h1_90")]
-    ours, even = (both(_videos(answers, "h2_h5", row)) for row in (OURS, EVEN))
+    ours = both(_videos(answers, "h2_h5", OURS))
+    even = both(_videos(answers, "h2_h5", EVEN))
     shuffles = [differences(ours, both(videos)) for videos in _shuffles(answers)]
     ablated = {role: _videos(answers, "h3", row) for role, row in ABLATED.items()}
     whole = _videos(answers, "h3", OURS)
@@ -224,7 +239,8 @@ def verdicts_of(answers: Answers) -> list[Verdict]:
 
 def secondary(answers: Answers, nearest: Sequence[float]) -> list[str]:
     """One line for each hypothesis, none of which is sure; `nearest` are the effects of memory of the last frames."""
-    function, even = (both(_videos(answers, "h2_h5", row)) for row in (BY_FUNCTION, EVEN))
+    function = both(_videos(answers, "h2_h5", BY_FUNCTION))
+    even = both(_videos(answers, "h2_h5", EVEN))
     shuffles = [differences(function, both(videos)) for videos in _shuffles(answers)] if function else []
     found: dict[str, Values] = {
         "H0, effect of memory at gaps of 1 to 3 frames": list(nearest),
@@ -254,9 +270,14 @@ def _videos(answers: Answers, table: str, label: str) -> Sequence[Numbers]:
 
 def _gain(answers: Answers, table: str, other: str, column: str) -> Values:
     """Per video, Head Forcing minus another row; empty where one of them was not measured."""
-    ours, others = _videos(answers, table, OURS), _videos(answers, table, other)
-    return differences(values_of(ours, column), values_of(others, column)) if ours and others else []
+    ours = _videos(answers, table, OURS)
+    others = _videos(answers, table, other)
+    if ours and others:
+        return differences(values_of(ours, column), values_of(others, column))
+    return []
 
 
 def _shuffles(answers: Answers) -> Sequence[Sequence[Numbers]]:
-    return answers["h2_h5"].row(SHUFFLED).shuffles if _videos(answers, "h2_h5", OURS) else ()
+    if _videos(answers, "h2_h5", OURS):
+        return answers["h2_h5"].row(SHUFFLED).shuffles
+    return ()

@@ -18,7 +18,9 @@ from headforcing.research.rooms.tables import window
 from headforcing.research.rows import Entry, Rendered, Shuffles
 from stored_answers import read_answer
 
-TRUTH, OTHER, OURS = Rendered("rendered", False), Entry("other", "self_forcing"), Entry("ours", "head_forcing")
+TRUTH = Rendered("rendered", False)
+OTHER = Entry("other", "self_forcing")
+OURS = Entry("ours", "head_forcing")
 QUESTION = Question("Which?", "alone", (TRUTH, OTHER, OURS), ("shape", "outline", "layout"))
 SHUFFLED = Entry("shuffled", "head_forcing", roles="shuffled")
 
@@ -70,7 +72,8 @@ def test_shuffles_are_a_factor_of_their_own(lowest, below):
 
 
 def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
-    plain, sunk = window(9).policy.memory, window(9, sink=3).policy.memory
+    plain = window(9).policy.memory
+    sunk = window(9, sink=3).policy.memory
     assert (plain.sink_frames, plain.recent_frames, sunk.sink_frames, sunk.recent_frames) == (0, 6, 3, 3)
     ours = preset("head_forcing")
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
@@ -86,7 +89,8 @@ def test_budgets_are_those_of_the_caches(repo_root):
     page = (repo_root / "research" / "README.md").read_text("utf-8").partition("## Budgets")[2]
     rows = re.findall(r"^\| `(\w+)` \| ([\d,]+) \|", page, re.MULTILINE)
     assert len(rows) == 10 and ("head_forcing", f"{72 * 4 + 90 * 7 + 198 * 11:,}") in rows
-    config, minute = WanConfig(), parse_timeline("a minute", 60.0)
+    config = WanConfig()
+    minute = parse_timeline("a minute", 60.0)
     for method, told in rows:
         plan = RenderOptions(method=method).plan(config, minute, profile=paper_heads(config))
         assert f"{plan.shape.frame_slots:,}" == told, method

@@ -68,7 +68,8 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     files, tmp_path, capsys, monkeypatch
 ):
     pytest.importorskip("transformers")
-    out, options = tmp_path / "check", {**files, "--out": tmp_path / "check", "--rows": "A,random,D"}
+    out = tmp_path / "check"
+    options = {**files, "--out": tmp_path / "check", "--rows": "A,random,D"}
     (tmp_path / "stories.jsonl").write_text(2 * (json.dumps({"prompts": STORY}) + "\n"), encoding="utf-8")
     options["--stories"] = f"@{tmp_path / 'stories.jsonl'}"
 
@@ -77,13 +78,14 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert "12 videos of 0.9 s to make, 0 finished ones to score, and 2.25 s of video for the head profile" in told
     assert "memory   about" in told and not (out / "profile.json").exists() and not list(out.rglob("*.mp4"))
 
-    made, real = [], claim_videos.render_compared
+    made = []
+    real = claim_videos.render_compared
 
-    def stopped(job, panel):
+    def stopped(job):
         made.append(job.seed)
         if len(made) == 4:
             raise KeyboardInterrupt
-        return real(job, panel)
+        return real(job)
 
     monkeypatch.setattr(claim_videos, "render_compared", stopped)
     assert run(options) == 130
@@ -101,7 +103,8 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     assert "give --metric-models FOLDER with that of `text`" in lines["A", "text"]["remark"]
     flicker = lines["A", "flicker"]
     assert flicker["verdict"] == "undecided" and "2 videos are fewer than 32" in flicker["remark"]
-    ours, theirs = (found["rows"][row]["one_prompt"] for row in ("D", "A"))
+    ours = found["rows"]["D"]["one_prompt"]
+    theirs = found["rows"]["A"]["one_prompt"]
     by_hand = sum(100 * (a["flicker"] - b["flicker"]) for a, b in zip(ours, theirs, strict=True)) / 2
     assert flicker["difference"]["mean"] == pytest.approx(by_hand) and flicker["difference"]["count"] == 2
 
@@ -114,7 +117,7 @@ def test_the_command_goes_from_weights_to_a_verdict_and_goes_on_where_it_was_sto
     (out / "videos/one_prompt/vbench").mkdir()
     results = out / "videos/one_prompt/vbench/x_eval_results.json"
     results.write_text(json.dumps({"motion_smoothness": [0.5, measured]}), encoding="utf-8")
-    monkeypatch.setattr(claim_videos, "report_video", None)  # nothing is measured twice
+    monkeypatch.setattr(claim_videos, "score_video", None)  # nothing is measured twice
     assert run(options, "--vbench") == 0
     assert "uvx --python 3.10 vbench" in capsys.readouterr().out and len(made) == 13
     lines = {(line["row"], line["column"]): line for line in verdict_of(out)["lines"]}
@@ -145,7 +148,8 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
     found = verdict_of(out)
     lines = {line["row"]: line for line in found["lines"] if line["column"] == "return"}
     assert set(lines) == {"A", "scenes", "echo"} and all(line["verdict"] == "undecided" for line in lines.values())
-    ours, theirs = (found["rows"][row][RETURN] for row in ("D", "scenes"))
+    ours = found["rows"]["D"][RETURN]
+    theirs = found["rows"]["scenes"][RETURN]
     assert all(video["return_similarity"] > 0.5 for video in ours), "features are unit vectors"
     by_hand = sum(100 * (a["return_above"] - b["return_above"]) for a, b in zip(ours, theirs, strict=True)) / 3
     assert lines["scenes"]["difference"]["mean"] == pytest.approx(by_hand)
@@ -179,7 +183,8 @@ def refusing(monkeypatch, *labels):
 
 
 def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, capsys, monkeypatch):
-    given, out = tmp_path / "two.json", tmp_path / "check"
+    given = tmp_path / "two.json"
+    out = tmp_path / "check"
     HeadProfile("two-way", 4, 4, (("local", "local", "memory", "memory"),) * 4).save(given)
     options = {**files, "--out": out, "--rows": "A,uniform,D", "--profile": given, "--seconds": 0.5}
     with monkeypatch.context() as patch:
@@ -256,6 +261,7 @@ def test_a_farm_makes_the_same_videos(files, tmp_path, monkeypatch):
     for module in (check_claim, profiles):
         monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())
     assert run(options | {"--out": tmp_path / "farm", "--farm": "local"}) == 0
-    here, farm = (verdict_of(tmp_path / name) for name in ("here", "farm"))
+    here = verdict_of(tmp_path / "here")
+    farm = verdict_of(tmp_path / "farm")
     assert all(here[key] == farm[key] for key in ("rows", "lines")), "measured by jobs, too"
     assert here["profile"]["counts"] == farm["profile"]["counts"]

@@ -68,7 +68,8 @@ def rounded(found: Any) -> Any:
 
 @pytest.mark.parametrize("name", ROOMS_TABLES)
 def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Answer]):
-    found, counted = stored(name), rounded(answers[name].to_dict())
+    found = stored(name)
+    counted = rounded(answers[name].to_dict())
     assert counted == {key: rounded(found[key]) for key in counted}
     assert answers[name].text() == text(ROOMS / f"{name}.md").rstrip()
     videos = {len(row["videos"]["layout"]) for row in found["rows"] if row["videos"]}
@@ -148,7 +149,8 @@ def test_the_training_took_what_is_said(repo_root: Path):
     for stage in ("autoencoder", "base", "student"):
         mine = [entry for entry in entries if entry["stage"] == stage]
         paces = sorted(entry["seconds_a_step"] for entry in mine if entry["seconds_a_step"])
-        pace, steps = paces[len(paces) // 2], mine[-1]["step"]
+        pace = paces[len(paces) // 2]
+        steps = mine[-1]["step"]
         assert f"| {stage} | {steps:,} | {pace:.2g} s | {steps * pace / 60:.0f} min |" in page
 
 
@@ -182,7 +184,8 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
 @pytest.mark.slow
 def test_the_detector_is_as_accurate_as_is_said():
     """Three clips again, with and without the autoencoder, and what the stored ones say together."""
-    told, few = stored("accuracy"), 3
+    told = stored("accuracy")
+    few = 3
     made = accuracy.measure(few)
     for column, found in made.items():
         for name, values in found.items():

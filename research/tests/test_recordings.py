@@ -31,7 +31,8 @@ def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(rep
     make_peers(full / "peers", tmp_path / "peers")
     make_longlive2(full / "longlive2", tmp_path / "longlive2")
     make_drift(full / "metrics_id_forcing", tmp_path / "metrics_id_forcing")
-    again, stored = recordings(tmp_path), recordings(GOLDEN)
+    again = recordings(tmp_path)
+    stored = recordings(GOLDEN)
     stored = {name: path for name, path in stored.items() if not name.startswith(f"{ABSOLUTE}/")}
     assert set(again) == set(stored)
     assert [name for name in stored if again[name].read_bytes() != stored[name].read_bytes()] == []
@@ -40,7 +41,8 @@ def test_the_subset_is_what_its_program_cuts_from_the_full_set_byte_for_byte(rep
 def test_the_reference_records_its_run_again(tmp_path):
     """To 1e-6, as other CPUs may round float64 in another way."""
     record_absolute(GOLDEN, tmp_path)
-    again, stored = Case.open(tmp_path / ABSOLUTE), Case.open(GOLDEN / ABSOLUTE)
+    again = Case.open(tmp_path / ABSOLUTE)
+    stored = Case.open(GOLDEN / ABSOLUTE)
     assert set(again.tensors) == set(stored.tensors)
     for key, tensor in stored.tensors.items():
         torch.testing.assert_close(again.tensors[key], tensor, atol=1e-6, rtol=0)

@@ -109,8 +109,11 @@ def test_clips_change_as_time_goes_on_and_some_words_are_left_out():
 
 @pytest.mark.slow
 def test_base_training_makes_the_flow_better_and_its_average_is_stored(tmp_path):
-    model, pool = tiny_model(), ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
-    optimizer, average, losses = training.Optimizer(model, 0.02, 2e-3), training.Average(model, 0.9), []
+    model = tiny_model()
+    pool = ClipPool(assets.load_autoencoder(), seed=5, rank=0, size=8, fresh=0)
+    optimizer = training.Optimizer(model, 0.02, 2e-3)
+    average = training.Average(model, 0.9)
+    losses = []
     for step in range(25):
         loss = rooms_stages.flow_loss(model, *pool.draw(step, 4))
         optimizer.step(loss, 1.0)
@@ -124,7 +127,8 @@ def test_base_training_makes_the_flow_better_and_its_average_is_stored(tmp_path)
 
 
 def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
-    model, text = tiny_model().requires_grad_(False), draw_texts(6, 3)
+    model = tiny_model().requires_grad_(False)
+    text = draw_texts(6, 3)
     made = distill.roll_out(model, text)
     assert made.clean.shape == made.noisy.shape == (3, 21, 16, 8, 8)
     levels = torch.tensor(distill.SIGMAS)
@@ -151,7 +155,8 @@ def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_bl
     latents = torch.randn(2, 3, 16, 2, 2)
     both = decode_clips(autoencoder, autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
     torch.testing.assert_close(torch.stack([*map(autoencoder.decode, latents)]), both, atol=1e-5, rtol=1e-5)
-    truth, weight = torch.zeros(1, 2, 3, 32, 32), torch.ones(1, 2, 1, 32, 32)
+    truth = torch.zeros(1, 2, 3, 32, 32)
+    weight = torch.ones(1, 2, 1, 32, 32)
     tiles = ((torch.arange(32) // 8 % 2)[:, None] ^ (torch.arange(32) // 8 % 2)) * 0.2 - 0.1
     errors = tiles, tiles.roll((2, 2), (0, 1))
     cost, shifted = (rooms_stages.picture_loss(truth + error, truth, weight) for error in errors)
@@ -162,7 +167,8 @@ def test_pictures_count_where_a_room_comes_back_and_crops_follow_from_the_step_a
     clip = render((TEAL, SAND, TEAL), seed=8)
     extra = asked_for(clip) - latent_cells(clip.shape)
     assert (extra[:6] == 0).all() and extra[6:].sum() > 5
-    one, other = Crops(1, 0, size=2), Crops(1, 0, size=2)
+    one = Crops(1, 0, size=2)
+    other = Crops(1, 0, size=2)
     one.draw(0, 2)
     video_frames, weight = one.draw(5, 3)
     assert video_frames.shape == (3, 9, 3, 32, 32) and weight.min() >= 1
@@ -184,7 +190,9 @@ def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, mon
 def workers(rank=0, count=1):
     """A worker of so many; none waits for another."""
     made = Workers()
-    made.rank, made.count, made.wait = rank, count, lambda: None
+    made.rank = rank
+    made.count = count
+    made.wait = lambda: None
     return made
 
 
@@ -220,7 +228,8 @@ def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the
 
 
 def test_the_gate_measures_again_what_has_changed_and_stops_what_remembers_too_little(tmp_path, monkeypatch):
-    small, made = recipe(tmp_path), []
+    small = recipe(tmp_path)
+    made = []
     monkeypatch.setattr(rooms, "load", lambda config, path: torch.nn.Identity())
     monkeypatch.setattr(rooms_gate, "measure", lambda *given: made.append(1) or {"0": [1.0], "1": [0.5]})
     run = Run(small, Workers())
@@ -257,14 +266,17 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
     for name, value in (("AWAY", (0, 1)), ("BASE_LEAST", -9.0), ("STUDENT_LEAST", -9.0)):
         monkeypatch.setattr(rooms_gate, name, value)
-    whole, parts = (recipe(tmp_path / name) for name in ("whole", "parts"))
+    whole = recipe(tmp_path / "whole")
+    parts = recipe(tmp_path / "parts")
     for folder in (whole.out, parts.out):
         folder.mkdir()
     rooms.train(Run(whole, Workers()))
     # the first distillation of a process can round differently from all later ones
     whole.file("student").unlink()
     rooms_stages.distill(Run(whole, Workers()))
-    keep, stops, kept = Checkpoint.save, 0, {}
+    keep = Checkpoint.save
+    stops = 0
+    kept = {}
 
     def stop(checkpoint, step, state):
         kept[checkpoint.stage] = set(state)
@@ -281,7 +293,8 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     assert stops == 6 and not list(parts.out.glob("*.pt"))
     assert kept["student"] == {"student", "optimizer", "average", "recent", "fake", "fake_optimizer"}
     for name in ("autoencoder", "base", "student"):
-        one, other = (load_file(run.file(name)) for run in (whole, parts))
+        one = load_file(whole.file(name))
+        other = load_file(parts.file(name))
         assert one.keys() == other.keys() and all(torch.equal(one[key], other[key]) for key in one), name
     assert {tensor.dtype for tensor in one.values()} == {torch.bfloat16}, "a student is measured as it is released"
     gates = [json.loads((parts.out / f"{name}.gate.json").read_text()) for name in ("base", "student")]

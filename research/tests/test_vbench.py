@@ -34,7 +34,8 @@ out.mkdir(parents=True, exist_ok=True)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the line is for a POSIX shell")
 def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier_ones_do_not_count(tmp_path: Path):
-    folder, stand_in = tmp_path / "to measure", tmp_path / "bin"
+    folder = tmp_path / "to measure"
+    stand_in = tmp_path / "bin"
     prompts = {f"method-seed{seed}.mp4": f"a fox, number {seed}" for seed in range(3)}
     for made in (folder, stand_in):
         made.mkdir()

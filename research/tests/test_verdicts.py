@@ -39,7 +39,8 @@ def test_a_difference_is_decided_by_its_interval(values, above, below, outcome):
 
 
 def test_what_is_tested_is_the_bound_that_was_passed():
-    far, near = around(0.5), around(0.1003, 0.0016)
+    far = around(0.5)
+    near = around(0.1003, 0.0016)
     assert verdicts.difference("H1", "", far, 0.10, 0.10).p < 0.001
     assert 0.001 < verdicts.difference("H1", "", near, 0.10, 0.10).p < 0.5
     assert verdicts.difference("H5", "", around(-0.02), 0.05, 0.0).p < 0.001

@@ -20,7 +20,8 @@ TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, tex
 # a broad head with a little more sink than the others, as in models without sinks; one that looks back, and two more
 SHARES = (((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)), ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)))
 TEAL = Look("red", "ball", "gliding", "teal", "striped")
-SAND, NAVY = replace(TEAL, background="sand"), replace(TEAL, background="navy")
+SAND = replace(TEAL, background="sand")
+NAVY = replace(TEAL, background="navy")
 
 
 def tiny_judge(folder: Path) -> RoomsJudge:

@@ -22,7 +22,8 @@ TRAINING_SEEDS = 10_000_000  # clips of worker r begin at (1 + r) times this; te
 CROP = 32
 EMBLEM_WEIGHT = 12  # of an emblem's pixels in the autoencoder's loss, above 1: they are few, and tell who the actor is
 _CROP_FRAMES = 1 + 2 * TEMPORAL_STRIDE  # a latent frame that begins a video, one after it, one after another
-_NO_PROMPT, _NO_WORD = 0.15, 0.05
+_NO_PROMPT = 0.15
+_NO_WORD = 0.05
 
 
 def training_clip(seed: int) -> Clip:
@@ -74,12 +75,17 @@ class ClipPool:
     """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at every step."""
 
     def __init__(self, autoencoder: RoomsAutoencoder, seed: int, rank: int, size: int = 400, fresh: int = 2):
-        self.autoencoder, self.seed, self.rank, self.size, self.fresh = autoencoder, seed, rank, size, fresh
+        self.autoencoder = autoencoder
+        self.seed = seed
+        self.rank = rank
+        self.size = size
+        self.fresh = fresh
         self.clips = Window(self._clip)
 
     def draw(self, step: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
         """Latents `[batch, 36, 16, 8, 8]`, what counts more `[batch, 36, 8, 8]`, text `[batch, 12, words, 64]`."""
-        rng, first = np.random.default_rng((self.seed, self.rank, step)), step * self.fresh
+        rng = np.random.default_rng((self.seed, self.rank, step))
+        first = step * self.fresh
         self.clips.begin_at(first)
         picks = first + rng.choice(self.size, batch, replace=False)
         latents, weights, looks = zip(*(self.clips[int(index)] for index in picks), strict=True)
@@ -102,12 +108,16 @@ class Crops:
     """Crops of nine video frames for the autoencoder, most of them near the actor or at a picture."""
 
     def __init__(self, seed: int, rank: int, size: int = 60, steps_per_clip: int = 2):
-        self.seed, self.rank, self.size, self.pace = seed, rank, size, steps_per_clip
+        self.seed = seed
+        self.rank = rank
+        self.size = size
+        self.pace = steps_per_clip
         self.clips = Window(self._clip)
 
     def draw(self, step: int, count: int) -> tuple[Tensor, Tensor]:
         """Video frames `[count, 9, 3, 32, 32]` in 0..1, and their weights `[count, 9, 1, 32, 32]`, at least 1."""
-        rng, first = np.random.default_rng((self.seed, self.rank, step)), step // self.pace
+        rng = np.random.default_rng((self.seed, self.rank, step))
+        first = step // self.pace
         self.clips.begin_at(first)
         parts = [self._crop(first + int(rng.integers(self.size)), rng) for _ in range(count)]
         video_frames, weights = (torch.stack(part) for part in zip(*parts, strict=True))

@@ -39,11 +39,14 @@ def roll_out(model: WanModel, text: Tensor, generator: torch.Generator | None = 
     """The sampler of Self Forcing on a batch: four steps with fresh noise per block, then a clean pass."""
     batch, blocks = text.shape[:2]
     past: KeysValues | None = None
-    cleans, noisies, times = [], [], []
+    cleans = []
+    noisies = []
+    times = []
     with torch.compiler.set_stance("force_eager"):
         for block in range(blocks):
             frames = range(block * BLOCK_FRAMES, (block + 1) * BLOCK_FRAMES)
-            words, shape = text[:, block : block + 1], (batch, BLOCK_FRAMES, 16, 8, 8)
+            words = text[:, block : block + 1]
+            shape = (batch, BLOCK_FRAMES, 16, 8, 8)
             chosen = torch.multinomial(torch.tensor(STEP_ODDS), batch, replacement=True, generator=generator)
             noisy = torch.zeros(shape)
             clean = torch.zeros(shape)

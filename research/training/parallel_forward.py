@@ -84,17 +84,24 @@ def _block(
     shift1, scale1, gate1, shift2, scale2, gate2 = (block.modulation[:, None] + modulation)[:, :, :, None].unbind(2)
     y = block.norm1(x) * (1 + scale1) + shift1
     attention = block.self_attn
-    q, k = attention.norm_q(attention.q(y)), attention.norm_k(attention.k(y))
-    q, k, v = (t.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2) for t in (q, k, attention.v(y)))
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    q = attention.norm_q(attention.q(y))
+    k = attention.norm_k(attention.k(y))
+    q = q.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    k = k.flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    v = attention.v(y).flatten(1, 2).unflatten(-1, (heads, -1)).transpose(1, 2)
+    q = _rotate(q, cos, sin)
+    k = _rotate(k, cos, sin)
     keys, values = (k, v) if before is None else (torch.cat((before[0], k), 2), torch.cat((before[1], v), 2))
     y = _attend(q, keys, values, sights)
     x = x + attention.o(y.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3]) * gate1
 
     cross = block.cross_attn
     y = rearrange(block.norm3(x), "b (n f) s d -> (b n) (f s) d", f=BLOCK_FRAMES)
-    y, text_k = cross.norm_q(cross.q(y)), cross.norm_k(cross.k(context))
-    cross_q, cross_k, cross_v = (t.unflatten(-1, (heads, -1)).transpose(1, 2) for t in (y, text_k, cross.v(context)))
+    y = cross.norm_q(cross.q(y))
+    text_k = cross.norm_k(cross.k(context))
+    cross_q = y.unflatten(-1, (heads, -1)).transpose(1, 2)
+    cross_k = text_k.unflatten(-1, (heads, -1)).transpose(1, 2)
+    cross_v = cross.v(context).unflatten(-1, (heads, -1)).transpose(1, 2)
     y = _plain_attention(cross_q, cross_k, cross_v)
     x = x + cross.o(y.transpose(1, 2).flatten(2)).reshape(x.shape)
     return x + block.ffn(block.norm2(x) * (1 + scale2) + shift2) * gate2, k, v
@@ -117,14 +124,17 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, sights: Sights | None) -> Tensor:
     """Attention of each group of tokens to its spans."""
     outputs = []
     for start, stop, spans in sights or ((0, q.shape[2], ((0, k.shape[2]),)),):
-        keys, values = (torch.cat([t[:, :, a:b] for a, b in spans], 2) for t in (k, v))
+        keys = torch.cat([k[:, :, a:b] for a, b in spans], 2)
+        values = torch.cat([v[:, :, a:b] for a, b in spans], 2)
         outputs.append(_plain_attention(q[:, :, start:stop], keys, values))
     return torch.cat(outputs, 2)
 
 
 def _plain_attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention with `baddbmm`: a compiler replaces `@` by fused attention, whose gradient is slow on CPUs."""
-    queries, keys, values = (t.flatten(0, 1) for t in (q, k, v))
+    queries = q.flatten(0, 1)
+    keys = k.flatten(0, 1)
+    values = v.flatten(0, 1)
     nothing = q.new_zeros(())
     scores = torch.baddbmm(nothing, queries, keys.transpose(1, 2), beta=0, alpha=q.shape[-1] ** -0.5)
     return torch.bmm(scores.softmax(-1).to(values.dtype), values).unflatten(0, q.shape[:2])

@@ -28,11 +28,13 @@ from .training import STRUCTURE, Average, Checkpoint, Journal, Optimizer, Statef
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
 AUTOENCODER_RATE = 3e-3
-MUON_RATE, ADAM_RATE = 0.02, 2e-3  # of the base
+MUON_RATE = 0.02
+ADAM_RATE = 2e-3  # of the base
 BASE_DECAY = 0.35  # last part of the base's steps in which the learning rate falls
 STUDENT_RATE = 3e-4
 GUIDANCE = (1.75, 1.0)  # the teacher's, at the first and at the last step
-PIXEL_PART, PIXEL_CLIPS = 0.1, 2  # last part of the distillation with a loss on pixels, and clips a step it is of
+PIXEL_PART = 0.1
+PIXEL_CLIPS = 2  # last part of the distillation with a loss on pixels, and clips a step it is of
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ class Run:
     """A recipe and the workers that follow it."""
 
     def __init__(self, recipe: Recipe, workers: Workers):
-        self.recipe, self.workers = recipe, workers
+        self.recipe = recipe
+        self.workers = workers
 
     @cached_property
     def autoencoder(self) -> RoomsAutoencoder:
@@ -73,8 +76,12 @@ class Stage:
     """Steps of one stage from its stored state, which is of `parts`; after the last its weights replace the state."""
 
     def __init__(self, run: Run, name: str, steps: int, keep: int, **parts: Stateful):
-        self.recipe, self.workers = run.recipe, run.workers
-        self.name, self.count, self.keep, self.parts = name, steps, keep, parts
+        self.recipe = run.recipe
+        self.workers = run.workers
+        self.name = name
+        self.count = steps
+        self.keep = keep
+        self.parts = parts
         self.checkpoint = Checkpoint(self.recipe.out, name, self.workers, self.recipe.seed)
         self.journal = Journal(self.recipe.out / "journal.jsonl", name, self.workers.rank)
 
@@ -99,7 +106,8 @@ def picture_loss(decoded: Tensor, video_frames: Tensor, weight: Tensor) -> Tenso
     Video frames are `[batch, n, 3, h, w]`, the weights of pixels `[batch, n, 1, h, w]`.
     """
     error = decoded.float() - video_frames
-    across, down = error.diff(dim=-1).abs(), error.diff(dim=-2).abs()
+    across = error.diff(dim=-1).abs()
+    down = error.diff(dim=-2).abs()
     cells = F.avg_pool2d(error.flatten(0, 1), 8).abs().mean()
     seams = across[..., 3::4].mean() + down[..., 3::4, :].mean()
     pixels = (error.abs() * weight).mean() + 2 * (error.square() * weight).mean()
@@ -121,9 +129,12 @@ def decode_clips(model: RoomsAutoencoder, latents: Tensor) -> Tensor:
 
 def train_autoencoder(run: Run) -> None:
     """Train the autoencoder on crops, measure the statistics of its latents, write it."""
-    recipe, workers = run.recipe, run.workers
+    recipe = run.recipe
+    workers = run.workers
     torch.manual_seed(recipe.seed)
-    model, crops, steps = RoomsAutoencoder(), Crops(recipe.seed, workers.rank), recipe.autoencoder_steps
+    model = RoomsAutoencoder()
+    crops = Crops(recipe.seed, workers.rank)
+    steps = recipe.autoencoder_steps
     optimizer = torch.optim.AdamW(model.parameters(), lr=AUTOENCODER_RATE, weight_decay=1e-3, betas=(0.9, 0.98))
     stage = Stage(run, "autoencoder", steps, recipe.autoencoder_keep, model=model, optimizer=optimizer)
     for step in stage.steps():
@@ -179,13 +190,16 @@ def rate_factor(step: int, steps: int, decay: float) -> float:
 
 def train_base(run: Run) -> None:
     """Train the base with teacher forcing on stories that return, write its moving average."""
-    recipe, workers = run.recipe, run.workers
+    recipe = run.recipe
+    workers = run.workers
     torch.manual_seed(recipe.seed)
     model = WanModel(recipe.config)
     training.initialise(model)
-    optimizer, average = Optimizer(model, MUON_RATE, ADAM_RATE), Average(model, 0.998)
+    optimizer = Optimizer(model, MUON_RATE, ADAM_RATE)
+    average = Average(model, 0.998)
     parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "average": average}
-    stage, losses = Stage(run, "base", recipe.base_steps, recipe.base_keep, **parts), deque[float](maxlen=50)
+    stage = Stage(run, "base", recipe.base_steps, recipe.base_keep, **parts)
+    losses = deque[float](maxlen=50)
     pool = ClipPool(run.autoencoder, recipe.seed, workers.rank)
     for step in stage.steps():
         loss = flow_loss(model, *pool.draw(step, recipe.base_batch))
@@ -213,18 +227,22 @@ class Recent:
 
 def distill(run: Run) -> None:
     """Distribution matching on rollouts of the same stories, as in Self Forcing; writes the student's average."""
-    recipe, workers, steps = run.recipe, run.workers, run.recipe.student_steps
+    recipe = run.recipe
+    workers = run.workers
+    steps = run.recipe.student_steps
     teacher, fake, student = (training.load(recipe.config, recipe.file("base")) for _ in range(3))
     fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
-    average, recent = Average(student, 0.95), Recent()
+    average = Average(student, 0.95)
+    recent = Recent()
     parts: dict[str, Stateful] = {"student": student, "optimizer": optimizer, "average": average, "recent": recent}
     parts |= {"fake": fake, "fake_optimizer": fake_optimizer}
     stage = Stage(run, "student", steps, recipe.student_keep, **parts)
     for step in stage.steps():
         rng = np.random.default_rng((recipe.seed, workers.rank, step, 1))
         text, gaps = draw_stories(recipe.seed, workers.rank, step, recipe.student_batch)
-        learns, loss = step >= recipe.student_warm_up, torch.zeros(())
+        learns = step >= recipe.student_warm_up
+        loss = torch.zeros(())
         # a context of its own for each pass: within one, autocast keeps the weights as they were before an update
         with torch.autocast("cpu", torch.bfloat16):
             rollout = roll_out(student, text)
@@ -236,7 +254,8 @@ def distill(run: Run) -> None:
             optimizer.zero_grad()
             loss.backward()
             torch.nn.utils.clip_grad_norm_(student.parameters(), 1.0)
-            rising, falling = (step + 1 - recipe.student_warm_up) / 20, 2 * (1 - step / steps)
+            rising = (step + 1 - recipe.student_warm_up) / 20
+            falling = 2 * (1 - step / steps)
             optimizer.param_groups[0]["lr"] = STUDENT_RATE * min(1, rising, falling)
             optimizer.step()
             average.update(student)
@@ -270,7 +289,8 @@ def _student_loss(
     loss = 0.5 * ((made - goal).square() * weight).sum() / (weight.sum() * made[0, 0].numel())
     if part < 1 - PIXEL_PART:
         return loss
-    shown, wanted = (decode_clips(autoencoder, autoencoder.raw(x[:PIXEL_CLIPS])).float() for x in (made, goal))
+    shown = decode_clips(autoencoder, autoencoder.raw(made[:PIXEL_CLIPS])).float()
+    wanted = decode_clips(autoencoder, autoencoder.raw(goal[:PIXEL_CLIPS])).float()
     strong = wanted.amax(2, keepdim=True) - wanted.amin(2, keepdim=True) > SATURATION  # the actor's cover
     weight = 1 + 3 * F.max_pool2d(strong.float().flatten(0, 1), 5, 1, 2).unflatten(0, shown.shape[:2])
     return loss + 5 * ((shown - wanted.detach()).square() * weight).mean()

@@ -65,7 +65,8 @@ def pass_gate(run: Run, name: str) -> float:
 def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
     """Least-squares map, factors `[16, 3]` and bias `[3]`, from a latent pixel of videos `[frames, 16, h, w]` to the
     mean colour of its patch, in -1..1 as in ComfyUI's `latent_rgb_factors`."""
-    inputs, colours = [], []
+    inputs = []
+    colours = []
     for latents in videos:
         later = autoencoder.decode(latents)[1:].movedim(-1, 1)
         patches = F.avg_pool2d(later, SPATIAL_FACTOR).unflatten(0, (-1, TEMPORAL_STRIDE)).mean(1)

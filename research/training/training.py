@@ -54,7 +54,8 @@ def draw_times(shape: tuple[int, int]) -> Tensor:
 
 def add_noise(clean: Tensor, times: Tensor) -> tuple[Tensor, Tensor]:
     """`(1 - t) clean + t noise`, and the noise."""
-    noise, t = torch.randn_like(clean), times[..., None, None, None]
+    noise = torch.randn_like(clean)
+    t = times[..., None, None, None]
     return (1 - t) * clean + t * noise, noise
 
 
@@ -104,7 +105,8 @@ class Average:
     """Exponential moving average of a model's parameters."""
 
     def __init__(self, model: WanModel, decay: float):
-        self.decay, self.steps = decay, 0
+        self.decay = decay
+        self.steps = 0
         self.parameters = {name: p.detach().clone() for name, p in model.named_parameters()}
 
     @torch.no_grad()
@@ -117,7 +119,8 @@ class Average:
         return {"steps": self.steps, "parameters": self.parameters}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.steps, self.parameters = state["steps"], state["parameters"]
+        self.steps = state["steps"]
+        self.parameters = state["parameters"]
 
 
 class Workers:
@@ -158,7 +161,10 @@ class Checkpoint:
     """The state of a stage, a file per worker; all workers replace theirs after the same step."""
 
     def __init__(self, folder: Path, stage: str, workers: Workers, seed: int):
-        self.folder, self.stage, self.workers, self.seed = folder, stage, workers, seed
+        self.folder = folder
+        self.stage = stage
+        self.workers = workers
+        self.seed = seed
 
     def save(self, step: int, parts: Mapping[str, Stateful]) -> None:
         """Store the state after `step` steps; a worker that is stopped before all have theirs changes nothing."""
@@ -202,7 +208,9 @@ class Journal:
     """Lines of JSON with what a stage measured, also of steps that were made twice after an interruption."""
 
     def __init__(self, path: Path, stage: str, rank: int):
-        self.path, self.stage, self.rank = path, stage, rank
+        self.path = path
+        self.stage = stage
+        self.rank = rank
         self.begun: tuple[int, float] | None = None  # step and time; the first steps compile
 
     def write(self, step: int, **numbers: float) -> None:

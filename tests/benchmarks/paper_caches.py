@@ -45,9 +45,14 @@ class Looped(HeadGroup):
 
     def __init__(self, group: HeadGroup, rope: RotaryEmbedding):
         k, v = ([head[None] for layer in layers for head in layer] for layers in (group.k, group.v))
-        super().__init__(group.policy, group.heads, k, v, [rope] * len(k), reencode=False)
+        super().__init__(group.policy, group.heads, k, v, rope, reencode=False, flat=group._flat)
         ends = list(accumulate(self.sizes))
         self.of_layers = [slice(end - size, end) for end, size in zip(ends, self.sizes, strict=True)]
+
+    _in_one_launch = False
+
+    def _pool(self, slot: int) -> Tensor:
+        return torch.cat([k[:, slot].float().mean(dim=1) for k in self.k])
 
     def merge_entries(self, i: int, j: int, select: Callable[[int, Tensor], Tensor]) -> Tensor:
         for layer, own in enumerate(self.of_layers):
@@ -80,7 +85,7 @@ class NaiveLoop(HeadCache):
         found: list[dict[int, tuple[HeadGroup, Tensor, Tensor]]] = [{} for _ in shape.roles]
         for number, group in enumerate(self.groups):
             kv = group.k, group.v
-            group.ropes = [without_time] * shape.layers
+            group.rope = without_time
             self.groups[number] = group = Looped(group, without_time) if self.looped else group
             for layer, heads, k, v in zip(found, group.heads, *kv, strict=True):
                 layer.update({head: (group, *slots) for head, *slots in zip(heads.tolist(), k, v, strict=True)})

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
-from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy, preset
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.attention import (
     ONE_CALL,
@@ -41,7 +41,15 @@ from .paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
 
 ADMIT_ALL = 2.0  # a novelty threshold above every cosine: memory is full as early as it can be
 WINDOW_21 = preset("self_forcing_window_21")
-HEAD_FORCING = preset("head_forcing").with_memory(5, 3, ADMIT_ALL, 3)
+
+
+def with_memory(entries: int, recent: int, novelty: float, interval: int) -> CachePolicy:
+    """Head Forcing with these numbers for episodic memory."""
+    episodic = EpisodicPolicy(novelty_threshold=novelty, update_interval=interval)
+    return CachePolicy(memory=RolePolicy(recent_frames=recent, episodic_frames=entries), episodic=episodic)
+
+
+HEAD_FORCING = with_memory(5, 3, ADMIT_ALL, 3)
 KEPT_SCENES = replace(HEAD_FORCING, scenes="auto", kept_scenes=3)
 OF_THE_CACHE = (move_frames, merge_frames, pooled_keys)
 ELEMENTWISE = (write_block, norm_modulate)

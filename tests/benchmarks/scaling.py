@@ -7,12 +7,11 @@ from statistics import median
 from typing import Any
 
 import torch
-from headforcing.headforcing_core.cache.policy import preset
 from headforcing.kernels import dispatch
 
 from .case import Case, warm_up_blocks
 from .measure import timed_blocks
-from .rows import ADMIT_ALL, HEAD_FORCING, Row
+from .rows import ADMIT_ALL, HEAD_FORCING, Row, with_memory
 from .stopwatch import tensor_bytes
 
 MARKS = (40, 100, 200, 300, 400)
@@ -40,7 +39,7 @@ def episodic(case: Case) -> list[Line]:
 
 def _lines(case: Case, episodic_frames: int, what: str = "", marks: tuple[int, ...] = ()) -> list[Line]:
     """A line for the last blocks up to each mark of a video, or else for the timed blocks after the warm-up."""
-    policy = preset("head_forcing").with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
+    policy = with_memory(episodic_frames, 3, ADMIT_ALL, HEAD_FORCING.episodic.update_interval)
     row = Row("ours", "the engine as it comes", kernels="auto", policy=policy)
     ends = {mark: f"block {mark}" for mark in marks} or {warm_up_blocks(policy) + case.timed_blocks: what}
     count, shape = AROUND if marks else case.timed_blocks, case.shape(policy, max(ends))

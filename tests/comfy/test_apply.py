@@ -1,7 +1,7 @@
 """Apply Head Forcing: the same latents from ComfyUI's own sampler nodes as from Head Forcing Sampler."""
 
 import torch
-from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, stopper, text_of
+from comfy_graphs import BALL, CROSS, Graph, changed, failed, node, queued, saved_latents, stopper
 from comfy_harness import ComfyServer
 
 STORY = f"0:00 {BALL}\n0:01.5 [flush] {CROSS}"
@@ -57,21 +57,15 @@ def scheduled(graph: Graph, steps: int) -> Graph:
 
 def test_native_sigmas_options_and_batches_are_those_of_our_own_sampler(comfy: ComfyServer):
     """Sigmas that are connected come before those of the options."""
-    settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9", "rope_jitter": 0.5}
+    settings = {"method": "self_forcing_window_21", "sigmas": "1, 0.9"}
     graph = native_graph(options=["options", 0]) | {"options": node("HeadForcingOptions", **settings)}
     graph["sigmas"] = node("PreviewAny", source=["apply", 2])
-    logged = comfy.log()
     result = queued(comfy, scheduled(changed(graph, "empty", batch_size=2, length=33), 2))
-    told = comfy.log().removeprefix(logged)
-    for video in (1, 2):
-        assert f"Apply Head Forcing, video {video}: rope jitter 0.5: rotary bases from " in told
     assert "0.9000" in result.outputs["sigmas"]["text"][0]
     own_options = node("HeadForcingOptions", **settings | {"sigmas": "1, 0.8333333134651184"})
     graph = own_graph(options=["options", 0], batch_size=2, seconds=33 / 16) | {"options": own_options}
-    graph["report"] = node("PreviewAny", source=["sampler", 1])
     ours = queued(comfy, graph)
     assert torch.equal(saved_latents(comfy, result), saved_latents(comfy, ours))
-    assert text_of(ours).count("rope jitter 0.5: rotary bases from ") == 2  # one line for each video
 
 
 def test_what_a_rollout_would_not_do_is_refused_in_one_sentence(comfy: ComfyServer):

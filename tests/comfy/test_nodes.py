@@ -223,6 +223,17 @@ def test_zero_seconds_are_those_of_the_timeline_or_ten_and_a_size_of_zero_is_tha
     assert "32 frames" in report and CROSS not in report
 
 
+def test_inputs_of_earlier_versions_are_ignored_at_their_defaults_and_refused_otherwise(comfy: ComfyServer):
+    earlier = {"sink_gate": 0.0, "rope_jitter": 0, "compression": "prompt", "memory_every_blocks": 2}
+    options = node("HeadForcingOptions", method_options="memory.episodic_frames=4", **earlier)
+    graph = demo_graph(seconds=1.0, options=["options", 0]) | {"options": options}
+    assert "memory.episodic_frames=4, episodic.update_interval=2" in text_of(queued(comfy, graph))
+    failed(
+        comfy, changed(graph, "options", sink_gate=0.8), "no longer has the input sink_gate", "set it to 0.0, got 0.8"
+    )
+    failed(comfy, changed(graph, "options", compression="trigonometric"), "no longer has the input compression")
+
+
 def test_a_wrong_value_is_one_error_on_its_widget_before_anything_runs(comfy: ComfyServer):
     graph = demo_graph(options=["options", 0]) | {"options": node("HeadForcingOptions")}
     del graph["report"]

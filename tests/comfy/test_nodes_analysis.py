@@ -2,14 +2,11 @@
 
 import io
 import json
-import shutil
 from typing import Any
 
 import av
-import pytest
 from comfy_graphs import BALL, Graph, changed, demo_graph, node, queued, saving, shown, stopper, text_of, video_frames
 from comfy_harness import ComfyServer
-from metric_models import tiny_models
 from PIL import Image
 
 METHODS = ["head_forcing", "self_forcing_window_21", "longlive"]
@@ -98,30 +95,19 @@ def report_graph() -> Graph:
     }
 
 
-def test_a_video_is_measured_with_its_prompts_from_the_file_and_the_models_that_are_there(comfy: ComfyServer):
+def test_a_video_is_measured_with_its_prompts_from_the_file(comfy: ComfyServer):
     """A linked text and start frames: the graph in the file does not tell when which prompt began."""
-    pytest.importorskip("transformers")
     graph = report_graph()
     graph["text"] = node("PrimitiveStringMultiline", value=graph["timeline"]["inputs"]["prompts"])
     graph["start"] = node("EmptyHunyuanLatentVideo", width=64, height=64, length=9, batch_size=1)
     graph = changed(changed(graph, "timeline", prompts=["text", 0]), "sampler", start_frames=["start", 0])
-    folder = comfy.model_path("metrics", "x").parent
-    tiny_models(folder)
-    (folder / "clip-vit-large-patch14" / "model.safetensors").write_bytes(b"broken")
-    try:
-        result = queued(comfy, changed(graph, "video", fps=8.0))
-    finally:
-        shutil.rmtree(folder)
+    result = queued(comfy, changed(graph, "video", fps=8.0))
     text, (frames, _) = text_of(result), result.progress["drift"][-1]
     assert f"{frames} frames of 128x128 at 8 fps, blocks of 3 latent frames, head_forcing, seed 0" in text
     assert "not VBench scores" in text and "Prompt switches (" in text and "a yellow cross circling" in text
     assert "7.12 s  80 %" in text and frames > 96
     with Image.open(io.BytesIO(comfy.view(**result.outputs["picture"]["images"][0]))) as picture:
         assert picture.width == 900 and picture.height > 1500
-    assert "not measured: aesthetic: clip-vit-large-patch14 cannot be read" in text
-    for name in ("subject consistency", "background consistency", "text score, prompt 2"):
-        (line,) = (line for line in text.splitlines() if line.strip().startswith(f"{name}  "))
-        assert line.split()[-3] != "-", line
 
 
 def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(comfy: ComfyServer):
@@ -132,4 +118,3 @@ def test_frames_in_memory_are_measured_without_encoding_them_and_stop_stops_it(c
     graph["video"] = node("CreateVideo", images=["frames", 0], fps=24.0)
     text = text_of(queued(comfy, graph))
     assert "105 frames of 64x64 at 24 fps" in text and "Prompt switches (" not in text
-    assert "subject consistency" not in text, "no models are in the folder"

@@ -203,3 +203,37 @@ def test_a_subgraph_shows_the_timeline_of_the_text_on_its_face(browser: Browser)
     page.evaluate("async () => app.loadGraphData(JSON.parse(JSON.stringify((await app.graphToPrompt()).workflow)))")
     waits_for(moved)
     page.wait_for_function("document.querySelectorAll('.hf-bar').length === 6")
+
+
+def earlier_options() -> dict[str, Any]:
+    """A graph of an earlier version: Head Forcing Options with the three inputs that are gone, and a linked text."""
+    values = ["longlive", "longlive", "1, 0.5", 4, 6, 0.5, 2, "profile", 0.8, 0.5, "prompt", "window_frames=9"]
+    names = ["method", "model_family", "sigmas", "episodic_frames", "recent_frames", "novelty_threshold"]
+    names += ["memory_every_blocks", "roles", "sink_gate", "rope_jitter", "compression", "method_options"]
+    inputs = [{"name": name, "type": "STRING", "widget": {"name": name}, "link": None} for name in names]
+    inputs[-1]["link"] = 1
+    options = {"id": 1, "type": "HeadForcingOptions", "inputs": inputs, "widgets_values": values}
+    text = {"id": 2, "type": "PrimitiveString", "widgets_values": ["sink_frames=1"]}
+    text |= {"inputs": [], "outputs": [{"name": "STRING", "type": "STRING", "links": [1], "slot_index": 0}]}
+    options["outputs"] = [{"name": "options", "type": "HEAD_FORCING_OPTIONS", "links": None}]
+    place = {"flags": {}, "mode": 0, "properties": {}, "size": [300, 400]}
+    nodes = [{**each, **place, "order": 0, "pos": [400 * each["id"], 0]} for each in (options, text)]
+    links = [[1, 2, 0, 1, len(names) - 1, "STRING"]]
+    return {"last_node_id": 2, "last_link_id": 1, "nodes": nodes, "links": links, "groups": [], "version": 0.4}
+
+
+@pytest.mark.parametrize("browser", ["comfy_floor", "comfy_latest"], indirect=True)
+def test_options_saved_by_an_earlier_version_open_with_every_other_value_at_its_place(browser: Browser):
+    browser.page.evaluate("(graph) => app.loadGraphData(graph)", earlier_options())
+    browser.page.wait_for_timeout(300)
+    sent = browser.sent("Options")
+    assert sent.pop("method_options") == ["2", 0]
+    assert sent == {
+        "method": "longlive", "model_family": "longlive", "sigmas": "1, 0.5", "episodic_frames": 4, "recent_frames": 6,
+        "novelty_threshold": 0.5, "memory_every_blocks": 2, "roles": "profile",
+    }  # fmt: skip
+    assert browser.widgets("HeadForcingOptions")["method_options"] == "window_frames=9"
+    saved = browser.page.evaluate("() => app.graph.serialize()")
+    browser.page.evaluate("(graph) => app.loadGraphData(graph)", saved)
+    browser.page.wait_for_timeout(300)
+    assert browser.sent("Options") == sent | {"method_options": ["2", 0]}

@@ -21,7 +21,7 @@ FOLDERS = ("docs", "headforcing_core", "kernels", "nodes", "profiles", "workflow
 PAGES = [*sorted(ROOT.glob("*.md")), *(page for folder in FOLDERS for page in sorted((ROOT / folder).rglob("*.md")))]
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
 COMMANDS = [name for name, _ in commands(_parser())]
-RESEARCH = ["train", "gate", "accuracy", "rooms", "returns", "references", "check-claim", "replay"]
+RESEARCH = ["train", "gate", "accuracy", "rooms", "returns", "references", "check-claim", "metrics", "replay"]
 COMMANDS_WITH_PARTS = ("profiles", "runs")
 PROGRAM = re.compile(r"^(?:headforcing|python -m headforcing\.headforcing_core(?= |$)|python tasks\.py(?= demo)) ")
 PROGRAM_OF_RESEARCH = re.compile(r"^python (?:-m headforcing\.research|tasks\.py research) ")

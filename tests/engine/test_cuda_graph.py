@@ -24,6 +24,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel, rollout
 from headforcing.headforcing_core.rollout.rows import SeededNoise
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.switch import Switch
+from policies import with_memory
 from scripts import script_of
 from small_engine import embeds, film, latents, measure, new_cache, wan
 from torch import Tensor
@@ -34,7 +35,7 @@ STEPS = len(SCHEDULE.sigmas)
 STEADY = preset("no_episodic_memory")
 AT = 6  # its contexts have one length from block 3 on; three whole blocks later a pass is recorded
 # an admission after every block from the second on, until three frames are remembered; then a merge after every block
-BUSY = CachePolicy().with_memory(3, 3, 2.0, 1)
+BUSY = with_memory(CachePolicy(), 3, 3, 2.0, 1)
 
 
 class Recorder:

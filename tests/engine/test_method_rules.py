@@ -25,6 +25,7 @@ from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.rollout.schedule import schedule
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from method_renders import PROFILE, job_of
+from policies import with_memory
 from small_engine import wan
 
 RECORDED = Path(__file__).with_suffix(".json")
@@ -76,7 +77,7 @@ def bytes_held(value, seen: set[int]) -> int:
 def numbers(backbone, method: str, settings: dict, text: str) -> list[float]:
     """The dot product of every block's latents with a fixed random direction; no cache may take more than it says."""
     policy = replace(method_policy(method), **settings)
-    policy = policy.with_memory(4, 3, 0.99, 1) if method == "head_forcing" else policy
+    policy = with_memory(policy, 4, 3, 0.99, 1) if method == "head_forcing" else policy
     timeline = parse_timeline(text, SECONDS)
     is_22 = backbone.config.latents is WAN22
     steps, height = (schedule("longlive2"), 64) if is_22 else (schedule("self_forcing", "1, 0.6"), 48)

@@ -22,6 +22,7 @@ from headforcing.headforcing_core.render.render import Place
 from headforcing.headforcing_core.render.request import StartLatents
 from headforcing.headforcing_core.rollout.schedule import Schedule
 from headforcing.headforcing_core.timeline.switch import Switch
+from policies import with_memory
 from small_engine import BUSY, F, difference, every_head, mixed, wan
 from thread_peers import ThreadPeers, together
 from toy_renders import Render, rendered, toy_model
@@ -128,7 +129,7 @@ def test_a_scene_comes_back_on_every_rank_and_holds_a_picture(model):
 @pytest.mark.parametrize("policy", ["random_tokens", "fifo_eviction", "centered_keys", "in bf16"])
 def test_every_policy_of_the_grouped_cache_runs_on_several_ranks(policy):
     model, dtype = wan(heads=3), torch.float32
-    settings = PRESETS.get(policy, BUSY).with_memory(5, 3, 2.0, 1)
+    settings = with_memory(PRESETS.get(policy, BUSY), 5, 3, 2.0, 1)
     if policy == "in bf16":
         model, dtype = model.to(torch.bfloat16), torch.bfloat16
         model.patch_embedding.float()

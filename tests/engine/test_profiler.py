@@ -10,10 +10,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.head_cache import HeadCache
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles import profiler
-from headforcing.headforcing_core.head_profiles.profile import classify, load_profile
+from headforcing.headforcing_core.head_profiles.profile import classify
 from headforcing.headforcing_core.head_profiles.profiler import ShareMeter, pick_part, profile_heads
 from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
 from headforcing.headforcing_core.model.attention import explicit, sdpa, with_shares
@@ -73,29 +72,6 @@ def measured(small) -> HeadShares:
     return measure(small)
 
 
-def test_the_same_passes_give_the_statistics_of_the_queries(small, monkeypatch, tmp_path):
-    """Queries with their spatial and without their temporal rotation, averaged over steps and blocks, then prompts."""
-    seen = []  # per pass and layer, the queries before any rotation
-    attend = HeadCache.attend
-
-    def watched(cache, layer, q):
-        if cache.meter.active:
-            seen.append(cache.rope.rotate_spatial(q.unflatten(0, (3, -1)).permute(2, 0, 1, 3)).flatten(1, 2))
-        return attend(cache, layer, q)
-
-    monkeypatch.setattr(HeadCache, "attend", watched)
-    shares = measure(small, prompts=[0, 2])
-    q = torch.stack(seen).unflatten(0, (2, -1, 2)).double()  # prompts, passes, layers, heads, queries, channels
-    mean = q.unflatten(-1, (-1, 2)).mean(dim=(1, 4)).mean(dim=0)
-    size = q.unflatten(-1, (-1, 2)).norm(dim=-1).mean(dim=(1, 4)).mean(dim=0)
-    statistics = shares.profile("x").query_statistics
-    torch.testing.assert_close(torch.view_as_real(statistics.mean).double(), mean, rtol=1e-3, atol=1e-3)
-    torch.testing.assert_close(statistics.size.double(), size, rtol=1e-3, atol=1e-3)
-
-    shares.profile("x").save(tmp_path / "x.json")
-    assert load_profile(tmp_path / "x.json").queries == shares.profile("x").queries
-
-
 @pytest.mark.parametrize(("first_block", "blocks"), [(2, 6), (1, 3)])
 def test_every_step_from_the_first_block_on_is_measured_and_no_clean_pass(small, monkeypatch, first_block, blocks):
     calls = []
@@ -140,7 +116,7 @@ def test_shards_merge_in_any_order_to_the_same_bytes(small, measured):
         merged = HeadShares(SETUP)
         for part in order:
             merged.merge(part)
-        for name in ("sums", "counts", "query_sums"):
+        for name in ("sums", "counts"):
             assert torch.equal(vars(merged)[name], vars(measured)[name]), name
         assert merged.profile("x") == measured.profile("x")
 

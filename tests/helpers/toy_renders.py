@@ -23,6 +23,7 @@ from headforcing.headforcing_core.rollout.rows import Picture
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.weights.checkpoint import load_state_dict
 from jobs import job_of
+from policies import with_memory
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -35,14 +36,6 @@ def picture(seed: int) -> Picture:
 
 
 PICTURES = {"hall": picture(1), "hero": picture(2)}
-
-
-def measured(layers: int, seed: int = 0) -> HeadProfile:
-    """A profile with query statistics, for a model with heads of the toy's width."""
-    pairs = assets.TOY_CONFIG.head_dim // 2
-    mean = torch.randn(layers, 6, 2 * pairs, generator=torch.Generator().manual_seed(seed))
-    queries = torch.cat((mean, mean[..., :pairs].abs() + mean[..., pairs:].abs()), dim=-1).tolist()
-    return HeadProfile("measured", layers, 6, default_profile(8, 6).roles[:layers], queries=queries)
 
 
 _straight: dict[str, tuple[torch.Tensor, list]] = {}  # the latents and events of renders, by all that was asked for
@@ -85,7 +78,7 @@ class Render:
         policy = policy or preset(method)
         noise = method_schedule(policy, family, sigmas)
         if isinstance(policy, CachePolicy):
-            policy = policy.with_memory(5, 3, 0.99, 1)  # admits much and often: summaries are made
+            policy = with_memory(policy, 5, 3, 0.99, 1)  # admits much and often: summaries are made
         frames, config = 0 if start is None else len(start), backbone.config
         layers, heads = config.num_layers, config.num_heads
         profile = profile or HeadProfile("toy", layers, heads, default_profile(8, 6).roles[:layers])

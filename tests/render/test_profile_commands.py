@@ -55,12 +55,12 @@ def whole(tmp_path_factory) -> Path:
 
 def assert_same_shares(a: Path, b: Path) -> None:
     mine, other = load_file(a), load_file(b)
-    assert set(mine) == set(other) == {"sums", "counts", "query_sums", "returns"}
+    assert set(mine) == set(other) == {"sums", "counts", "returns"}
     for name, tensor in mine.items():
         assert torch.equal(tensor, other[name]), name
     assert HeadShares.load(a).setup == HeadShares.load(b).setup
     profiles = [load_profile(path.with_suffix(".json")) for path in (a, b)]
-    assert profiles[0].shares == profiles[1].shares and profiles[0].queries == profiles[1].queries is not None
+    assert profiles[0].shares == profiles[1].shares
 
 
 def names(folder: Path) -> list[str]:
@@ -94,7 +94,7 @@ def test_return_stories_are_added_to_a_measurement_and_name_the_head_that_retrie
     first, second = (HeadShares.load(part).returns for part in parts)
     assert first[[0, 2]].any() and not first[[1, 3]].any() and second[[1, 3]].any()
     blank = HeadShares.load(parts[1])
-    blank.sums, blank.counts, blank.query_sums = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts), None
+    blank.sums, blank.counts = torch.zeros_like(blank.sums), torch.zeros_like(blank.counts)
     blank.save(parts[1])  # that of another machine, whose prompts are others
     merged = run("profiles", "merge", *parts, "--out", tmp_path / "all.json")
     assert merged["retrieving"][0] == [4, 3] and merged["counts"] == {"local": 10, "anchor": 12, "memory": 26}

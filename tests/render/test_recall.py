@@ -5,7 +5,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.render.describe import describe
 from headforcing.headforcing_core.render.live_story import LiveEdits, Story
@@ -46,13 +45,12 @@ def test_a_state_of_a_story_with_other_scenes_is_not_used(backbone, tmp_path, ca
 
 def test_a_finished_video_that_is_made_again_needs_no_model_and_has_the_same_report(backbone, tmp_path):
     start = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
-    policy = replace(CachePolicy(), guards=Guards(sink_gate=0.5))
-    render = Render(backbone, tmp_path / "runs", TOLD.format("[recall 1]"), SECONDS, start=start, policy=policy)
+    render = Render(backbone, tmp_path / "runs", TOLD.format("[recall 1]"), SECONDS, start=start)
 
     def told():
         run = render.run
         report = run.meter.report(run.events).to_dict()
-        return run.events, run.recalls, report, run.guards, run.seconds_per_block
+        return run.events, run.recalls, report, run.seconds_per_block
 
     latents, steps = render.go(), []
     first, no_model = told(), SimpleNamespace(backbone=None)

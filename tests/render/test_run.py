@@ -9,7 +9,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.guards import Guards
 from headforcing.headforcing_core.cache.policy import CachePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.auto import AutoProfile
@@ -18,14 +17,13 @@ from headforcing.headforcing_core.render.render import Place, begin_render
 from headforcing.headforcing_core.runs import files as run_files
 from headforcing.headforcing_core.runs.folder import RunFolder, count_blocks
 from headforcing.headforcing_core.runs.stored import stored_videos
-from toy_renders import PICTURES, STORY, Render, measured, picture, rendered
+from toy_renders import PICTURES, STORY, Render, picture, rendered
 
 RED = STORY.split("\n")[0]
 START = torch.randn(6, 16, 8, 8, generator=torch.Generator().manual_seed(0))
 AUTO = replace(CachePolicy(), scenes="auto")
 FRAMEWISE = {"family": "causal_forcing_framewise"}
 STORED, FOUND = {"state_seconds": 1e-9}, {"profile": AutoProfile()}  # a found role needs the first 7 blocks
-GUARDED = {"policy": CachePolicy().with_guards(Guards(0.5, 0.8), "trigonometric"), "profile": measured(3)}
 BACK = "0:00 a red ball\n0:02.3 a yellow cross\n0:05.3 {} a red ball"  # blocks 0, 3 and 7 of 10
 SHOWN = "0:00 {} a red ball\n0:02.3 @hall a yellow cross\n0:04.5 a red ball again"  # blocks 0, 3 and 6 of 9
 
@@ -41,8 +39,6 @@ RESUMED = {  # after how many blocks a render is stopped, and how it is made
     "roles found while sampling": ((1, 9), FOUND),
     "one frame a block": ((1, 9), FRAMEWISE | {"seconds": 3.0}),
     "absolute positions": ((9,), STORED | {"method": "no_rope_reencoding"}),
-    "guards": ((7,), GUARDED | {"seconds": 7.0}),
-    "guards, state restored": ((7,), GUARDED | STORED | {"seconds": 7.0}),
     "start frames, state restored, and a switch": (
         (1, 2), STORED | {"start": START, "seconds": 3.0, "text": f"{RED}\n0:00.75 [recache, re-anchor] a yellow cross"}
     ),

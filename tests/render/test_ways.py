@@ -9,10 +9,10 @@ from toy_renders import save_toy
 
 MOST = {"before": (52, 403), "block": (14, 334)}  # files, and how often one is entered
 NOTHING_OF = (
-    "cache/guards", "cache/options", "cache/scenes", "commands/batch", "commands/farms",
+    "cache/options", "cache/scenes", "commands/batch", "commands/farms",
     "commands/rank", "commands/several", "distributed/", "head_profiles/auto",
     "head_profiles/profiler", "render/comparison", "render/family", "render/live_story",
-    "render/remedies", "render/start", "report/learned/", "runs/", "timeline/references", "video/background",
+    "render/remedies", "render/start", "runs/", "timeline/references", "video/background",
     "video/wan_", "weights/identity",
 )  # fmt: skip
 

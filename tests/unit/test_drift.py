@@ -6,11 +6,19 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.report.learned.base import Numbers
-from headforcing.headforcing_core.report.meter import DriftMeter, colour, motion
+from headforcing.headforcing_core.report.meter import (
+    DriftMeter,
+    color_drift,
+    colour,
+    hue,
+    hue_distance,
+    hue_histogram,
+    motion,
+)
 from headforcing.headforcing_core.report.metrics import (
     GROUPS,
     OF_LUMA,
+    Numbers,
     detail_share,
     laplacian_variance,
     numbers_of,
@@ -18,6 +26,7 @@ from headforcing.headforcing_core.report.metrics import (
 )
 from headforcing.headforcing_core.report.thumbnails import Thumbnails, repetition, self_similarity
 from headforcing.headforcing_core.timeline.clock import BlockClock
+from recorded_clips import recordings, turning_red_to_green
 
 SHAPE = (36, 64)  # height, width
 FPS = 16
@@ -175,3 +184,27 @@ def test_a_cut_is_followed_at_once_and_a_switch_that_changes_nothing_or_comes_la
         (response,) = measured(lambda i: noise(0), 100, switches=(switch,)).watch.responses()
         assert response.seconds_to_80 is None and response.by_block == ()
     assert measured(lambda i: noise(0), 50, switches=(93,)).watch.responses() == []
+
+
+@pytest.mark.parametrize("end", [0, 30])
+def test_hues_are_opencvs_and_color_drift_is_the_authors(repo_root, shared_dir, end):
+    for config, recorded in recordings(repo_root, shared_dir):
+        assert np.array_equal(hue(recorded["hue_table/rgb"]), recorded["hue_table/hue"])
+        found = config["results"]["color_end30" if end else "color"]
+        for clip, expected in found["per_clip"].items():
+            frames = recorded[f"clips/{clip}"][: end or None]
+            histograms = [hue_histogram(frames[place]) for place in (0, -1)]
+            if not end:
+                assert np.abs(np.stack(histograms) - recorded[f"hist/{clip}"]).max() < 1e-12
+            assert hue_distance(*histograms) == pytest.approx(expected["l1"], abs=1e-6)
+        if "color_drift" in found:
+            assert color_drift(found["mean_l1"]) == pytest.approx(found["color_drift"], abs=1e-6)
+
+
+def test_a_report_measures_the_colour_drift_of_its_own_video():
+    frames = turning_red_to_green()
+    meter = DriftMeter(16.0, of_luma=OF_LUMA)
+    meter.add(frames)
+    expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
+    whole, first = (numbers_of(meter, seconds=seconds)["color_drift"] for seconds in (None, 2))
+    assert whole == pytest.approx(expected) and whole < 60 < first

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from headforcing.headforcing_core.cache.options import option_text, options_of, with_options
+from headforcing.headforcing_core.cache.options import option_text, options_of, read_pairs, with_options
 from headforcing.headforcing_core.cache.policy import PRESETS, RolePolicy, preset
 from headforcing.headforcing_core.commands.cli import _parser, main
 from headforcing.headforcing_core.commands.values import render_options
@@ -25,7 +25,7 @@ CHOICES = {
 
 
 def setup_of(method: str, options: str = "", **more) -> str:
-    plan = RenderOptions(method=method, width=96, height=64, method_options=options, **more).plan(
+    plan = RenderOptions(method=method, width=96, height=64, method_options=read_pairs(options), **more).plan(
         SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES
     )
     return job_of(plan, {}, "0123456789abcdef", dtype=torch.bfloat16).setup
@@ -35,8 +35,8 @@ def setup_of(method: str, options: str = "", **more) -> str:
 def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_identity_of_the_settings(name):
     policy = method_policy(name)
     options = options_of(policy)
-    text = ", ".join(f"{key}={option_text(option.value)}" for key, option in options.items())
-    assert with_options(policy, text, name) == policy and with_options(policy, "", name) is policy
+    shown = [(key, option_text(option.value)) for key, option in options.items()]
+    assert with_options(policy, shown, name) == policy and with_options(policy, (), name) is policy
     assert set(policy.key) >= {"method", *options} - {"scenes"}  # the rows have what a recall changes
     for key, (value, types) in options.items():
         if key == "scenes":
@@ -48,7 +48,7 @@ def test_every_option_can_be_set_to_the_value_that_is_shown_and_is_part_of_the_i
         else:
             other = (value or 0) / 2 + 0.125 if float in types else (value or 0) + 3
         try:
-            changed = with_options(policy, f"{key}={option_text(other)}", name)
+            changed = with_options(policy, [(key, option_text(other))], name)
         except HeadForcingError as error:  # not with the other options of this method
             assert "episodic" in str(error)
         else:
@@ -59,18 +59,18 @@ def test_a_render_with_other_options_makes_blocks_of_its_own():
     names = {setup_of("longlive", words) for words in ("", "window_frames=9", "sink_frames=1")}
     assert len(names) == 3
     assert setup_of("memrope", "window_frames=14") != setup_of("reward_forcing", "window_frames=14")
-    policy = with_options(PRESETS["head_forcing"], "memory.sink_frames=2, memory.episodic_frames=0", "head_forcing")
+    no_entries = [("memory.sink_frames", "2"), ("memory.episodic_frames", "0")]
+    policy = with_options(PRESETS["head_forcing"], no_entries, "head_forcing")
     assert policy.memory == RolePolicy(sink_frames=2, recent_frames=3), "each alone may not fit"
     assert setup_of("longlive", " window_frames = 12;sink_frames=3\n") == setup_of("longlive")
-    assert setup_of("head_forcing", "memory.episodic_frames=4") == setup_of("head_forcing", episodic_frames=4)
     assert setup_of("head_forcing", "episodic.eviction=fifo") == setup_of("fifo_eviction")
 
 
 def test_an_alias_is_a_method_with_options():
     for name, (method, options) in ALIASES.items():
-        assert method_policy(name) == with_options(method_policy(method), options, method) != method_policy(method)
+        assert method_policy(name) == with_options(method_policy(method), read_pairs(options), method)
         assert setup_of(name) == setup_of(method, options)
-        about, told = describe_method(name, "window_frames=12")
+        about, told = describe_method(name, [("window_frames", "12")])
         assert about.startswith(f"method {method}: ") and told == f"method options: {options}, window_frames=12"
 
 
@@ -97,14 +97,42 @@ def test_a_command_without_arguments_asks_for_the_defaults_which_are_those_of_th
 def test_every_argument_that_sets_something_is_passed_on():
     words = "generate --weights w --prompts fox --episodic-frames 7 --recent-frames 6 --novelty-threshold 0.5 --seed 9 "
     words += "--size 96x64 --switch flush --blend-blocks 2 --re-anchor --state-seconds 5 --method random_tokens "
-    words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --sink-gate 0.8 --rope-jitter 0.5 --seconds 20 "
-    words += "--compression trigonometric --shuffle 4 --set episodic.pin_first=true --set local.sink_frames=1 "
+    words += "--roles shuffled --model-family longlive --sigmas 1,0.5 --seconds 20 "
+    words += "--shuffle 4 --set episodic.pin_first=true --set local.sink_frames=1 "
     options = render_options(_parser().parse_args([*words.split(), "--update-interval", "2"]))
     same = {field.name for field in fields(options) if getattr(options, field.name) == getattr(DEFAULTS, field.name)}
     assert same == {"profile", "policy"}
-    assert options.method_options == "episodic.pin_first=true, local.sink_frames=1"
-    assert (options.width, options.height, options.update_interval) == (96, 64, 2)
+    memory = {"memory.episodic_frames": "7", "memory.recent_frames": "6", "episodic.novelty_threshold": "0.5"}
+    set_ = {"episodic.pin_first": "true", "local.sink_frames": "1", "episodic.update_interval": "2"}
+    assert dict(options.method_options) == memory | set_
+    assert (options.width, options.height) == (96, 64)
     assert str(options.switch) == "flush, re-anchor, blend 2"
+
+
+# arguments of `generate`, and the options of the method that they ask for
+SPELT = [
+    ("--episodic-frames 4", "memory.episodic_frames=4"),
+    ("--episodic-frames 5 --update-interval 3", ""),
+    ("--update-interval 2 --set window_frames=9 --method longlive", "window_frames=9"),
+    ("--episodic-frames 4 --method self_forcing", ""),
+    ("--episodic-frames 4 --novelty-threshold 0.5 --method uniform_memory", "episodic.novelty_threshold=0.5"),
+    ("--episodic-frames 4 --set memory.episodic_frames=6", "memory.episodic_frames=6"),
+    ("--set memory.episodic_frames=4,memory.recent_frames=6", "memory.episodic_frames=4, memory.recent_frames=6"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "asked"), SPELT)
+def test_an_argument_for_episodic_memory_is_an_option_of_a_method_that_has_it(arguments, asked):
+    options = render_options(_parser().parse_args(f"generate --weights w --prompts fox {arguments}".split()))
+    assert list(options.method_options) == read_pairs(asked)
+    assert options.cache_policy == with_options(method_policy(options.method), read_pairs(asked), options.method)
+
+
+def test_a_comparison_gives_every_method_the_options_of_episodic_memory_that_it_has():
+    common = RenderOptions(method_options=(("memory.episodic_frames", "4"), ("episodic.update_interval", "2")))
+    assert common.for_method("fifo_eviction").method_options == common.method_options
+    assert common.for_method("uniform_memory").method_options == (("episodic.update_interval", "2"),)
+    assert common.for_method("longlive").cache_policy == method_policy("longlive")
 
 
 ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
@@ -112,14 +140,14 @@ ONE, TWO = "0:00 a red ball", "0:00 a red ball\n0:06 a yellow ring"
 # A change of one of these makes stored runs of that kind unusable: they
 # are rendered anew. Say so in the changelog.
 PINNED = [
-    ("head_forcing", ONE, {}, "ca59cfac62020ebe"),
-    ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "3e475408df259437"),
-    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "2010b696b83a26da"),
-    ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "744cbaac5c7e44b1"),
-    ("head_forcing", ONE, {"profile": AutoProfile()}, "f836add0e8a6c510"),
-    ("head_forcing", TWO, {"start_frames": 6}, "765364fcb5289ac7"),
-    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "1c2911fe890f46e2"),
-    ("self_forcing_window_21", TWO, {}, "0ffcc1299600c805"), ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
+    ("head_forcing", ONE, {}, "456b9b0e6f904800"),
+    ("head_forcing", "0:00 a red ball\n0:06 [recache] a yellow ring", {}, "737584b707fadcd4"),
+    ("head_forcing", "0:00 a red ball\n0:06 [flush, re-anchor] a yellow ring", {}, "f3ee9fe0e43190e9"),
+    ("head_forcing", "0:00 a red ball\n0:06 [blend 2] a yellow ring", {}, "73019c1fe6bfbcd2"),
+    ("head_forcing", ONE, {"profile": AutoProfile()}, "86bc4e7042a39bf5"),
+    ("head_forcing", TWO, {"start_frames": 6}, "91985e68b2f37276"),
+    ("no_episodic_memory", ONE, {"roles": "shuffled"}, "60d2f50f4b52b136"),
+    ("self_forcing_window_21", TWO, {}, "7cb6c51c0599073c"), ("longlive", TWO, {"start_frames": 6}, "0a719f3db189727e"),
     ("infinity_rope", "0:00 a red ball\n0:06 [re-anchor] a yellow ring", {}, "2d7901085d9bbee5"),
     ("deep_forcing", ONE, {}, "19d05c9871932e49"), ("forcing_kv", TWO, {}, "9fe93b601decfbae"),
     ("dummy_forcing", ONE, {}, "579b9a79e746903d"), ("memflow", TWO, {}, "60407f167d5195eb"),

@@ -14,7 +14,6 @@ from headforcing.headforcing_core.cache.policy import PRESETS
 from headforcing.headforcing_core.commands import cli, values
 from headforcing.headforcing_core.model import attention_backends
 from headforcing.headforcing_core.render import cards
-from headforcing.headforcing_core.report.learned import registry
 from headforcing.headforcing_core.video import tiny_decoder
 from packed import OPTIONAL, packed_files
 from path_arguments import commands
@@ -68,7 +67,7 @@ def test_the_command_line_lists_every_command_and_the_names_of_the_tables():
     assert functions and all(callable(cli._function(run)) for run in functions)
     assert names.DECODERS == ("auto", "wan", *tiny_decoder.NORMALISED)
     for table, listed in (
-        (attention_backends.BACKENDS, names.BACKENDS), (PRESETS, names.PRESETS), (registry.METRICS, names.METRICS),
+        (attention_backends.BACKENDS, names.BACKENDS), (PRESETS, names.PRESETS),
         (cards.MODELS, names.LISTED_FAMILIES), (values.DTYPES, names.DTYPES),
     ):  # fmt: skip
         assert list(table) == list(listed)

@@ -25,7 +25,7 @@ from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.model import wan
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.describe import describe, format_bytes
-from headforcing.headforcing_core.render.options import RenderOptions
+from headforcing.headforcing_core.render.options import RenderOptions, method_options
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.render.remedies import check_decoder, too_large
 from headforcing.headforcing_core.render.resources import (
@@ -187,7 +187,8 @@ DECODER = DecoderMemory(weights=150_000_000, held=2_000_000_000, peak=6_000_000_
 
 
 def minute(config=None, seconds=60.0, width=832, height=480, method="head_forcing", **memory):
-    options = RenderOptions(method=method, width=width, height=height, **memory)
+    asked = method_options(method, memory, ())
+    options = RenderOptions(method=method, width=width, height=height, method_options=asked)
     return options.plan(config or WanConfig(), parse_timeline("a minute", seconds))
 
 

@@ -15,7 +15,7 @@ from headforcing.headforcing_core.head_profiles.shares import HeadShares, Profil
 from headforcing.headforcing_core.report.drift import report_frames
 from headforcing.headforcing_core.report.drift_plot import drift_picture
 from headforcing.headforcing_core.report.video_tags import VideoTags
-from metric_models import scene
+from recorded_clips import scene
 
 pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.slow]
 

@@ -19,7 +19,7 @@ from headforcing.headforcing_core.report.metrics import GROUPS
 from headforcing.headforcing_core.report.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.headforcing_core.video.writer import VideoWriter
-from metric_models import scene
+from recorded_clips import scene
 
 WIDTH, HEIGHT = 96, 64  # of a scene
 STORY = "0:00 a red ball\n0:05 a yellow ring\n0:10 a cyan star"
@@ -124,6 +124,14 @@ def test_a_file_that_cannot_be_measured_is_refused_in_one_sentence(tmp_path: Pat
             report_video(tmp_path / name, **options)
 
 
+@pytest.mark.parametrize("command", ["report v.mp4", "compare --demo"])
+@pytest.mark.parametrize("flag", ["--metric-models m", "--metrics flow", "--aesthetic-head h", "--metric-device cpu"])
+def test_metrics_with_models_are_not_flags_of_the_product(command: str, flag: str, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([*command.split(), *flag.split()])
+    assert stopped.value.code == 2 and "unrecognized arguments: --" in capsys.readouterr().err
+
+
 @pytest.mark.slow
 def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_object(story: Path, tmp_path: Path, capsys):
     pytest.importorskip("matplotlib")
@@ -137,7 +145,6 @@ def test_the_command_reads_prompts_from_a_file_and_prints_text_or_one_json_objec
     assert found["prompts"] == [{"seconds": 0.0, "text": "one"}, {"seconds": 17 / 16, "text": "two"}]
     for arguments, complaint in (
         (["--plot", "picture.jpg"], "must end in .png"), (["--prompts", "@missing.txt"], "missing.txt was not found"),
-        (["--metrics", "subject"], "--metrics needs --metric-models FOLDER"),
     ):  # fmt: skip
         assert cli.main(["report", short, *arguments]) == 2 and complaint in capsys.readouterr().err
     picture = tmp_path / "made" / "drift.png"

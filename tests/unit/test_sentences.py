@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from headforcing.headforcing_core.cache.guards import Guards
+from headforcing.headforcing_core.cache.options import read_pairs
 from headforcing.headforcing_core.cache.policy import CachePolicy, EpisodicPolicy, RolePolicy
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.methods.registry import method_policy
@@ -27,7 +27,7 @@ FILE = Path(__file__).with_name("sentences.txt")
 
 def planned(method: str, options: str) -> object:
     """A render whose method options no cache can have is refused when it is planned."""
-    asked = RenderOptions(method=method, width=96, height=64, method_options=options)
+    asked = RenderOptions(method=method, width=96, height=64, method_options=read_pairs(options))
     return asked.plan(SMALL, parse_timeline("a red ball", 9.0), profile=STRIPES)
 
 
@@ -50,7 +50,6 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
     CachePolicy: [
         {"rope": "relative"}, {"local": RolePolicy(episodic_frames=2)}, {"anchor": RolePolicy(episodic_frames=2)},
     ],
-    Guards: [{"sink_gate": 1.0}, {"rope_jitter": -0.1}, {"rope_jitter": math.nan}],
     Schedule: [
         {"sigmas": ()}, {"sigmas": (1.0, 0.5), "frames_per_block": 0}, {"sigmas": (1.0, 0.5), "frames_per_block": 65},
         {"sigmas": (1.0,), "first_block_sigmas": (0.5, 0.7)},
@@ -63,20 +62,19 @@ FIELDS: dict[Callable[..., object], list[dict[str, object]]] = {
         *({side: value} for side in ("width", "height") for value in (-16, 0, 8, 831, 4112)),
         *({"seconds": seconds} for seconds in (-1.0, -0.0001, math.nan, math.inf, 36_001)), {"state_seconds": -1.0},
         {"method": "no_such"}, {"roles": "no_such"}, {"model_family": "no_such"}, {"sigmas": "1, two"},
-        {"episodic_frames": 1}, {"update_interval": 0}, {"novelty_threshold": 3.0}, {"sink_gate": 1.5},
-        {"rope_jitter": -0.5}, {"compression": "no_such"},
-        {"compression": "trigonometric", "method": "no_episodic_memory"}, {"sink_gate": 0.8, "method": "longlive"},
-        *({"method": "longlive", "method_options": options} for options in (
-            "windw=3", "window_frames", "window_frames=9, window_frames=12", "window_frames=9.5", "window_frames=",
+        *({"method": "longlive", "method_options": read_pairs(options)} for options in (
+            "windw=3", "window_frames=9, window_frames=12", "window_frames=9.5", "window_frames=",
             "window_frames=none", "infinite=1",
         )),
-        *({"method": method, "method_options": options} for method, options in (
+        *({"method": method, "method_options": read_pairs(options)} for method, options in (
             ("reward_forcing", "kept_share=nan"), ("reward_forcing", "kept_share=1e999"),
             ("deep_forcing", "budget_frames=x"), ("rolling_forcing", "steps=4"), ("dummy_forcing", "seed=4"),
             ("head_forcing", "kept_scenes=4"), ("head_forcing", "rope=round"),
-            ("head_forcing", "memory.sink_frames=2"),
+            ("head_forcing", "memory.sink_frames=2"), ("head_forcing", "memory.episodic_frames=1"),
+            ("head_forcing", "episodic.update_interval=0"), ("head_forcing", "episodic.novelty_threshold=3.0"),
         )),
     ],
+    read_pairs: [{"text": "window_frames"}, {"text": "window_frames=9, sink"}],
     method_policy: [{"name": "nope"}],
     drafted: [*({"start_frames": frames} for frames in (1, 4, 11)), {"recent_frames": 4}],
     planned: [{"method": method, "options": options} for method, options in (

@@ -142,7 +142,7 @@ def test_one_gpu_has_one_name():
         ("--park-features",),
         ("--vae-device", "cuda:1"),
         ("--vae-device", "cpu"),
-        ("--switch", "recache", "--sink-gate", "0.2"),
+        ("--switch", "recache"),
         ("--profile", "auto", "--seconds", "6"),
         ("--cuda-graph",),  # none can be captured here, so the passes run as they are
     ],

@@ -20,12 +20,12 @@ from headforcing.tests.benchmarks import command, paper_caches, rehearsal, repor
 from headforcing.tests.benchmarks.case import Case, block_flops, warm_up_blocks
 from headforcing.tests.benchmarks.measure import cache_steps, measure
 from headforcing.tests.benchmarks.paper_caches import CacheKernels, FusedAssembly, NaiveLoop, PackedHeads
-from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING
+from headforcing.tests.benchmarks.rows import BY_NAME, HEAD_FORCING, with_memory
 from own_process import run_tests
 
 TOLERANCE = 1e-5  # of latents, float32: the same sums in another order
 TINY = Case(64, 32, layers=2, dim=256, dtype=torch.float32, device=torch.device("cpu"), timed_blocks=3, vae_dim=0)
-BUSY = preset("head_forcing").with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
+BUSY = with_memory(3, 3, 2.0, 1)  # full after a few blocks, then merging after every block
 KERNELS = "triton" if interpreting() else "reference"
 PAPER = {
     "V1": NaiveLoop,
@@ -62,7 +62,7 @@ def test_they_make_it_with_any_roles_memory_and_length(seed):
     chosen = random.Random(seed)
     roles = [chosen.choices(["local", "anchor", "memory"], k=2) for _ in range(TINY.layers)]
     novelty = chosen.choice([2.0, 0.9])
-    policy = BUSY.with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
+    policy = with_memory(chosen.randrange(2, 6), 3 * chosen.randrange(1, 3), novelty, chosen.randrange(1, 4))
     blocks = chosen.randrange(7, 11)
     expected, decided_there = made_by(HeadCache, blocks, policy, roles)
     for name, build in PAPER.items():

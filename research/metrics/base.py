@@ -12,14 +12,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from ..statistics import Numbers
+
 BATCH = 8  # video frames that a model gets at once
 CLIP_SECONDS = 2  # of the clips in which VBench-Long measures long videos
-Numbers = dict[str, float | None]
 
 
 @dataclass(frozen=True)
-class Metric:
-    """Key, name and number format of a metric."""
+class Column:
+    """Key, name and number format of one number of a metric."""
 
     key: str
     name: str
@@ -27,7 +28,7 @@ class Metric:
 
 
 @dataclass(frozen=True)
-class Needed:
+class ModelFile:
     """A file that a metric needs: one of `paths`, below the folder of models, and where it comes from."""
 
     paths: tuple[str, ...]
@@ -35,8 +36,8 @@ class Needed:
 
 
 @dataclass(frozen=True)
-class MeasuredVideo:
-    """Facts about a video before its first frame; `prompts` are (start in seconds, text) in order."""
+class VideoFacts:
+    """What is known about a video before its first frame; `prompts` are (start in seconds, text) in order."""
 
     fps: float
     prompts: Sequence[tuple[float, str]] = ()
@@ -55,7 +56,7 @@ class Measurement(ABC):
         few video frames."""
 
 
-Begin = Callable[[MeasuredVideo], Measurement]
+Begin = Callable[[VideoFacts], Measurement]
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class LearnedMetric:
 
     name: str
     title: str
-    columns: tuple[Metric, ...]
-    needs: tuple[Needed, ...]
+    columns: tuple[Column, ...]
+    needs: tuple[ModelFile, ...]
     load: Callable[[Any], Begin]
 
 
@@ -74,33 +75,29 @@ class Panel:
     """Loaded metrics that measure the same videos; `left_out` says why others do not, a sentence each."""
 
     def __init__(self, loaded: Mapping[LearnedMetric, Begin], left_out: Sequence[str] = ()):
-        self._loaded, self.metrics, self.left_out = loaded, tuple(loaded), tuple(left_out)
+        self._loaded = loaded
+        self.metrics = tuple(loaded)
+        self.left_out = tuple(left_out)
 
-    def begin(self, video: MeasuredVideo, first_seconds: float = 0.0) -> PanelMeasurement:
+    def begin(self, video: VideoFacts, first_seconds: float = 0.0) -> PanelMeasurement:
         """Begin a video, whose first seconds have numbers of their own."""
         measurements = {metric: begin(video) for metric, begin in self._loaded.items()}
         return PanelMeasurement(measurements, round(first_seconds * video.fps))
-
-    def groups(self, numbers: Numbers) -> dict[str, list[Metric]]:
-        """The metrics that these numbers have, by the heading above them."""
-        groups: dict[str, list[Metric]] = {}
-        for metric in self.metrics:
-            groups.setdefault(metric.title, []).extend(column for column in metric.columns if column.key in numbers)
-        return groups
 
 
 class PanelMeasurement:
     """Passes the frames of one video to all metrics, `BATCH` at a time: metrics of one encoder use its last result."""
 
     def __init__(self, measurements: Mapping[LearnedMetric, Measurement], first_frames: int = 0):
-        self._measurements, self._first_frames = measurements, first_frames
+        self._measurements = measurements
+        self._first_frames = first_frames
         self._waiting: list[NDArray[np.uint8]] = []
         self._video_frames = 0
         self._first: Numbers | None = None
 
     def add(self, video_frames: NDArray[np.uint8]) -> None:
         """Measure the next video frames, `[n, H, W, 3]` uint8."""
-        for video_frame in video_frames if self._measurements else ():
+        for video_frame in video_frames:
             self._waiting.append(video_frame)
             self._video_frames += 1
             if len(self._waiting) == BATCH:
@@ -111,20 +108,21 @@ class PanelMeasurement:
     def numbers(self) -> Numbers:
         """The numbers of all metrics for the frames so far, by key."""
         self._measure()
-        return {
-            column.key: value
-            for metric, measurement in self._measurements.items()
-            for column, value in zip(metric.columns, measurement.values(), strict=False)
-        }
+        numbers: Numbers = {}
+        for metric, measurement in self._measurements.items():
+            keys = [column.key for column in metric.columns]
+            numbers |= zip(keys, measurement.values(), strict=False)
+        return numbers
 
     def first_numbers(self) -> Numbers:
         """The numbers of the first seconds, or of all frames so far if they are fewer."""
         return self.numbers() if self._first is None else self._first
 
     def _measure(self) -> None:
-        if self._waiting:
-            batch = torch.from_numpy(np.stack(self._waiting))
-            self._waiting.clear()
-            with torch.inference_mode():
-                for measurement in self._measurements.values():
-                    measurement.add(batch)
+        if not self._waiting:
+            return
+        batch = torch.from_numpy(np.stack(self._waiting))
+        self._waiting.clear()
+        with torch.inference_mode():
+            for measurement in self._measurements.values():
+                measurement.add(batch)

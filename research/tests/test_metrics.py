@@ -9,25 +9,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.report.drift import report_frames
-from headforcing.headforcing_core.report.learned import flow as optical_flow
-from headforcing.headforcing_core.report.learned.base import MeasuredVideo, Panel, PanelMeasurement
-from headforcing.headforcing_core.report.learned.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
-from headforcing.headforcing_core.report.learned.frame_scores import ConsistencyMeasurement
-from headforcing.headforcing_core.report.learned.models import CLIP, IMAGENET, ImageEncoder
-from headforcing.headforcing_core.report.learned.registry import METRICS, found_metrics, load_panel
-from headforcing.headforcing_core.report.meter import DriftMeter, color_drift, hue, hue_distance, hue_histogram
-from headforcing.headforcing_core.report.metrics import OF_LUMA, numbers_of
 from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.research.__main__ import main
+from headforcing.research.metrics import flow as optical_flow
+from headforcing.research.metrics.base import Panel, PanelMeasurement, VideoFacts
+from headforcing.research.metrics.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
+from headforcing.research.metrics.frame_scores import ConsistencyMeasurement
+from headforcing.research.metrics.models import CLIP, IMAGENET, ImageEncoder
+from headforcing.research.metrics.registry import METRICS, load_panel
+from headforcing.research.metrics.scores import score_video
 from metric_models import HEIGHT, WIDTH, consistency_in_a_loop, frames, tiny_models
-from safetensors.numpy import load_file
+from recorded_clips import recordings, turning_red_to_green
 from torch.nn import functional
 
 
 def flows(flow, video: np.ndarray, fps: float, chunk: int = 5) -> dict[str, float | None]:
-    panel = PanelMeasurement({METRICS["flow"]: FlowMeasurement(flow, MeasuredVideo(fps))})
+    panel = PanelMeasurement({METRICS["flow"]: FlowMeasurement(flow, VideoFacts(fps))})
     for start in range(0, len(video), chunk):
         panel.add(video[start : start + chunk])
     return panel.numbers()
@@ -42,14 +40,16 @@ def test_consistency_is_vbenchs_loop_and_that_of_clips_of_two_seconds(count):
         runs.append(len(video_frames))
         return video_frames.float().reshape(len(video_frames), -1)[:, :96]
 
-    video, encoder = frames(count), ImageEncoder(encode)
-    one, other = (ConsistencyMeasurement(encoder, MeasuredVideo(4)) for _ in range(2))
+    video = frames(count)
+    encoder = ImageEncoder(encode)
+    one, other = (ConsistencyMeasurement(encoder, VideoFacts(4)) for _ in range(2))
     panel = PanelMeasurement({METRICS["subject"]: one, METRICS["background"]: other})
     for start in range(0, count, 5):
         panel.add(video[start : start + 5])
     whole, within, across, *rest = panel.numbers().values()
     assert rest == [whole, within, across] and runs == [len(video[i : i + 8]) for i in range(0, count, 8)]
-    features, loop = encoder(torch.from_numpy(video)), consistency_in_a_loop
+    features = encoder(torch.from_numpy(video))
+    loop = consistency_in_a_loop
     clips = [features[start : start + 8] for start in range(0, count - 7, 8)] + ([features[-8:]] if count % 8 else [])
     assert whole == (None if count == 1 else pytest.approx(loop(features), abs=1e-6))
     assert within == (None if count <= 8 else pytest.approx(np.mean([loop(clip) for clip in clips]), abs=1e-6))
@@ -73,7 +73,9 @@ def flow_of(lengths):
 
 
 def degree_in_a_loop(lengths, side, sampled):
-    threshold, needed, count = 6.0 * (side / 256), round(4 * (sampled / 16)), 0
+    threshold = 6.0 * (side / 256)
+    needed = round(4 * (sampled / 16))
+    count = 0
     for length in lengths:
         count += length > threshold
         if count >= needed:
@@ -114,8 +116,7 @@ def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_sma
 @pytest.fixture(scope="module")
 def folders(repo_root, shared_dir):
     """The clips of the repository and, where they lie beside it, all of them."""
-    places = [at / "golden" / "metrics_id_forcing" for at in (repo_root / "tests", shared_dir) if at is not None]
-    return [(json.loads((at / "config.json").read_text()), load_file(at / "golden.safetensors")) for at in places]
+    return recordings(repo_root, shared_dir)
 
 
 def flow_formula(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -123,27 +124,14 @@ def flow_formula(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.stack((0.25 * (b.mean(dim=1) - a.mean(dim=1)), 0.125 * (b[:, 1] - a[:, 1])), dim=1)
 
 
-@pytest.mark.parametrize("end", [0, 30])
-def test_hues_are_opencvs_and_color_drift_is_the_authors(folders, end):
-    for config, recorded in folders:
-        assert np.array_equal(hue(recorded["hue_table/rgb"]), recorded["hue_table/hue"])
-        found = config["results"]["color_end30" if end else "color"]
-        for clip, expected in found["per_clip"].items():
-            frames = recorded[f"clips/{clip}"][: end or None]
-            histograms = [hue_histogram(frames[place]) for place in (0, -1)]
-            if not end:
-                assert np.abs(np.stack(histograms) - recorded[f"hist/{clip}"]).max() < 1e-12
-            assert hue_distance(*histograms) == pytest.approx(expected["l1"], abs=1e-6)
-        if "color_drift" in found:
-            assert color_drift(found["mean_l1"]) == pytest.approx(found["color_drift"], abs=1e-6)
-
-
 @pytest.mark.parametrize("run", ["motion_1.5s", "motion_5s", "motion_0.25s"])
 def test_motion_drift_is_the_authors(folders, run):
     for config, recorded in folders:
-        results, kept = config["results"][run], []
+        results = config["results"][run]
+        kept = []
         for clip, expected in results["per_clip"].items():
-            frames, fps = torch.from_numpy(recorded[f"clips/{clip}"]), config["clips"][clip]["fps"]
+            frames = torch.from_numpy(recorded[f"clips/{clip}"])
+            fps = config["clips"][clip]["fps"]
             moves = []
             for part, name in zip(sampled(len(frames), fps, results["seconds"]), ("first", "last"), strict=True):
                 scores, moving = motion(flow_formula, [frames[i] for i in part])
@@ -157,24 +145,16 @@ def test_motion_drift_is_the_authors(folders, run):
             assert 100 * sum(kept) / len(kept) == pytest.approx(results["motion_drift"], abs=1e-6)
 
 
-def test_a_report_measures_the_drift_of_its_own_video(monkeypatch):
-    """A video that turns from red to green and stops, through the same doors as any report."""
-    frames = np.zeros((160, 16, 24, 3), np.uint8)
-    for i in range(160):
-        frames[i, :, :, 0 if i < 80 else 1] = 200
-        frames[i, :, : 1 + min(i, 80) % 20] = 40 * (min(i, 80) % 3)
-    meter = DriftMeter(16.0, of_luma=OF_LUMA)
-    meter.add(frames)
-    expected = color_drift(hue_distance(hue_histogram(frames[0]), hue_histogram(frames[-1])))
-    whole, first = (numbers_of(meter, seconds=seconds)["color_drift"] for seconds in (None, 2))
-    assert whole == pytest.approx(expected) and whole < 60 < first
+def test_motion_drift_is_that_of_the_first_and_the_last_seconds_of_a_video(monkeypatch):
+    """A video that stops half-way."""
+    frames = turning_red_to_green()
     monkeypatch.setattr(optical_flow, "LEAST_SIDE", 8)
-    measurement = MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0))
+    measurement = MotionDriftMeasurement(flow_formula, VideoFacts(16.0))
     for part in torch.from_numpy(frames).split(7):
         measurement.add(part)
     drift, first, last = measurement.values()
     assert (drift, last) == (0.0, 0.0) and first > 5 and measurement.values() == (drift, first, last)
-    assert MotionDriftMeasurement(flow_formula, MeasuredVideo(16.0)).values() == (None,) * 3
+    assert MotionDriftMeasurement(flow_formula, VideoFacts(16.0)).values() == (None,) * 3
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +169,7 @@ def panel(folder: Path) -> Panel:
 
 
 def measured_by(panel: Panel, video: np.ndarray, prompts=()) -> dict[str, float | None]:
-    measurement = panel.begin(MeasuredVideo(4, prompts))
+    measurement = panel.begin(VideoFacts(4, prompts))
     measurement.add(video)
     return measurement.numbers()
 
@@ -217,7 +197,8 @@ def clip_features(folder: Path, name: str, video: np.ndarray) -> torch.Tensor:
 def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_clip(folder, panel):
     from transformers import CLIPTextModelWithProjection, CLIPTokenizer, ViTModel
 
-    video, prompts = frames(11), [(0.0, "a red ball"), (1.5, "an owl"), (60.0, "never shown")]
+    video = frames(11)
+    prompts = [(0.0, "a red ball"), (1.5, "an owl"), (60.0, "never shown")]
     found = measured_by(panel, video, prompts)
     dino = ViTModel.from_pretrained(folder / "dino-vitb16", local_files_only=True).eval()
     with torch.no_grad():
@@ -247,33 +228,57 @@ def test_consistency_aesthetics_and_text_are_those_of_dinos_class_token_and_of_c
         assert measured_by(panel, frames(4), prompts)["text_score"] is None, "no prompt, or none yet"
 
 
+def video_of(path: Path, count: int, prompts=()) -> Path:
+    texts = [text for _, text in prompts]
+    starts = [start for start, _ in prompts]
+    tags = {"head_forcing": json.dumps({"prompts": texts, "starts_seconds": starts})}
+    with VideoWriter(path, WIDTH, HEIGHT, 16, crf=10, preset="ultrafast", metadata=tags) as writer:
+        writer.write(torch.from_numpy(frames(count)))
+    return path
+
+
 @pytest.mark.slow
-def test_a_report_asks_nothing_of_the_network(folder, panel, tmp_path, capsys, monkeypatch):
+def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp_path, capsys, monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a metric wanted the network")
 
     monkeypatch.setattr(socket.socket, "connect", refuse)
-    with VideoWriter(tmp_path / "v.mp4", WIDTH, HEIGHT, 16, crf=10, preset="ultrafast") as writer:
-        writer.write(torch.from_numpy(frames(9)))
-    arguments = ["report", str(tmp_path / "v.mp4"), "--metric-models", str(folder), "--metric-device", "cpu", "--json"]
+    prompts = [(0.0, "a red ball"), (45 / 16, "an owl")]
+    one = str(video_of(tmp_path / "one.mp4", 9))
+    other = str(video_of(tmp_path / "other.mp4", 90, prompts))
+    arguments = ["metrics", one, other, "--models", str(folder), "--metric-device", "cpu"]
+    assert main([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert list(found["videos"]) == [one, other]
+    whole = found["videos"][one]["whole"]
+    assert whole["subject_consistency"] > 0 and "flicker" in whole and "dynamic_degree" not in whole
+    assert whole["text_score"] is None and found["videos"][other]["whole"]["text_score_2"] is not None
     assert main(arguments) == 0
-    whole = json.loads(capsys.readouterr().out)["whole"]
-    assert whole["subject_consistency"] > 0 and "dynamic_degree" not in whole
+    text = capsys.readouterr().out
+    (line,) = [line for line in text.splitlines() if line.startswith("| subject consistency |")]
+    assert line.split("|")[2].strip() == f"{whole['subject_consistency']:.4f} ({whole['subject_consistency']:.4f})"
+    assert "text score, prompt 2" in text and "not measured: flow: " in text
     assert main([*arguments, "--metrics", "flow"]) == 2
     assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
-    moved = shutil.copy(folder / HEAD, tmp_path / "head.pth")
-    assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
-    report = report_frames([frames(30)], 4, [(0.0, "a red ball"), (4.0, "an owl")], panel=panel)
-    first = measured_by(panel, frames(30)[:20])["subject_consistency"]
-    assert report.first["subject_consistency"] == pytest.approx(first, abs=1e-6), "of the first 5 seconds"
-    assert report.whole["subject_consistency"] != pytest.approx(first, abs=1e-6)
-    assert "text score, prompt 2" in report.text() and "not measured: flow: " in report.text()
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match=r'need the package transformers.*pip install -e "\.\[metrics\]"'):
+    with pytest.raises(HeadForcingError, match="need the package transformers.*pip install transformers"):
         load_panel(folder, ["subject"])
 
 
-DINO, HEAD = "dino-vitb16/model.safetensors", "sa_0_4_vit_l_14_linear.pth"
+@pytest.mark.slow
+def test_a_video_has_numbers_of_its_first_seconds_beside_those_of_the_whole(folder, panel, tmp_path):
+    path = video_of(tmp_path / "long.mp4", 100)
+    scores = score_video(path, panel)
+    alone = score_video(path, None)
+    assert scores.report.whole == alone.report.whole and not alone.whole
+    assert scores.first["subject_consistency"] != pytest.approx(scores.whole["subject_consistency"], abs=1e-6)
+    moved = shutil.copy(folder / HEAD, tmp_path / "head.pth")
+    assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
+
+
+MEASURABLE = ["subject", "background", "text", "aesthetic"]  # without the file of RAFT
+DINO = "dino-vitb16/model.safetensors"
+HEAD = "sa_0_4_vit_l_14_linear.pth"
 DAMAGE = {  # what is done to a folder of models, the metric that misses a file, and what is said of it
     "missing": (lambda at: (at / DINO).unlink(), "subject",
                 f"{DINO} was not found: take .* from https://huggingface.co/facebook"),
@@ -292,5 +297,5 @@ def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(f
     with pytest.raises(HeadForcingError, match=f"^{metric}: .*{why}"):
         load_panel(place, [metric])
     panel = load_panel(place)
-    assert [row.name for row in panel.metrics] == [row for row in found_metrics(folder) if row != metric]
+    assert [row.name for row in panel.metrics] == [row for row in MEASURABLE if row != metric]
     assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}

@@ -36,7 +36,8 @@ def vocabulary() -> dict[str, int]:
     return {word: number for number, word in enumerate(words)}
 
 
-HEIGHT, WIDTH = 40, 56  # awkward: neither square nor whole patches
+HEIGHT = 40
+WIDTH = 56  # awkward: neither square nor whole patches
 
 
 def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> np.ndarray:
@@ -44,15 +45,6 @@ def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -
     rng = np.random.default_rng(seed)
     a, b = (rng.integers(0, 256, (*size, 3)) for _ in range(2))
     return np.stack([(a + (b - a) * i / max(count - 1, 1)).astype(np.uint8) for i in range(count)])
-
-
-def scene(i: int) -> np.ndarray:
-    """A square going round, on a floor whose colour changes at frames 81 and 165, `[64, 96, 3]`."""
-    picture = np.zeros((64, 96, 3), np.uint8)
-    picture[:] = ((200, 40, 40), (40, 40, 120), (30, 160, 90))[(i >= 81) + (i >= 165)]
-    x, y = int(40 + 30 * np.cos(i / 64 * 2 * np.pi)), int(24 + 16 * np.sin(i / 64 * 2 * np.pi))
-    picture[y : y + 14, x : x + 14] = 240
-    return picture
 
 
 def consistency_in_a_loop(features: torch.Tensor) -> float:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from torch import Tensor, nn
 from torch.nn import functional
 
-from .base import CLIP_SECONDS, MeasuredVideo, Measurement
+from .base import CLIP_SECONDS, Measurement, VideoFacts
 from .models import Clip, ImageEncoder
 
 
@@ -32,8 +32,9 @@ class Similarity:
         if self.first is None or self.before is None:
             self.first = feature
         else:
-            cosines = (functional.cosine_similarity(other, feature, dim=-1) for other in (self.before, self.first))
-            self.total += sum(max(0.0, float(cosine)) for cosine in cosines) / 2
+            to_before = functional.cosine_similarity(self.before, feature, dim=-1)
+            to_first = functional.cosine_similarity(self.first, feature, dim=-1)
+            self.total += (max(0.0, float(to_before)) + max(0.0, float(to_first))) / 2
             self.count += 1
         self.before = feature
 
@@ -45,12 +46,14 @@ class Similarity:
 class ConsistencyMeasurement(Measurement):
     """One video under way; holds the features of one clip."""
 
-    def __init__(self, encoder: ImageEncoder, video: MeasuredVideo):
+    def __init__(self, encoder: ImageEncoder, video: VideoFacts):
         self._encoder = encoder
         self._clip_frames = max(2, int(video.fps) * CLIP_SECONDS)
-        self._whole, self._across = Similarity(), Similarity()
+        self._whole = Similarity()
+        self._across = Similarity()
         self._last: deque[Tensor] = deque(maxlen=self._clip_frames)
-        self._frames, self._clip_total = 0, 0.0
+        self._frames = 0
+        self._clip_total = 0.0
 
     def add(self, video_frames: Tensor) -> None:
         for feature in self._encoder(video_frames):
@@ -64,11 +67,15 @@ class ConsistencyMeasurement(Measurement):
     def values(self) -> tuple[float | None, ...]:
         """The scores of the whole video, in its clips, and across them; of one clip the first."""
         clips, rest = divmod(self._frames, self._clip_frames)
-        total, across = self._clip_total, replace(self._across)
+        total = self._clip_total
+        across = replace(self._across)
         if clips and rest:  # the last clip begins earlier, so that it is as long as the others
             across.add(self._last[0])
-            total, clips = total + self._last_clip(), clips + 1
-        return self._whole.score, *((total / clips, across.score) if clips > 1 else (None, None))
+            total += self._last_clip()
+            clips += 1
+        if clips < 2:
+            return self._whole.score, None, None
+        return self._whole.score, total / clips, across.score
 
     def _last_clip(self) -> float:
         """The score of the last frames, as many as a clip has."""
@@ -81,9 +88,11 @@ class ConsistencyMeasurement(Measurement):
 class AestheticMeasurement(Measurement):
     """The score of LAION's linear head, of 0 to 10, over 10, as VBench measures it."""
 
-    def __init__(self, encoder: ImageEncoder, head: nn.Linear, video: MeasuredVideo):
-        self._encoder, self._head = encoder, head
-        self._total, self._count = 0.0, 0
+    def __init__(self, encoder: ImageEncoder, head: nn.Linear, video: VideoFacts):
+        self._encoder = encoder
+        self._head = head
+        self._total = 0.0
+        self._count = 0
 
     def add(self, video_frames: Tensor) -> None:
         scores = self._head(self._encoder(video_frames)) / 10
@@ -97,11 +106,12 @@ class AestheticMeasurement(Measurement):
 class TextMeasurement(Measurement):
     """100 times the cosine of a frame's features and its prompt's, by prompt: CLIPScore without its clipping."""
 
-    def __init__(self, clip: Clip, video: MeasuredVideo):
+    def __init__(self, clip: Clip, video: VideoFacts):
         self._images = clip.images
         self._starts = [round(start * video.fps) for start, _ in video.prompts]
         self._texts = clip.texts([text for _, text in video.prompts]) if video.prompts else None
-        self._totals, self._counts = [0.0] * len(self._starts), [0] * len(self._starts)
+        self._totals = [0.0] * len(self._starts)
+        self._counts = [0] * len(self._starts)
         self._frames = 0
 
     def add(self, video_frames: Tensor) -> None:

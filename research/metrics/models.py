@@ -6,15 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from ...errors import HeadForcingError, import_optional, one_line
-from .base import Needed
+from ...headforcing_core.errors import HeadForcingError, one_line
+from .base import ModelFile
 
 Flow = Callable[[Tensor, Tensor], Tensor]
 """From two images `[1, 3, H, W]`, values 0-255, sides divisible by 8, to the flow between them in pixels."""
@@ -25,19 +27,24 @@ IMAGENET: Statistics = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP: Statistics = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 
 
-def _list_files(name: str, *files: str) -> tuple[Needed, ...]:
+def _list_files(name: str, *files: str) -> tuple[ModelFile, ...]:
     """The files of a published model, in the folder of its name: configuration, weights and others."""
-    folder, source = name.split("/")[1], f"https://huggingface.co/{name}"
-    alternatives = ("config.json",), ("model.safetensors", "pytorch_model.bin"), *((file,) for file in files)
-    return tuple(Needed(tuple(f"{folder}/{file}" for file in either), source) for either in alternatives)
+    folder = name.split("/")[1]
+    source = f"https://huggingface.co/{name}"
+    found = [
+        ModelFile((f"{folder}/config.json",), source),
+        ModelFile((f"{folder}/model.safetensors", f"{folder}/pytorch_model.bin"), source),
+    ]
+    found += [ModelFile((f"{folder}/{file}",), source) for file in files]
+    return tuple(found)
 
 
 DINO = _list_files("facebook/dino-vitb16")
 CLIP_BASE = _list_files("openai/clip-vit-base-patch32")
 CLIP_BASE_TEXT = _list_files("openai/clip-vit-base-patch32", "vocab.json", "merges.txt")
 CLIP_LARGE = _list_files("openai/clip-vit-large-patch14")
-AESTHETIC_HEAD = Needed(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
-RAFT = Needed(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
+AESTHETIC_HEAD = ModelFile(("sa_0_4_vit_l_14_linear.pth",), "https://github.com/LAION-AI/aesthetic-predictor")
+RAFT = ModelFile(("raft_large_C_T_V1-22a6c225.pth",), "https://pytorch.org/vision/stable/models/raft.html")
 
 
 def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics, square: bool = False) -> Tensor:
@@ -48,9 +55,10 @@ def prepared(video_frames: Tensor, side: int, mode: str, statistics: Statistics,
     size = [int(side * length / short) for length in pixels.shape[-2:]]
     pixels = functional.interpolate(pixels, size=size, mode=mode, align_corners=False) / 255
     if square:
-        top, left = (round((length - side) / 2) for length in size)
+        top = round((size[0] - side) / 2)
+        left = round((size[1] - side) / 2)
         pixels = pixels[..., top : top + side, left : left + side]
-    mean, deviation = (torch.tensor(values, device=pixels.device)[:, None, None] for values in statistics)
+    mean, deviation = torch.tensor(statistics, device=pixels.device)[..., None, None]
     return (pixels - mean) / deviation
 
 
@@ -61,7 +69,8 @@ class ImageEncoder:
     """
 
     def __init__(self, encode: Callable[[Tensor], Tensor], device: torch.device | str = "cpu"):
-        self._encode, self.device = encode, torch.device(device)
+        self._encode = encode
+        self.device = torch.device(device)
         self._last: tuple[Tensor, Tensor] | None = None
 
     def __call__(self, video_frames: Tensor) -> Tensor:
@@ -88,17 +97,18 @@ class Models:
     """
 
     def __init__(self, folder: Path, device: torch.device | str = "cpu", aesthetic_head: Path | None = None):
-        self.folder, self.device = Path(folder), torch.device(device)
+        self.folder = Path(folder)
+        self.device = torch.device(device)
         self._head = aesthetic_head
 
-    def file(self, needed: Needed) -> Path:
+    def file(self, needed: ModelFile) -> Path:
         """The place of a file, which need not be there."""
         if needed is AESTHETIC_HEAD and self._head is not None:
             return self._head
         found = [self.folder / path for path in needed.paths]
         return next((path for path in found if path.is_file()), found[0])
 
-    def find(self, needed: Needed) -> Path:
+    def find(self, needed: ModelFile) -> Path:
         """The place of a file; raises HeadForcingError where it is not there."""
         path = self.file(needed)
         if not path.is_file():
@@ -127,16 +137,17 @@ class Models:
         """CLIP ViT-L/14."""
         return self._clip(CLIP_LARGE)
 
-    def _clip(self, needed: tuple[Needed, ...]) -> Clip:
+    def _clip(self, needed: tuple[ModelFile, ...]) -> Clip:
         model = self._transformer("CLIPModel", needed)
-        side, folder = int(model.config.vision_config.image_size), self.file(needed[0]).parent
+        side = int(model.config.vision_config.image_size)
+        folder = self.file(needed[0]).parent
 
         def encode(video_frames: Tensor) -> Tensor:
             pixels = prepared(video_frames, side, "bicubic", CLIP, square=True)
             return model.visual_projection(model.vision_model(pixel_values=pixels).pooler_output)
 
         def texts(prompts: list[str]) -> Tensor:
-            transformers = import_optional("transformers", "these metrics", "metrics")
+            transformers = import_package("transformers")
             with _readable(folder.name, CLIP_BASE_TEXT[-1]):
                 tokenizer = transformers.CLIPTokenizer.from_pretrained(folder, local_files_only=True)
             most = model.config.text_config.max_position_embeddings
@@ -152,7 +163,8 @@ class Models:
         """The linear layer from `clip_large`'s image features to a score of 0 to 10, on the CPU."""
         path, weights = self._state(AESTHETIC_HEAD)
         width = self.clip_large.width
-        if {name: tuple(tensor.shape) for name, tensor in weights.items()} != {"weight": (1, width), "bias": (1,)}:
+        shapes = {name: tuple(tensor.shape) for name, tensor in weights.items()}
+        if shapes != {"weight": (1, width), "bias": (1,)}:
             raise HeadForcingError(
                 f"{path.name} is not a linear head for {width} features: take that for ViT-L/14 from "
                 f"{AESTHETIC_HEAD.source}"
@@ -164,7 +176,7 @@ class Models:
     @cached_property
     def flow(self) -> Flow:
         """RAFT as its authors published it, in torchvision's layout."""
-        raft = import_optional("torchvision.models.optical_flow", "these metrics", "metrics")
+        raft = import_package("torchvision.models.optical_flow")
         path, weights = self._state(RAFT)
         model = raft.raft_large(weights=None)
         try:
@@ -179,9 +191,9 @@ class Models:
 
         return flow
 
-    def _transformer(self, kind: str, needed: tuple[Needed, ...], **options: Any) -> Any:
+    def _transformer(self, kind: str, needed: tuple[ModelFile, ...], **options: Any) -> Any:
         """A model of the package transformers from its folder."""
-        transformers = import_optional("transformers", "these metrics", "metrics")
+        transformers = import_package("transformers")
         folder = [self.find(file) for file in needed][0].parent
         with _quiet(transformers), _readable(folder.name, needed[0]):
             model, about = getattr(transformers, kind).from_pretrained(
@@ -194,7 +206,7 @@ class Models:
             )
         return model.eval().float().to(self.device)  # CLIP is stored in float16 by some
 
-    def _state(self, needed: Needed) -> tuple[Path, dict[str, Tensor]]:
+    def _state(self, needed: ModelFile) -> tuple[Path, dict[str, Tensor]]:
         """The tensors of a PyTorch file by name."""
         path = self.find(needed)
         with _readable(path.name, needed):
@@ -204,8 +216,20 @@ class Models:
         raise HeadForcingError(f"{path.name} holds no weights: take it from {needed.source}")
 
 
+def import_package(name: str) -> ModuleType:
+    """Import a package that only these metrics need; raises HeadForcingError if it cannot be imported."""
+    try:
+        return import_module(name)
+    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
+        package = name.split(".")[0]
+        raise HeadForcingError(
+            f"these metrics need the package {package}, which cannot be imported ({one_line(error, 200)}): run "
+            f"`pip install {package}`"
+        ) from error
+
+
 @contextmanager
-def _readable(name: str, needed: Needed) -> Iterator[None]:
+def _readable(name: str, needed: ModelFile) -> Iterator[None]:
     """Turn any error of reading a damaged file into a sentence."""
     try:
         yield
@@ -221,7 +245,8 @@ def _readable(name: str, needed: Needed) -> Iterator[None]:
 def _quiet(transformers: Any) -> Iterator[None]:
     """Silence lists of weights that are not used, and progress bars; what is missing is checked afterwards."""
     logging = transformers.utils.logging
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    level = logging.get_verbosity()
+    bars = logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:

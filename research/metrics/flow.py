@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .base import CLIP_SECONDS, MeasuredVideo, Measurement
+from .base import CLIP_SECONDS, Measurement, VideoFacts
 from .models import Flow
 
 SAMPLED_FPS = 8
@@ -31,12 +31,14 @@ DRIFT_SECONDS = 5.0  # of the beginning and of the end
 class FlowMeasurement(Measurement):
     """One video under way; holds one frame, and three numbers for each pair of sampled ones."""
 
-    def __init__(self, flow: Flow, video: MeasuredVideo):
-        self._flow, self._every = flow, max(1, round(video.fps / SAMPLED_FPS))
+    def __init__(self, flow: Flow, video: VideoFacts):
+        self._flow = flow
+        self._every = max(1, round(video.fps / SAMPLED_FPS))
         self._clip = max(2, -(-int(video.fps) * CLIP_SECONDS // self._every))  # sampled frames
         self._before: Tensor | None = None
         self._pairs: list[tuple[float, float, bool]] = []  # see `compare`
-        self._frames, self._scale = 0, 1.0
+        self._frames = 0
+        self._scale = 1.0
 
     def add(self, video_frames: Tensor) -> None:
         if min(video_frames.shape[1:3]) < LEAST_SIDE:
@@ -46,7 +48,8 @@ class FlowMeasurement(Measurement):
                 image = image_of(video_frame)
                 if self._before is not None:
                     self._pairs.append(compare(self._flow, self._before, image))
-                self._before, self._scale = image, min(image.shape[-2:]) / SIDE
+                self._before = image
+                self._scale = min(image.shape[-2:]) / SIDE
             self._frames += 1
 
     def values(self) -> tuple[float | None, ...]:
@@ -54,7 +57,8 @@ class FlowMeasurement(Measurement):
         if not self._pairs:
             return (None,) * 4
         tops, means, moving = zip(*self._pairs, strict=True)
-        sampled, clip = len(moving) + 1, self._clip
+        sampled = len(moving) + 1
+        clip = self._clip
         starts = [*range(0, sampled - clip + 1, clip)]
         if starts and sampled % clip:  # the last clip begins earlier, so that it is as long as the others
             starts.append(sampled - clip)
@@ -65,7 +69,8 @@ class FlowMeasurement(Measurement):
 
 def sampled(frames: int, fps: float, seconds: float = DRIFT_SECONDS) -> tuple[range, range]:
     """The indices of the sampled frames in the first and in the last `seconds` of a video, about 8 a second."""
-    wanted, every = round(fps * seconds), max(1, round(fps / SAMPLED_FPS))
+    wanted = round(fps * seconds)
+    every = max(1, round(fps / SAMPLED_FPS))
     return range(0, min(wanted, frames), every), range(max(0, frames - wanted), frames, every)
 
 
@@ -78,8 +83,9 @@ def motion(flow: Flow, frames: Sequence[Tensor]) -> tuple[list[float], bool]:
 class MotionDriftMeasurement(Measurement):
     """One video under way; holds the frames of its first and of its last five seconds."""
 
-    def __init__(self, flow: Flow, video: MeasuredVideo):
-        self._flow, self._fps = flow, video.fps
+    def __init__(self, flow: Flow, video: VideoFacts):
+        self._flow = flow
+        self._fps = video.fps
         self._wanted = round(video.fps * DRIFT_SECONDS)
         self._first: list[Tensor] = []
         self._last: deque[Tensor] = deque(maxlen=self._wanted)
@@ -105,8 +111,12 @@ class MotionDriftMeasurement(Measurement):
         if len(self._first) == self._wanted:
             self._beginning = begins
         ends = motion(self._flow, [self._last[i - before] for i in last])
-        means = (fmean(scores) if scores else None for scores, _ in (begins, ends))
-        return 100.0 * (not begins[1] or ends[1]), *means
+        is_kept = not begins[1] or ends[1]
+        return 100.0 * is_kept, _mean(begins[0]), _mean(ends[0])
+
+
+def _mean(scores: Sequence[float]) -> float | None:
+    return fmean(scores) if scores else None
 
 
 def moves(pairs: Sequence[bool]) -> bool:
@@ -132,5 +142,7 @@ def image_of(video_frame: Tensor) -> Tensor:
 
 def padded(image: Tensor) -> Tensor:
     """An image with sides divisible by 8, its edge repeated on both sides."""
-    down, right = (-size % 8 for size in image.shape[-2:])
-    return functional.pad(image, (right // 2, right - right // 2, down // 2, down - down // 2), mode="replicate")
+    down = -image.shape[-2] % 8
+    right = -image.shape[-1] % 8
+    sides = (right // 2, right - right // 2, down // 2, down - down // 2)
+    return functional.pad(image, sides, mode="replicate")

@@ -1,1 +1,0 @@
-"""Metrics of finished videos that need the weights of other models; the extra `metrics` installs their packages."""
