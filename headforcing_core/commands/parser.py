@@ -78,15 +78,20 @@ class Parser(argparse.ArgumentParser):
         super().error(one_line(message))
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Raises HeadForcingError for files that would be written over one that is read, see `check_kept`."""
+        """Raises HeadForcingError as `check_files`."""
         found, unknown = super().parse_known_args(args, namespace)
         if not unknown and self._subparsers is None:  # an unknown argument is an error; a command checks its own files
-            reads, writes = named_files(self, found)
-            for _, path in reads:
-                if os.path.exists(path) and not os.path.isdir(path):
-                    check_regular(path)  # no pipe or device
-            check_kept(reads, writes)
+            self.check_files(found)
         return found, unknown
+
+    def check_files(self, found: argparse.Namespace) -> None:
+        """Refuse pipes and devices in place of files that are read, and files that would be written over one of these,
+        see `check_kept`."""
+        reads, writes = named_files(self, found)
+        for _, path in reads:
+            if os.path.exists(path) and not os.path.isdir(path):
+                check_regular(path)
+        check_kept(reads, writes)
 
 
 def subcommands(parser: argparse.ArgumentParser) -> Callable[[str, Any, str], argparse.ArgumentParser]:
