@@ -22,6 +22,7 @@ VENV = ROOT / ".venv"
 BIN = VENV / ("Scripts" if os.name == "nt" else "bin")
 TORCH = "torch==2.13.0"  # what the tests run with; any version from 2.7 on works for use
 TRITON = "triton==3.7.1"  # the one that belongs to this torch; the CPU build of torch does not bring it
+TYPESCRIPT = "5.9.3"  # reads the comments with types in nodes/web; each version finds more
 QUICK_FOLDERS = [ROOT / "tests" / name for name in ("unit", "engine", "docs")]
 MOST_PROCESSES = 8  # of tests; each takes about 1 GB
 
@@ -120,6 +121,7 @@ def check(arguments: list[str]) -> None:
     run(BIN / "ruff", "check", ".")
     run(BIN / "ruff", "format", "--check", ".")
     run(BIN / "oxlint", "--deny-warnings", ROOT / "nodes" / "web")
+    check_javascript_types()
     # the repository root is the package `headforcing`, whatever the folder is called
     folder = ROOT / "build" / "types"
     folder.mkdir(parents=True, exist_ok=True)
@@ -129,6 +131,19 @@ def check(arguments: list[str]) -> None:
     run(BIN / "mypy", "--config-file", ROOT / "pyproject.toml", "-p", "headforcing", cwd=folder)
     if "OWNER" in (ROOT / "pyproject.toml").read_text(encoding="utf-8"):
         sys.stderr.write("warning: repository and publisher in pyproject.toml are placeholders (docs/releasing.md)\n")
+
+
+def check_javascript_types() -> None:
+    """Check the types in nodes/web with TypeScript, which npm installs into build/ once."""
+    npm, node = shutil.which("npm"), shutil.which("node")
+    if npm is None or node is None:
+        sys.stderr.write("The types of JavaScript are not checked, since node and npm are not installed.\n")
+        return
+    folder = ROOT / "build" / f"typescript-{TYPESCRIPT}"
+    compiler = folder / "node_modules" / "typescript" / "bin" / "tsc"
+    if not compiler.exists():
+        run(npm, "install", "--silent", "--no-save", "--prefix", folder, f"typescript@{TYPESCRIPT}")
+    run(node, compiler, "--project", ROOT / "jsconfig.json")
 
 
 def benchmark(arguments: list[str]) -> None:

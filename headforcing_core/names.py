@@ -26,17 +26,20 @@ def bundled_profiles() -> dict[str, Path]:
     return {path.stem: path for path in sorted(BUNDLED_FOLDER.glob("*.json"))}
 
 
-BACKENDS = (
-    "sdpa cudnn sdpa_streams cudnn_streams torch_varlen flash_attn_2 flash_attn_3 flash_attn_4 cudnn_varlen triton "
-    "explicit sage"
-).split()
+BACKENDS = ("sdpa", "cudnn", "torch_varlen", "flash_attn", "triton", "explicit", "sage")
 """Of attention, see `model/attention_backends.py`."""
+RENAMED_BACKENDS = {"flash_attn_2": "flash_attn", "flash_attn_3": "flash_attn", "flash_attn_4": "flash_attn"}
 ATTENTION_HELP = (
-    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, the same with cuDNN's "
-    "kernel; with _streams, groups of heads at the same time; torch_varlen, cudnn_varlen, flash_attn_2, flash_attn_3 "
-    "or flash_attn_4, all heads of a layer in one call; triton, the pack's own kernel; explicit, slow and exact; sage, "
-    "which rounds to 8 bits (auto)"
+    "auto, the fastest of those that work here, by timing them on a GPU; sdpa, PyTorch's; cudnn, PyTorch's with "
+    "cuDNN's kernel; torch_varlen or flash_attn (the newest version that is installed), all heads of a layer in one "
+    "call; triton, the pack's own kernel; explicit, slow and exact; sage, which rounds to 8 bits (auto)"
 )
+
+
+def backend_name(name: str) -> str:
+    """The name that an attention backend has now."""
+    return RENAMED_BACKENDS.get(name, name)
+
 
 PRESETS = (
     "head_forcing no_rope_reencoding uniform_admission fifo_eviction random_tokens centered_keys pinned_first_entry "

@@ -33,7 +33,8 @@ _put_aside: dict[torch.device, dict[str, str]] = {}  # operations that run witho
 def using(choice: str) -> Iterator[None]:
     """Context manager for tests and benchmarks: force `reference` or `triton` on any device, or use `auto`."""
     global _choice
-    before, _choice = _choice, choice
+    before = _choice
+    _choice = choice
     try:
         yield
     finally:
@@ -44,9 +45,14 @@ def kernels_put_aside(device: torch.device) -> str:
     """Names of Triton kernels that have not worked on a device so far, and why the first did not; empty if all did."""
     if device.type == "mps":
         return ""
-    places = (place for place in _put_aside if device in (place, torch.device(place.type)))  # cuda is any GPU
-    reasons = {name: reason for place in places for name, reason in _put_aside[place].items()}
-    return f"Triton kernels not used: {', '.join(reasons)} ({next(iter(reasons.values()))})" if reasons else ""
+    reasons = _put_aside.get(device, {}) | _put_aside.get(torch.device(device.type), {})  # cuda is any GPU
+    if not reasons:
+        return ""
+    reason = next(iter(reasons.values()))
+    line = f"Triton kernels not used: {', '.join(reasons)} ({reason})"
+    if "No module named 'triton'" in reason:
+        line += "; on Windows the package triton-windows provides Triton, and renders are faster with it"
+    return line
 
 
 class Operation(Generic[P, R]):
@@ -98,14 +104,15 @@ class Operation(Generic[P, R]):
         place = device, dtype
         if place not in self._usable:
             self._usable[place] = device.type != "cpu"
-            if self._usable[place]:
+            if device.type != "cpu":
                 self._test(place)
         return self._usable[place]
 
     def _test(self, place: Place) -> None:
         """Put the kernel aside if it does not give the reference's result on the example."""
         try:
-            if (difference := self.difference(*place)) > TOLERANCE[place[1]]:
+            difference = self.difference(*place)
+            if difference > TOLERANCE[place[1]]:
                 self._disable(place, f"it is off by {difference:.2g} in a self-test")
         except torch.cuda.OutOfMemoryError:
             raise
@@ -118,34 +125,42 @@ class Operation(Generic[P, R]):
         Absolute for values up to 1 and relative above; NaN in only one of them counts as infinite.
         """
         example = self.example(device, dtype)
-        expected, found = (_outcome(f, copy.deepcopy(example)) for f in (self.reference, self.kernel))
-        return max(_distance(a, b) for a, b in zip(expected, found, strict=True))
+        expected = _outcome(self.reference, copy.deepcopy(example))
+        found = _outcome(self.kernel, example)
+        return max(map(_distance, expected, found))
 
     def _disable(self, place: Place, reason: Exception | str) -> None:
         self._usable[place] = False
-        self.failures[place] = reason if isinstance(reason, str) else "".join(traceback.format_exception(reason))
-        # the first sentence; messages of compilers fill pages
-        line = (str(reason).strip() or type(reason).__name__).splitlines()[0].split(". ")[0]
+        if isinstance(reason, str):
+            self.failures[place] = reason
+        else:
+            self.failures[place] = "".join(traceback.format_exception(reason))
+        text = str(reason).strip() or type(reason).__name__
+        line = text.splitlines()[0].split(". ")[0]  # the first sentence; messages of compilers fill pages
         _put_aside.setdefault(place[0], {})[self.name] = line
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, line)
 
 
 def _place(*args: Any, **kwargs: Any) -> Place:
-    first = next(x for x in (*args, *kwargs.values()) if isinstance(x, Tensor))
-    return first.device, first.dtype
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, Tensor):
+            return value.device, value.dtype
+    raise TypeError("an operation needs a tensor")
 
 
-def _outcome(implementation: Callable, arguments: dict[str, Any]) -> list[Tensor]:
+def _outcome(implementation: Callable[..., Any], arguments: dict[str, Any]) -> list[Tensor]:
     result = implementation(**arguments)
     results = result if isinstance(result, tuple) else (result,)
-    return [x for x in (*results, *arguments.values()) if isinstance(x, Tensor)]
+    return [value for value in (*results, *arguments.values()) if isinstance(value, Tensor)]
 
 
 def _distance(expected: Tensor, found: Tensor) -> float:
     if expected.shape != found.shape or expected.dtype != found.dtype:
         return float("inf")
-    expected, found = expected.cpu().double(), found.cpu().double()
+    if not expected.numel():
+        return 0.0
+    expected = expected.cpu().double()
+    found = found.cpu().double()
     gap = (expected - found).abs() / expected.abs().clamp(min=1)
     same = (expected == found) | (expected.isnan() & found.isnan())  # infinities have no difference
-    gap = torch.where(same, 0.0, gap).nan_to_num(nan=float("inf"))
-    return float(gap.max()) if gap.numel() else 0.0
+    return float(gap.masked_fill(same, 0.0).nan_to_num(nan=float("inf")).max())

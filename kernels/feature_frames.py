@@ -22,29 +22,25 @@ def feature_frames_reference(
 ) -> Tensor:
     """The frames `[2 + t, H, W, C]` that a causal convolution reads: two of the past, then `silu(norm(x))`.
 
-    The norm divides a pixel by the root mean square of its channels; it and SiLU are computed in float32.
+    The norm divides a pixel by the root mean square of its channels, which is computed in float32.
 
     Args:
-        x: `[t, H, W, C]`, channels last. Changed to `x + bias + residual`, rounded, which is what is normed.
+        x: `[t, H, W, C]`, channels last. Changed to `x + bias + residual`, which is what is normed.
         past: `[2, H, W, C]`, the last two frames of this convolution so far; changed to the last two of the result.
         gamma: `[C]`, the norm's weight.
         bias: `[C]` of the layer that gave x. None: 0.
         residual: of x's shape. None: 0.
     """
+    if bias is not None:
+        x.add_(bias)
+    if residual is not None:
+        x.add_(residual)
     frames = x.new_empty(PAST_FRAMES + len(x), *x.shape[1:])
     frames[:PAST_FRAMES] = past
-    for i, frame in enumerate(x):
-        total = frame.float()  # x itself in float32
-        if bias is not None:
-            total += bias
-        if residual is not None:
-            total += residual[i]
-        if total is not frame:
-            frame.copy_(total)
-            total = frame.float()
-        length = torch.linalg.vector_norm(total, dim=-1, keepdim=True).clamp_min(_SMALLEST_LENGTH)
-        normed = (total * (x.shape[-1] ** 0.5 / length)).mul_(gamma)
-        frames[PAST_FRAMES + i] = F.silu(normed, inplace=True)
+    # in place and without a copy in float32: a GPU without Triton runs this, and waits for its memory
+    length = torch.linalg.vector_norm(x, dim=-1, keepdim=True, dtype=torch.float32).clamp_min_(_SMALLEST_LENGTH)
+    new = torch.mul(x, x.shape[-1] ** 0.5 / length, out=frames[PAST_FRAMES:])
+    F.silu(new.mul_(gamma), inplace=True)
     past.copy_(frames[-PAST_FRAMES:])
     return frames
 

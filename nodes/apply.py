@@ -17,6 +17,8 @@ from torch import Tensor
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.render.options import RenderOptions
 from ..headforcing_core.render.render import Listener, Place, make_video
+from ..headforcing_core.render.request import RenderJob
+from ..headforcing_core.render.result import RenderResult
 from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.clock import video_frames_of
@@ -96,7 +98,8 @@ class NativeRequest:
         named: ModelName = NO_NAME,
     ) -> HostRender:
         """The render of latents `[videos, 16, frames, h, w]` with these noise levels; None: those of `sigmas`."""
-        own, (_, _, frames, height, width) = self.options.schedule, shape
+        own = self.options.schedule
+        _, _, frames, height, width = shape
         blocks, rest = divmod(frames, own.frames_per_block)
         if rest:
             near = [video_frames_of(n * own.frames_per_block) for n in (blocks, blocks + 1) if n]
@@ -104,7 +107,8 @@ class NativeRequest:
                 f"latent_image: its {frames} latent frames are no whole number of blocks of {own.frames_per_block}; "
                 f"set the empty latent's length to {' or '.join(map(str, near))}"
             )
-        clock, stride = own.clock, own.latents.stride
+        clock = own.clock
+        stride = own.latents.stride
         options = replace(self.options, width=width * stride, height=height * stride, seed=seed)
         options = replace(options, seconds=clock.video_frames(blocks) / clock.fps)
         if sigmas is not None and not torch.equal(sigmas.cpu().float(), self.sigmas()):
@@ -157,8 +161,9 @@ class RolloutSampler(comfy.samplers.Sampler):
         model = model_wrap.model_patcher
         check_text_width(model, self.request.embeds.values())
         check_contents(model)
-        named, seed = name_model(model), extra_args.get("seed") or 0
-        render = self.request.render(model, noise.shape, sigmas, seed, named)
+        named = name_model(model)
+        seed = extra_args.get("seed") or 0
+        render = self.request.render(model, noise.shape, sigmas, seed=seed, named=named)
         plan = render.request.job().with_found_roles().plan
         method = render.request.options.method
         if plan.restart_frames:
@@ -170,17 +175,14 @@ class RolloutSampler(comfy.samplers.Sampler):
         model_wrap.model_options = used_options(model_wrap.model_options)
         for line in contents(model).lines(around=False):  # there is no report to put it in, here and below
             log.warning("Apply Head Forcing: %s", line)
-        progress, videos = _Progress(callback, plan.steps * len(noise)), list[Tensor]()
+        progress = _Progress(callback, plan.steps * len(noise))
+        videos: list[Tensor] = []
         with memory.explained(needs, kept=False):
             for video in range(len(noise)):
-                job, kept = render.request.job(plan, video), KeptLatents()
                 hosted = bridge.HostedModel(model_wrap, extra_args, noise.device)
-                attention = hosted.attention.or_better(job.request.dtype, noise.device, plan.shape)
-                made = make_video(job, hosted, Place(noise.device, attention), [progress, kept])
+                kept = KeptLatents()
+                made = _make(render.request.job(plan, video), hosted, noise.device, [progress, kept])
                 videos.append(torch.cat(kept.blocks).transpose(0, 1))  # in main memory
-                for line in [*(recall.describe() for recall in made.recalls), made.kernels]:
-                    if line:
-                        log.info("Apply Head Forcing, video %d: %s", video + 1, line)
                 if made.found_profile is not None:
                     plan = render.request.plan(made.found_profile)
         samples = torch.stack(videos).to(noise.device)  # where ComfyUI's sampler goes on with them
@@ -188,11 +190,25 @@ class RolloutSampler(comfy.samplers.Sampler):
         return samples
 
 
+def _make(
+    job: RenderJob, hosted: bridge.HostedModel, device: torch.device, listeners: Sequence[Listener]
+) -> RenderResult:
+    """Make one video, and log what a report would say of it."""
+    attention = hosted.attention.or_better(job.request.dtype, device, job.plan.shape)
+    made = make_video(job, hosted, Place(device, attention), listeners)
+    for line in [*(recall.describe() for recall in made.recalls), made.kernels]:
+        if line:
+            log.info("Apply Head Forcing, video %d: %s", job.video + 1, line)
+    return made
+
+
 class _Progress(Listener):
     """Progress and previews through the callback of a native sampler; stops within one model call on cancel."""
 
     def __init__(self, callback: Callable[[int, Tensor, Tensor, int], None] | None, steps: int):
-        self.callback, self.steps, self.done = callback, steps, 0
+        self.callback = callback
+        self.steps = steps
+        self.done = 0
 
     def step(self, block: int, step: int, latents: Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -230,7 +246,8 @@ def _check_latent(noise: Tensor, channels: int, latent_image: Tensor | None, den
 
 def _check_guider(guider: Any, extra_args: dict[str, Any], request: NativeRequest) -> None:
     """Refuse what a rollout would not do: guidance, another model or conditioning than those of the node."""
-    patcher, conds = getattr(guider, "model_patcher", None), getattr(guider, "conds", {})
+    patcher = getattr(guider, "model_patcher", None)
+    conds = getattr(guider, "conds", {})
     if patcher is None or not bridge.is_hosting(patcher):
         raise HeadForcingError("guider: connect the model of Apply Head Forcing to it")
     guided = not math.isclose(getattr(guider, "cfg", 1.0), 1.0) or set(conds) - {"positive", "negative"}

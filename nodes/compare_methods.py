@@ -32,7 +32,7 @@ from .host.model_contents import check_contents, contents
 from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.render import HostRender, model_pictures, request_of, sample
-from .host.vae import pictures_of
+from .host.start import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -137,7 +137,8 @@ def _plan(entry: Entry, shared: HostRender, positive: list[Any]) -> _Video:
 
 def _compare(video: _Video, place: int, progress: RenderProgress) -> Compared:
     """Render and measure one method's video; roles that were found are stored for the methods after it."""
-    entry, render = video.entry, video.render
+    entry = video.entry
+    render = video.render
     plan = render.request.job(video.plan).with_found_roles().plan
     progress.next_video(place, plan, entry.label)
     made = sample(render, plan, 0, progress)

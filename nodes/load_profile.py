@@ -49,11 +49,13 @@ class LoadHeadProfile(io.ComfyNode):
     def execute(
         cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
     ) -> io.NodeOutput:
-        anchor, local = (percent / 100 if percent >= 0 else None for percent in (anchor_percent, local_percent))
+        anchor = None if anchor_percent < 0 else anchor_percent / 100
+        local = None if local_percent < 0 else local_percent / 100
         given = RULES[0] if rule == IN_FILE else rule
         if profile == AUTO:
-            fractions = (ANCHOR_FRACTION if anchor is None else anchor, LOCAL_FRACTION if local is None else local)
-            return io.NodeOutput(AutoProfile(*fractions, given), helpers.no_picture())
+            anchor = ANCHOR_FRACTION if anchor is None else anchor
+            local = LOCAL_FRACTION if local is None else local
+            return io.NodeOutput(AutoProfile(anchor, local, given), helpers.no_picture())
         loaded = load_profile(_path(profile))
         if rule != IN_FILE or anchor is not None or local is not None:
             loaded = with_rule(loaded, given, anchor, local)

@@ -83,16 +83,26 @@ class ProfileHeads(io.ComfyNode):
         width, height = size_for(model, width, height)
         check_size("width", width)
         check_size("height", height)
-        config, family = wan_config(model), schedule(model_family)
+        config = wan_config(model)
+        family = schedule(model_family)
         count, seconds = BUDGETS[preset]
         texts = split_prompts(prompts)
         if not texts:
             texts = word_hash.sample_prompts(count) if is_toy_clip(clip) else PROFILING_PROMPTS[:count]
-        blocks, options = BlockClock(family.frames_per_block).blocks_for(seconds), {"rope": rope, "seed": seed}
+        blocks = BlockClock(family.frames_per_block).blocks_for(seconds)
         check_contents(model)
         named = name_model(model)
-        setup = ProfileSetup.of(named.weights, config, texts, blocks, family, (width, height), **options)
-        shares = _measure(model, clip, setup, named, cls.hidden.unique_id)
+        setup = ProfileSetup.of(
+            named.weights,
+            config,
+            texts,
+            blocks=blocks,
+            family=family,
+            size=(width, height),
+            rope=rope,
+            seed=seed,
+        )
+        shares = _measure(model, clip, setup, named, node_id=cls.hidden.unique_id)
         profile = shares.profile(save_name.strip() or "measured", {"source": "measured in ComfyUI"})
         profile = profile if rule == "quota" else with_rule(profile, rule)
         report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
@@ -111,7 +121,8 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_
     missing = shares.missing_prompts()
     if not missing:
         return shares
-    bar, preview = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas)), previewer(model)
+    bar = comfy.utils.ProgressBar(len(missing) * setup.blocks * len(setup.sigmas))
+    preview = previewer(model)
 
     def on_step(block: int, step: int, latents: Tensor | None) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()
@@ -127,7 +138,7 @@ def _measure(model: Any, clip: Any, setup: ProfileSetup, named: ModelName, node_
             shares.save(path)
 
     try:
-        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, keep)
+        measure(model, shares, {prompt: embeds[prompt] for prompt in missing}, on_step, on_prompt=keep)
     finally:
         keep()
     return shares
@@ -141,12 +152,16 @@ def measure(
     on_prompt: Callable[[int], None],
 ) -> None:
     """Profile the heads of a MODEL into `shares`, on those of the setup's prompts whose `embeds` are given."""
-    setup, config, dtype = shares.setup, wan_config(model), compute_dtype(model)
-    block_shape, shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config)), setup.shape(config)
+    setup = shares.setup
+    config = wan_config(model)
+    dtype = compute_dtype(model)
+    block_shape = (setup.frames_per_block, config.in_dim, *setup.latent_size(config))
+    shape = setup.shape(config)
 
     def body(hosted: HostedModel, device: torch.device) -> None:
-        profile_heads(hosted, config, shares, embeds, on_prompt, dtype=dtype, device=device, on_step=on_step)
+        profile_heads(hosted, config, shares, embeds, on_prompt=on_prompt, dtype=dtype, device=device, on_step=on_step)
 
     # twice, for what measures attention beside a pass
     memory = shape.bytes(dtype) + 2 * pass_bytes(config, setup.frames_per_block * shape.frame_tokens, dtype)
-    host(model, next(iter(embeds.values())), setup.schedule, block_shape, memory, body)
+    first = next(iter(embeds.values()))
+    host(model, first, setup.schedule, block_shape, memory=memory, body=body)

@@ -69,7 +69,10 @@ class PromptTimeline(io.ComfyNode):
         if clip is None:  # what a checkpoint loader gives when the file has no text encoder in it
             raise HeadForcingError("clip is empty: the file has no text encoder; use Load CLIP with umt5_xxl, type wan")
         CLIPS[key := uuid.uuid4().hex] = clip
-        chosen, family = Switch(switch, blend_blocks, re_anchor), RenderOptions(model_family=model_family)
-        node = TimelineNode(prompts, seconds, shared_prompt, chosen, key, family, references or {})
+        chosen = Switch(switch, blend_blocks, re_anchor)
+        family = RenderOptions(model_family=model_family)
+        node = TimelineNode(
+            prompts, seconds, shared_prompt, chosen, clip=key, options=family, references=references or {}
+        )
         positive, timeline = node.conditioning()
         return io.NodeOutput(positive, timeline.table(), timeline.seconds)

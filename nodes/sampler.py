@@ -22,7 +22,8 @@ from .host.native_model import size_for
 from .host.progress import RenderProgress
 from .host.queued_graph import Part
 from .host.render import HostRender, request_of, sample
-from .host.vae import STARTS, draft_decoder, pictures_of, start_of
+from .host.start import STARTS, pictures_of, start_of
+from .host.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
@@ -80,13 +81,16 @@ def _render(
     if begins_with["start_frames"] is None and made_for != asked:
         notes.append(f"width and height: {made_for[0]}x{made_for[1]}, what the model was made for")
     positive, timeline, embeds = read_prompts(model, positive, options)
-    start = start_of(options, begins_with, vae)
-    if start.latents is not None:
-        height, width = (side * options.schedule.latents.stride for side in start.latents.shape[-2:])
-        options = replace(options, width=width, height=height)
+    start, lines = start_of(options, begins_with, vae)
+    notes += lines
+    if start is not None:
+        stride = options.schedule.latents.stride
+        height, width = start.latents.shape[-2:]
+        options = replace(options, width=width * stride, height=height * stride)
     check_contents(model)
     named = name_model(model)
-    notes += named.notes if resume else []
+    if resume:
+        notes += named.notes
     story = live_story.LiveStory(positive, hidden, model, options.seconds)
     decoder = draft_decoder(options.schedule.latents, vae) if part.draft else vae
     request = request_of(
@@ -112,12 +116,13 @@ def _render(
         story=story,
         part=part,
     )
-    return render, story, [*notes, *start.notes]
+    return render, story, notes
 
 
 def _make(render: HostRender, story: live_story.LiveStory, batch_size: int, notes: list[str]) -> io.NodeOutput:
     """Make the videos of a batch, while their story can be changed, and report on them; `notes` are part of that."""
-    request, model = render.request, render.model
+    request = render.request
+    model = render.model
     planned = request.job().with_found_roles().plan
     count = batch_size if request.start is None else max(batch_size, len(request.start.latents))
     check_disk_room([needs := render.check_needs(planned, count)])
@@ -153,7 +158,8 @@ def _sample(
         progress.next_video(video, plan)
         made = sample(render, plan, video, progress)
         videos.append(made)
-        plan, render = made.plan, replace(render, request=made.job.request)
+        plan = made.plan
+        render = replace(render, request=made.job.request)
         if render.story is not None:
             render.story.video_frames = plan.video_frames
         lines += ["", f"video {video + 1} of {count}:", *made.lines(lambda path: f"output/{folders.shown(path).label}")]
@@ -164,10 +170,14 @@ def _sample(
 
 def _latents(videos: list[RenderResult], job: RenderJob) -> dict[str, Any]:
     """The LATENT of a batch whose last video is that of `job`, with what *Decode Latents to Video* needs to know."""
-    plan, about = job.plan, job.about
     samples = torch.stack([made.latents.transpose(0, 1) for made in videos if made.latents is not None])
-    trim = {"video_frames": plan.video_frames, "frames": plan.frames, "about": about}
-    return {"samples": samples, "head_forcing": {**trim, "restart_frames": list(plan.restart_frames)}}
+    about_samples = {
+        "video_frames": job.plan.video_frames,
+        "frames": job.plan.frames,
+        "about": job.about,
+        "restart_frames": list(job.plan.restart_frames),
+    }
+    return {"samples": samples, "head_forcing": about_samples}
 
 
 def _video(made: RenderResult) -> Any:

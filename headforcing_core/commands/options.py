@@ -57,7 +57,7 @@ OPTIONS: Mapping[str, tuple[Any, ...]] = {
     "--device": (None, "auto", "auto, cpu, cuda, mps (auto)"),
     "--vae-device": (None, None, "decode on this device, such as cuda:1, while the next block is sampled; default: on "
                      "--device, in turn", {"metavar": "DEVICE"}),
-    "--attention": (("auto", *names.BACKENDS), "auto", names.ATTENTION_HELP),
+    "--attention": (("auto", *names.BACKENDS), "auto", names.ATTENTION_HELP, {"type": names.backend_name}),
     "--cuda-graph": (bool, None, "on CUDA: replay denoising passes as a CUDA graph while the cache's layout is the "
                      "same; needs the memory of one more pass; not yet tried on a GPU (off)"),
     "--compile": (bool, None, "compile the parts of layers that do not use the cache with torch.compile, in place of "

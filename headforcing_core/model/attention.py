@@ -10,9 +10,11 @@ import torch
 from torch import Tensor
 
 from ..errors import HeadForcingError, first_sentence, unknown_name
+from ..names import backend_name
 from . import attention_timing
 from .attention_backends import (
     BACKENDS,
+    PLANNED,
     AttentionFunction,
     GroupedAttention,
     LayerAttention,
@@ -20,8 +22,8 @@ from .attention_backends import (
     Spans,
     explicit,
     load_attention,
+    planned,
     sdpa,
-    sparing_plans,
 )
 from .attention_timing import LayerSizes
 
@@ -29,11 +31,10 @@ __all__ = ["BACKENDS", "AttentionFunction", "LayerAttention", "LayerSizes", "Spa
 
 log = logging.getLogger(__name__)
 
-AUTO = ("flash_attn_3", "torch_varlen", "flash_attn_2", "sdpa", "triton", "explicit")  # where nothing is timed
+AUTO = ("torch_varlen", "flash_attn", "sdpa", "triton", "explicit")  # where nothing is timed
 AUTO_ON_CPU = ("sdpa", "explicit")  # the other kernels exist for GPUs only
-# all heads of a layer in one call, in the order of the time that they take to load
-ONE_CALL = ("torch_varlen", "flash_attn_2", "flash_attn_3", "flash_attn_4", "triton", "cudnn_varlen")
-TIMED = ("sdpa", "cudnn", *ONE_CALL)  # streams are left out until a GPU has run them
+ONE_CALL = ("torch_varlen", "flash_attn", "triton")  # all heads of a layer, in the order of the time to load them
+TIMED = ("sdpa", PLANNED, *ONE_CALL)
 
 
 def attention_function(
@@ -52,17 +53,23 @@ def attention_function(
     if name == "auto":
         timed = None
         if sizes is not None and device.type == "cuda":
-            timed = fastest_backend(TIMED, device, dtype, head_dim, sizes)
-        return timed or first_working(AUTO_ON_CPU if device.type == "cpu" else AUTO, device, dtype, head_dim)[1]
+            timed = fastest_backend(TIMED, device, dtype, head_dim, sizes=sizes)
+        order = AUTO_ON_CPU if device.type == "cpu" else AUTO
+        return timed or first_working(order, device, dtype, head_dim)[1]
+    name = backend_name(name)
     if name not in BACKENDS:
         raise unknown_name("attention", name, ["auto", *BACKENDS])
     try:
-        return sparing_plans(name, load_attention(name, device, dtype, head_dim))
+        attention = load_attention(name, device, dtype, head_dim)
     except Exception as error:
         raise HeadForcingError(
             f"attention {name!r} cannot be used on {device} in {dtype} with heads of {head_dim}: "
             f"{first_sentence(error)}; choose auto"
         ) from error
+    if name != PLANNED:
+        return attention
+    other, meanwhile = first_working(AUTO, device, dtype, head_dim)
+    return planned(attention, meanwhile, f"{name}, and {other} until contexts are full")
 
 
 @functools.cache
@@ -73,12 +80,18 @@ def fastest_backend(
     times = attention_timing.fastest(names, sizes, device, dtype, head_dim)
     try:  # the times may be stored ones, and something may have changed since
         best, attention = first_working(tuple(times), device, dtype, head_dim)
+        name = attention_timing.described({other: ms for other, ms in times.items() if ms >= times[best]})
+        if best == PLANNED:
+            order = [other for other in times if other != PLANNED] or AUTO
+            other, meanwhile = first_working(tuple(order), device, dtype, head_dim)
+            name += f", and {other} until contexts are full"
+            attention = planned(attention, meanwhile)
     except (torch.OutOfMemoryError, HeadForcingError):
         return None
-    name = attention_timing.described({other: ms for other, ms in times.items() if ms >= times[best]})
     log.info("Head Forcing: attention on %s in %s is %s", device, dtype, name)
-    attention = sparing_plans(best, attention)
-    return replace(attention, name=name) if isinstance(attention, LayerAttention) else GroupedAttention(attention, name)
+    if isinstance(attention, LayerAttention):
+        return replace(attention, name=name)
+    return GroupedAttention(attention, name)
 
 
 @functools.cache

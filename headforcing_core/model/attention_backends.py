@@ -7,10 +7,9 @@ layer in one call, which uses a GPU better. An optional package is imported only
 
 from __future__ import annotations
 
-import functools
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -23,8 +22,6 @@ from ..devices import kept_tables, upload
 
 AttentionFunction = Callable[[Tensor, Tensor, Tensor], Tensor]
 
-PLAN_PAYS = 200  # calls of a shape: what cuDNN's plan for it costs is what it gains in about as many
-
 
 @dataclass(frozen=True)
 class Span:
@@ -34,6 +31,11 @@ class Span:
     first: int  # first row of the first head
     room: int  # rows allocated per head
     rows: int  # rows in use per head, the first of its `room`
+
+    def view(self, buffer: Tensor) -> Tensor:
+        """The rows in use of these heads, `[heads, rows, d]`."""
+        end = self.first + self.heads * self.room
+        return buffer[self.first : end].unflatten(0, (self.heads, self.room))[:, : self.rows]
 
 
 Spans = tuple[Span, ...]  # all heads of a layer, contiguous, in the order of the queries
@@ -49,7 +51,8 @@ class LayerAttention:
     def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of heads with equally many keys: the signature of every backend."""
         heads, keys, _ = k.shape
-        return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (Span(heads, 0, keys, keys),))
+        span = Span(heads, first=0, room=keys, rows=keys)
+        return self.layer(q, k.flatten(0, 1), v.flatten(0, 1), (span,))
 
 
 @dataclass(frozen=True)
@@ -81,61 +84,39 @@ def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 
-@dataclass(frozen=True)
-class PlannedAttention:
-    """cuDNN's kernel for shapes that come again and again, `unplanned` for those that a growing context passes through.
+def cudnn(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """cuDNN's kernel, called by its operator: `sdpa_kernel` would choose it for all threads of the process.
 
-    cuDNN prepares an execution plan, 25 to 42 ms on the host, for every new number of heads and keys.
+    It prepares an execution plan for every new number of heads and keys, which takes 25 to 42 ms on the host.
+    """
+    operator = torch.ops.aten._scaled_dot_product_cudnn_attention
+    return operator(q[None], k[None], v[None], None, compute_log_sumexp=False)[0][0]
+
+
+def planned(dense: AttentionFunction, meanwhile: AttentionFunction, name: str = "") -> LayerAttention:
+    """A backend that calls `dense`, which needs plans, for heads whose rooms are full, and `meanwhile` for others.
+
+    A growing context has a new shape in every block, a full one always the same. The choice depends on the shape
+    alone, so that a video that is made again, or resumed, has the same bits.
     """
 
-    planned: AttentionFunction
-    unplanned: AttentionFunction = sdpa
-    calls: Counter[Any] = field(default_factory=Counter)
+    def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
+        parts = []
+        for span, queries in zip(spans, q.split([span.heads for span in spans]), strict=True):
+            if span.rows == span.room:
+                parts.append(dense(queries, span.view(k), span.view(v)))
+            else:
+                rows = slice(span.first, span.first + span.heads * span.room)
+                parts.append(attend_layer(meanwhile, queries, k[rows], v[rows], spans=(replace(span, first=0),)))
+        return torch.cat(parts)
 
-    def __call__(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        shape = q.shape, k.shape, k.stride()
-        self.calls[shape] += 1
-        return (self.planned if self.calls[shape] > PLAN_PAYS else self.unplanned)(q, k, v)
-
-
-def _cudnn() -> AttentionFunction:
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
-            return sdpa(q, k, v)
-
-    return attention
+    return LayerAttention(layer, name)
 
 
 def _sage() -> AttentionFunction:
     from sageattention import sageattn
 
     return lambda q, k, v: sageattn(q[None], k[None], v[None], tensor_layout="HND")[0]
-
-
-def on_streams(dense: AttentionFunction) -> LayerAttention:
-    """A backend that calls `dense` for every group of heads, on CUDA streams that run at the same time."""
-
-    def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        here, parts = torch.cuda.current_stream(q.device), []
-        sides = _side_streams(q.device, len(spans) - 1)
-        for side in sides:
-            side.wait_stream(here)
-        queries = q.split([span.heads for span in spans])
-        for span, part, stream in zip(spans, queries, (*sides, here), strict=True):  # the longest are launched first
-            with torch.cuda.stream(stream):
-                parts.append(dense(part, *views(span, k, v)))
-        for side in sides:
-            here.wait_stream(side)
-        return torch.cat(parts)
-
-    return LayerAttention(layer)
-
-
-@functools.cache
-def _side_streams(device: torch.device, count: int) -> tuple[torch.cuda.Stream, ...]:
-    return tuple(torch.cuda.Stream(device) for _ in range(count))
 
 
 # ----------------------------------------------------------------------------- sequences of different lengths
@@ -151,16 +132,22 @@ def varlen(call: Callable[..., Any]) -> LayerAttention:
     """
 
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
-        starts = sequence_starts(spans, q.shape[1], q.device)
+        q_starts, k_starts = sequence_starts(spans, q.shape[1], q.device)
         longest = max(span.room for span in spans)
-        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], *starts, q.shape[1], longest)
-        return (out[0] if isinstance(out, tuple) else out).view(q.shape)
+        out = call(q.flatten(0, 1)[:, None], k[:, None], v[:, None], q_starts, k_starts, q.shape[1], longest)
+        if isinstance(out, tuple):
+            out = out[0]
+        return out.view(q.shape)
 
     return LayerAttention(layer)
 
 
-def _varlen_of(module: str, function: str) -> Callable[[], AttentionFunction]:
-    return lambda: varlen(getattr(import_module(module), function))
+def _torch_varlen() -> AttentionFunction:
+    return varlen(import_module("torch.nn.attention.varlen").varlen_attn)
+
+
+def _flash_attn(module: str) -> AttentionFunction:
+    return varlen(import_module(module).flash_attn_varlen_func)
 
 
 @kept_tables
@@ -170,7 +157,8 @@ def sequence_starts(spans: Spans, queries: int, device: torch.device) -> tuple[T
     Every head is a sequence. Its allocated rows that hold no keys are another one, without queries, which the kernel
     skips; also where it is empty, since a library may prepare a plan for every number of sequences.
     """
-    q_starts, k_starts = [0], [0]
+    q_starts = [0]
+    k_starts = [0]
     for span in spans:
         for head in range(span.heads):
             first = span.first + head * span.room
@@ -183,12 +171,6 @@ def _table(numbers: Sequence[int], device: torch.device) -> Tensor:
     return upload(torch.tensor(numbers, dtype=torch.int32), device)
 
 
-def _cudnn_varlen() -> AttentionFunction:
-    forward = torch.ops.aten._cudnn_attention_forward
-    # no mask; the last four: log-sum-exp (an output of cuDNN's graph), dropout, causal, debug mask
-    return varlen(lambda q, k, v, *lengths: forward(q, k, v, None, *lengths, True, 0.0, False, False))
-
-
 def _triton() -> AttentionFunction:
     def layer(q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
         return attend.kernel(q.contiguous(), k, v, *head_tables(spans, q.device)).transpose(0, 1)
@@ -199,48 +181,62 @@ def _triton() -> AttentionFunction:
 @kept_tables
 def head_tables(spans: Spans, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Every head's first row, its number of keys, and the order in which heads are launched, `[heads]` int32 each."""
-    starts = [span.first + head * span.room for span in spans for head in range(span.heads)]
-    rows = [span.rows for span in spans for _ in range(span.heads)]
+    starts: list[int] = []
+    rows: list[int] = []
+    for span in spans:
+        starts += range(span.first, span.first + span.heads * span.room, span.room)
+        rows += span.heads * [span.rows]
     return _table(starts, device), _table(rows, device), _table(range(len(rows)), device)
 
 
 BACKENDS: dict[str, Callable[[], AttentionFunction]] = {
     "sdpa": lambda: sdpa,
-    "cudnn": _cudnn,
-    "sdpa_streams": lambda: on_streams(sdpa),
-    "cudnn_streams": lambda: on_streams(_cudnn()),
-    "torch_varlen": _varlen_of("torch.nn.attention.varlen", "varlen_attn"),
-    "flash_attn_2": _varlen_of("flash_attn", "flash_attn_varlen_func"),
-    "flash_attn_3": _varlen_of("flash_attn_interface", "flash_attn_varlen_func"),
-    "flash_attn_4": _varlen_of("flash_attn.cute", "flash_attn_varlen_func"),
-    "cudnn_varlen": _cudnn_varlen,
+    "cudnn": lambda: cudnn,
+    "torch_varlen": _torch_varlen,
+    "flash_attn": partial(_flash_attn, "flash_attn"),
     "triton": _triton,
     "explicit": lambda: explicit,
     "sage": _sage,
 }
+PLANNED = "cudnn"  # the one that prepares a plan for every shape
+VERSIONS = {"flash_attn": [partial(_flash_attn, module) for module in ("flash_attn.cute", "flash_attn_interface")]}
+"""Newer versions of a backend, the newest first. Each needs a newer GPU than the one after it."""
 
 
 # ---------------------------------------------------------------------------------------------------- the self-test
 
 
-def sparing_plans(name: str, attention: AttentionFunction) -> AttentionFunction:
-    """The backend `name` as a render calls it: without a plan for every shape that passes."""
-    if name == "cudnn":
-        return PlannedAttention(attention)
-    if name == "cudnn_streams":
-        return replace(on_streams(PlannedAttention(_cudnn())), name=name)
-    return attention
-
-
 def load_attention(name: str, device: torch.device, dtype: torch.dtype, head_dim: int) -> AttentionFunction:
-    """The backend `name` after its self-test; raises whatever its import or its kernel raises."""
-    attention = BACKENDS[name]()
-    # sage computes in 8 bits; the others only round differently
-    allowed = 0.1 if name == "sage" else 5e-3 if dtype == torch.float32 else 2e-2
+    """The backend `name`, in its newest version that passes the self-test; raises what its import or kernel raises."""
+    failures = []
+    for load in (*VERSIONS.get(name, ()), BACKENDS[name]):
+        try:
+            attention = load()
+            _check(attention, device, dtype, head_dim, allowed=_allowed_error(name, dtype))
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            failures.append(error)
+            continue
+        if isinstance(attention, LayerAttention):
+            return replace(attention, name=name)
+        return attention
+    # a version that is installed tells more than one that is not
+    raise min(failures, key=lambda error: isinstance(error, ImportError))
+
+
+def _allowed_error(name: str, dtype: torch.dtype) -> float:
+    if name == "sage":  # computes in 8 bits; the others only round differently
+        return 0.1
+    return 5e-3 if dtype == torch.float32 else 2e-2
+
+
+def _check(
+    attention: AttentionFunction, device: torch.device, dtype: torch.dtype, head_dim: int, *, allowed: float
+) -> None:
     error = self_test(attention, device, dtype, head_dim)
     if not error < allowed:  # also true for NaN
         raise RuntimeError(f"its largest error in a self-test is {error:.2g}")
-    return replace(attention, name=name) if isinstance(attention, LayerAttention) else attention
 
 
 @torch.no_grad()
@@ -250,9 +246,16 @@ def self_test(attention: AttentionFunction, device: torch.device, dtype: torch.d
     Tests three heads with two numbers of keys (160 and 88), one group with allocated rows that hold no keys.
     """
     generator = torch.Generator().manual_seed(0)
-    q, k, v = (torch.randn(n, head_dim, generator=generator).to(device, dtype) for n in (3 * 72, 480, 480))
-    q, spans = q.unflatten(0, (3, 72)), (Span(1, 0, 160, 160), Span(2, 160, 160, 88))
-    expected, out = by_span(explicit, q, k, v, spans), attend_layer(attention, q, k, v, spans)
+
+    def noise(rows: int) -> Tensor:
+        return torch.randn(rows, head_dim, generator=generator).to(device, dtype)
+
+    q = noise(3 * 72).unflatten(0, (3, 72))
+    k = noise(480)
+    v = noise(480)
+    spans = (Span(1, first=0, room=160, rows=160), Span(2, first=160, room=160, rows=88))
+    expected = by_span(explicit, q, k, v, spans=spans)
+    out = attend_layer(attention, q, k, v, spans=spans)
     if out.shape != expected.shape:
         return float("inf")
     return float((out.float() - expected.float()).abs().max())
@@ -262,18 +265,12 @@ def attend_layer(attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, 
     """All heads of a layer `[heads, queries, d]`, in as few calls as the backend allows."""
     if isinstance(attention, LayerAttention):
         return attention.layer(q, k, v, spans)
-    return by_span(attention, q, k, v, spans)
+    return by_span(attention, q, k, v, spans=spans)
 
 
 def by_span(attention: AttentionFunction, q: Tensor, k: Tensor, v: Tensor, spans: Spans) -> Tensor:
     """All heads of a layer `[heads, queries, d]`, one call for every group of heads."""
-    queries = q.split([span.heads for span in spans])
-    return torch.cat([attention(x, *views(span, k, v)) for x, span in zip(queries, spans, strict=True)])
-
-
-def views(span: Span, *buffers: Tensor) -> list[Tensor]:
-    """The rows in use of a span's heads, a view `[heads, rows, d]` of each buffer."""
-    return [
-        buffer[span.first : span.first + span.heads * span.room].unflatten(0, (span.heads, -1))[:, : span.rows]
-        for buffer in buffers
-    ]
+    parts = []
+    for span, queries in zip(spans, q.split([span.heads for span in spans]), strict=True):
+        parts.append(attention(queries, span.view(k), span.view(v)))
+    return torch.cat(parts)

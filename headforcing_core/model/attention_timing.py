@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -26,9 +27,9 @@ log = logging.getLogger(__name__)
 
 SECONDS = 2.0  # for the calls of all backends together; checked before every call
 LOADING_SECONDS = 8.0  # with libraries that are loaded and kernels that are compiled; checked before every backend
-REPETITIONS = 5  # the fastest counts
-PROBE = 16  # a sixteenth of the queries shows whether there is time for all of them
-MOST_ON_HOST = 5e-3  # seconds that a repeated call may take on the host: there are hundreds in a block
+REPETITIONS = 5  # the fastest counts: a hiccup of the host makes single calls slow
+PROBES = 3  # calls with few queries show whether there is time for all of them
+PROBE = 32  # the part of the queries that these have
 _MOST_RESULTS = 64  # kept in the file, the latest
 _PACKAGES = ("flash-attn", "flash_attn_3", "flash-attn-4", "triton", "triton-windows")  # whose versions decide, too
 
@@ -58,27 +59,34 @@ def fastest(
     They are read from a file in the cache folder where they are known. Names for which there was no time left are timed
     when the program is started again.
     """
-    folder, key = cache_folder(), _key(names, sizes, device, dtype, head_dim)
+    folder = cache_folder()
     file = None if folder is None else folder / "attention.json"
+    key = _key(names, sizes, device, dtype, head_dim)
     known = _read(file, key)
     left = [name for name in names if name not in known]
     if left:
         try:
             _time_all(left, sizes, _inputs(sizes, device, dtype, head_dim), known)
-        except torch.OutOfMemoryError:  # the weights may leave no room: then no more is timed
+        except torch.OutOfMemoryError:  # the weights leave no room for keys and values of a layer: nothing is timed
             pass
         finally:
             if known:
                 _write(file, key, known)
-    working = {name: ms for name in names if (ms := known.get(name)) is not None}
-    return dict(sorted(working.items(), key=lambda item: item[1]))
+    working = []
+    for name in names:
+        milliseconds = known.get(name)
+        if milliseconds is not None:
+            working.append((milliseconds, name))
+    return {name: milliseconds for milliseconds, name in sorted(working)}
 
 
 def described(times: Mapping[str, float]) -> str:
     """The result in a few words: `torch_varlen (timed: 0.8 ms a layer; sdpa 1.21 times as long)`."""
-    (best, ms), *others = times.items()
-    slower = ", ".join(f"{name} {other / ms:.2f} times as long" for name, other in others)
-    return f"{best} (timed: {ms:.3g} ms a layer{'; ' + slower if slower else ''})"
+    (best, shortest), *others = times.items()
+    parts = [f"timed: {shortest:.3g} ms a layer"]
+    if others:
+        parts.append(", ".join(f"{name} {time / shortest:.2f} times as long" for name, time in others))
+    return f"{best} ({'; '.join(parts)})"
 
 
 def _now(device: torch.device) -> float:
@@ -90,19 +98,26 @@ def _now(device: torch.device) -> float:
 def _time_all(
     names: Sequence[str], sizes: LayerSizes, inputs: Sequence[Tensor], known: dict[str, float | None]
 ) -> None:
-    """Put into `known` the milliseconds of every backend for which there is time; None where it does not work."""
+    """Put into `known` the milliseconds of every backend for which there is time; None for one that does not work.
+
+    A backend that runs out of memory gets no entry: there may be more of it when the program is started again.
+    """
     q = inputs[0]
-    begun, used = _now(q.device), 0.0
+    begun = _now(q.device)
+    used = 0.0
     for place, name in enumerate(names):
         # raises if the backend before has left the device unusable: the next program leaves it out
         if _now(q.device) - begun >= LOADING_SECONDS or used >= SECONDS:
             break
         share = (SECONDS - used) / (len(names) - place)  # of the time left, so that all have their turn
         try:
-            known[name], calls = _time(load_attention(name, q.device, q.dtype, q.shape[-1]), sizes.spans, inputs, share)
-            used += calls
+            attention = load_attention(name, q.device, q.dtype, q.shape[-1])
+            known[name], seconds = _time(attention, sizes.spans, inputs, limit=share)
+            used += seconds
         except torch.OutOfMemoryError:
-            raise
+            log.info("Head Forcing: attention %s was not timed: it needs more memory than is free", name)
+            if q.device.type == "cuda":
+                torch.cuda.empty_cache()
         except Exception as error:  # not installed, not for this device, inaccurate
             log.info("Head Forcing: attention %s was not timed: %s", name, first_sentence(error))
             known[name] = None
@@ -111,37 +126,36 @@ def _time_all(
 def _time(attention: AttentionFunction, spans: Spans, inputs: Sequence[Tensor], limit: float) -> tuple[float, float]:
     """Milliseconds of a call, by its fastest, and the seconds of all but the first.
 
-    Where the limit in seconds leaves no time for calls with all queries, it is estimated.
+    If the limit in seconds leaves no time for calls with all queries, it is estimated.
     """
     q, k, v = inputs
     queries = q.shape[1]
 
-    def call(queries: int) -> tuple[float, float]:
-        """Seconds until the result is there, and those that the host is busy."""
-        begun, on_host = _now(q.device), time.perf_counter()
-        attend_layer(attention, q[:, :queries].contiguous(), k, v, spans)
-        on_host = time.perf_counter() - on_host
-        return _now(q.device) - begun, on_host
+    def seconds(queries: int) -> float:
+        begun = _now(q.device)
+        attend_layer(attention, q[:, :queries].contiguous(), k, v, spans=spans)
+        return _now(q.device) - begun
 
     few = max(1, queries // PROBE)
-    call(few)  # loads, compiles, plans, allocates
-    used, on_host = call(few)
-    if on_host > MOST_ON_HOST:
-        raise RuntimeError(f"{1000 * on_host:.0f} ms of every call are spent on the host")
-    estimate = used * queries / few
-    times: list[float] = []
-    while len(times) <= REPETITIONS and used + estimate < limit:
-        times.append(call(queries)[0])
-        used += times[-1]
-    return 1000 * min(times, default=estimate), used
+    seconds(few)  # loads, compiles, plans, allocates
+    probes = [seconds(few) for _ in range(PROBES)]
+    estimate = min(probes) * queries / few
+    # decided before the first of them, so that no slow one stands alone
+    repetitions = min(REPETITIONS, int((limit - sum(probes)) / max(estimate, 1e-9)))
+    times = [seconds(queries) for _ in range(repetitions)]
+    return 1000 * min(times, default=estimate), sum(probes) + sum(times)
 
 
 @torch.no_grad()
 def _inputs(sizes: LayerSizes, device: torch.device, dtype: torch.dtype, head_dim: int) -> tuple[Tensor, ...]:
-    heads, rows = sum(count for count, _ in sizes.groups), sum(count * keys for count, keys in sizes.groups)
-    options: Any = dict(generator=torch.Generator(device).manual_seed(0), device=device, dtype=dtype)
-    q = torch.randn(heads, sizes.queries, head_dim, **options)
-    return q, torch.randn(rows, head_dim, **options), torch.randn(rows, head_dim, **options)
+    heads = sum(count for count, _ in sizes.groups)
+    rows = sum(count * keys for count, keys in sizes.groups)
+    generator = torch.Generator(device).manual_seed(0)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, head_dim, generator=generator, device=device, dtype=dtype)
+
+    return noise(heads, sizes.queries), noise(rows), noise(rows)
 
 
 # ------------------------------------------------------------------------------------------------- the file of times
@@ -151,15 +165,25 @@ def _key(names: Sequence[str], sizes: LayerSizes, device: torch.device, dtype: t
     """Everything that a time depends on, as text."""
     parts = [f"torch {torch.__version__}", f"{dtype}".removeprefix("torch."), " ".join(names)]
     if device.type == "cuda":
-        driver = Path("/proc/driver/nvidia/version")  # on Linux
-        version = driver.read_text(encoding="utf-8").splitlines()[0] if driver.exists() else "unknown"
-        cudnn = torch.backends.cudnn.version()
-        parts += [torch.cuda.get_device_name(device), f"driver {version}", f"cuDNN {cudnn}"]
+        parts.append(torch.cuda.get_device_name(device))
+        parts.append(f"driver {_driver()}")
+        parts.append(f"cuDNN {torch.backends.cudnn.version()}")
     for package in _PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             parts.append(f"{package} {metadata.version(package)}")
     groups = " ".join(f"{heads}x{keys}" for heads, keys in sizes.groups)
     return "; ".join([*parts, f"{sizes.queries} queries, keys {groups}, {head_dim} channels"])
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, or "unknown"."""
+    on_linux = Path("/proc/driver/nvidia/version")
+    if on_linux.exists():
+        return on_linux.read_text(encoding="utf-8").splitlines()[0]
+    query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]  # comes with the driver
+    with suppress(OSError, subprocess.SubprocessError, IndexError):
+        return subprocess.run(query, capture_output=True, text=True, timeout=10, check=True).stdout.splitlines()[0]
+    return "unknown"
 
 
 def _stored(file: Path | None) -> dict[str, Any]:
@@ -172,13 +196,21 @@ def _stored(file: Path | None) -> dict[str, Any]:
 def _read(file: Path | None, key: str) -> dict[str, float | None]:
     """The times that are stored under a key; none from a damaged file."""
     times = _stored(file).get(key)
-    if isinstance(times, dict) and all(ms is None or (type(ms) is float and ms > 0) for ms in times.values()):
+    if isinstance(times, dict) and all(map(_is_time, times.values())):
         return times
     return {}
 
 
+def _is_time(milliseconds: object) -> bool:
+    return milliseconds is None or (isinstance(milliseconds, float) and milliseconds > 0)
+
+
 def _write(file: Path | None, key: str, times: Mapping[str, float | None]) -> None:
-    if file is not None:
-        latest = [*((name, old) for name, old in _stored(file).items() if name != key), (key, times)][-_MOST_RESULTS:]
-        with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
-            temporary.write_text(json.dumps(dict(latest), indent=1), encoding="utf-8")
+    if file is None:
+        return
+    results = _stored(file)
+    results.pop(key, None)
+    results[key] = times  # as the latest
+    latest = dict(list(results.items())[-_MOST_RESULTS:])
+    with suppress(HeadForcingError), replacing(file) as temporary:  # a folder that cannot be written: timed anew
+        temporary.write_text(json.dumps(latest, indent=1), encoding="utf-8")

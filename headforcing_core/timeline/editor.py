@@ -11,9 +11,9 @@ from ..errors import HeadForcingError
 from ..hashing import digest
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import check_words, read_prompts, read_shared
-from .headings import read_time, time_inside
-from .prompt import TimelineError
+from .grammar import check_words, read_prompts, split_shared
+from .headings import Kind, read_heading, time_inside
+from .prompt import Prompt, TimelineError
 from .switch import MAX_SEED, RESET, Switch, read_tag, tag_of
 from .timeline import Timeline, parse_timeline
 
@@ -38,39 +38,45 @@ def answer(request: object, clock: BlockClock | None = None, plain: Switch = RES
     if not isinstance(request, Mapping):
         raise HeadForcingError(f"expected a JSON object with text or segments, found {type(request).__name__}")
     seconds, shared, default = read_widgets(request)
-    clock, default = clock or BlockClock(), plain if default == RESET else default
+    clock = clock or BlockClock()
+    if default == RESET:
+        default = plain
     try:
         if "segments" in request:
             end = None if seconds else _number(request, "length") or None
-            placed, own = _place(_get(request, "segments", list)), _get(request, "shared", str, "")
-            text = write_timeline(placed, clock, end, default, own)
+            placed = _place(_get(request, "segments", list))
+            own = _get(request, "shared", str, "")
+            text = write_timeline(placed, clock, end=end, default=default, shared=own)
         else:
             text = _get(request, "text", str)
         timeline, refusal = _parse(text, seconds, clock, shared, default)
     except TimelineError as error:
         return {"error": str(error), "line": error.line}
-    return {
+    own, lines = split_shared(text)
+    answer = {
         "text": text,
-        "shared": read_shared(text),
+        "shared": own,
         "default": _fields(default),
-        "segments": _describe(text, timeline),
+        "segments": _describe(read_prompts(lines, clock), timeline),
         "blocks": timeline.blocks,
         "seconds": timeline.seconds,
         "block_seconds": clock.block_seconds,
         "first_block_seconds": clock.start_seconds(1),
-        **({"beyond": seconds, "refusal": refusal} if refusal else {}),
     }
+    if refusal:
+        answer |= {"beyond": seconds, "refusal": refusal}
+    return answer
 
 
 def _parse(text: str, seconds: float, clock: BlockClock, shared: str, default: Switch) -> tuple[Timeline, str]:
     """The timeline of a text, and why it does not fit into `seconds`; then it has the length that the text asks for."""
     try:
-        return parse_timeline(text, seconds or None, clock, shared, default), ""
+        return parse_timeline(text, seconds or None, clock, shared_prompt=shared, switch=default), ""
     except TimelineError as error:
         if not seconds:
             raise
         with suppress(TimelineError):
-            return parse_timeline(text, None, clock, shared, default), str(error)
+            return parse_timeline(text, None, clock, shared_prompt=shared, switch=default), str(error)
         raise
 
 
@@ -84,10 +90,11 @@ def words_key(words: str) -> str:
     return digest(words)[:8]
 
 
-def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
+def _describe(prompts: list[Prompt], timeline: Timeline) -> list[dict[str, Any]]:
     clock = timeline.clock
-    return [
-        {
+    described = []
+    for prompt, segment in zip(prompts, timeline.segments, strict=True):
+        fields = {
             "text": prompt.text,
             "start_block": segment.start_block,
             "end_block": segment.end_block,
@@ -99,8 +106,8 @@ def _describe(text: str, timeline: Timeline) -> list[dict[str, Any]]:
             "asked": prompt.start,
             "words": words_key(segment.text),
         }
-        for prompt, segment in zip(read_prompts(text, clock), timeline.segments, strict=True)
-    ]
+        described.append(fields)
+    return described
 
 
 def _fields(switch: Switch) -> dict[str, Any]:
@@ -113,10 +120,14 @@ def _place(segments: list[Any]) -> list[PlacedPrompt]:
     for segment in segments:
         if not isinstance(segment, Mapping):
             raise HeadForcingError(f"a segment must be an object, found {type(segment).__name__}")
-        switch = None if segment.get("switch") is None else _switch(_get(segment, "switch", dict), "kind")
-        text, block = _get(segment, "text", str), _get(segment, "start_block", int)
-        asked = None if segment.get("asked") is None else _number(segment, "asked")
-        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed")), asked))
+        switch = asked = None
+        if segment.get("switch") is not None:
+            switch = _switch(_get(segment, "switch", dict), "kind")
+        text = _get(segment, "text", str)
+        block = _get(segment, "start_block", int)
+        if segment.get("asked") is not None:
+            asked = _number(segment, "asked")
+        placed.append(PlacedPrompt(text, block, switch, _seed(segment.get("seed")), asked=asked))
     return placed
 
 
@@ -130,11 +141,11 @@ def _seed(value: object) -> int | None:
 
 def _switch(fields: Mapping[str, Any], kind: str) -> Switch:
     return Switch(
-        _get(fields, kind, str, RESET.kind),
-        _get(fields, "blend_blocks", int, RESET.blend_blocks),
-        _get(fields, "re_anchor", bool, RESET.re_anchor),
-        None if fields.get("recall") is None else _get(fields, "recall", int),
-        _get(fields, "new_scene", bool, RESET.new_scene),
+        kind=_get(fields, kind, str, RESET.kind),
+        blend_blocks=_get(fields, "blend_blocks", int, RESET.blend_blocks),
+        re_anchor=_get(fields, "re_anchor", bool, RESET.re_anchor),
+        recall=None if fields.get("recall") is None else _get(fields, "recall", int),
+        new_scene=_get(fields, "new_scene", bool, RESET.new_scene),
     )
 
 
@@ -186,17 +197,20 @@ def write_timeline(
     """
     if not prompts:
         raise TimelineError("the timeline is empty; write at least one prompt")
-    lines = [f"[shared] {words}"] if (words := fold(shared)) else []
-    last_block = clock.blocks_for(MAX_SECONDS)
-    free = 0  # the first block that no prompt above begins at
+    shared = fold(shared)
+    lines = [f"[shared] {shared}"] if shared else []
+    lowest = highest = 0  # the blocks that the next prompt can begin at
     for number, prompt in enumerate(prompts, 1):
-        text, block, line = fold(prompt.text), prompt.start_block, len(lines) + 1
+        text = fold(prompt.text)
+        block = prompt.start_block
+        line = len(lines) + 1
         if not text:
             raise TimelineError(f"prompt {number} is empty; write its text or remove it", line)
         check_words(text, line)
-        if block != 0 if number == 1 else not free <= block <= last_block:
+        if not lowest <= block <= highest:
             raise TimelineError(f"prompt {number} cannot begin at block {block!r:.20}; blocks go up from 0", line)
-        free = block + 1
+        lowest = block + 1
+        highest = clock.blocks_for(MAX_SECONDS)
         time = _time(prompt, clock)
         if end is not None and number == len(prompts):
             time += f"-{format_time(end)}"
@@ -210,8 +224,10 @@ def write_timeline(
 def _line(time: str, words: str) -> str:
     """A time and words that are read as such: with a colon or brackets where the words would be taken for more."""
     for line in (f"{time} {words}", f"{time}: {words}", f"[{time}] {words}"):
-        read = read_time(line, in_seconds=False)
-        if read is not None and read.words == words and not (read.bare and time_inside(words)):
+        read = read_heading(line)
+        if read is None or read.kind is not Kind.TIME or read.words != words:
+            continue
+        if not read.bare or time_inside(words) is None:
             return line
     return f"[{time}]: {words}"
 
@@ -220,14 +236,16 @@ def _time(prompt: PlacedPrompt, clock: BlockClock) -> str:
     """The time of a prompt: as it was asked for, `0:10`, where it has not been moved; else `0:10.312`."""
     if prompt.asked is not None and 0 <= prompt.asked <= MAX_SECONDS:
         asked = cut_to_millisecond(prompt.asked)
-        if (clock.block_at(asked) if prompt.start_block else asked) == prompt.start_block:
+        stays = clock.block_at(asked) == prompt.start_block if prompt.start_block else asked == 0
+        if stays:
             return format_time(asked).rstrip("0").removesuffix(".")
     return format_time(clock.start_seconds(prompt.start_block))
 
 
 def _tag(text: str, prompt: PlacedPrompt, default: Switch) -> str | None:
     """The text with the prompt's tag; None where no tag keeps the text's beginning from being read as one, too."""
-    for switch in (prompt.switch,) if prompt.switch else (None, default):
+    switches = [prompt.switch] if prompt.switch else [None, default]
+    for switch in switches:
         tag = tag_of(switch, prompt.seed)
         tagged = text if tag is None else f"[{tag}] {text}"
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from enum import Enum
+from itertools import pairwise
 
 from .characters import STRAIGHT_QUOTES
 
@@ -48,6 +50,15 @@ _PLAIN = str.maketrans(
 _PLAIN |= STRAIGHT_QUOTES
 
 
+class Kind(Enum):
+    """Kind of a heading. A decade and a duration may be words of a prompt: "80s neon", "5 seconds later"."""
+
+    TIME = "time"
+    DURATION = "duration"
+    DECADE = "decade"
+    SCENE = "scene"
+
+
 @dataclass(frozen=True)
 class Heading:
     """A time, or a scene with or without one, at the start of a line.
@@ -59,11 +70,31 @@ class Heading:
         bare: no square brackets are around the time, so that it can be a ratio or a time of day.
     """
 
+    kind: Kind
     start: str | None
     end: str | None
     token: str
     words: str
     bare: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a text, or a piece of one, without white space around it."""
+
+    number: int  # from 1
+    text: str
+    heading: Heading | None
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of its heading."""
+        return None if self.heading is None else self.heading.kind
+
+    @property
+    def time(self) -> Heading | None:
+        """The time at its start, which is no decade."""
+        return self.heading if self.kind in (Kind.TIME, Kind.DURATION) else None
 
 
 # a form of a time at the start of a line, its pattern and an example
@@ -82,7 +113,7 @@ _SCENES = (
     rf"scene\s{{0,8}}\d{{1,9}}\s{{0,8}}(?=[{SEPARATORS}])(?P<start>(?!))?(?P<end>(?!))?",
 )
 _TIMED = [(name in ("a time", "parentheses"), re.compile(_BEFORE + pattern, _FLAGS)) for name, pattern, _ in FORMS]
-_SCENED = [(False, re.compile(_BEFORE + pattern, _FLAGS)) for pattern in _SCENES]
+_SCENED = [re.compile(_BEFORE + pattern, _FLAGS) for pattern in _SCENES]
 EXAMPLE = FORMS[1][2]
 
 _DECADE = re.compile(r"[1-9]\d{0,8}0s\b", _FLAGS)  # "80s", "1920s"
@@ -108,52 +139,75 @@ NUMBERED = re.compile(rf"{_BEFORE}(?:shot|clip)\s{{0,8}}\d{{1,9}}\s{{0,8}}[{SEPA
 
 def plain(text: str) -> str:
     """A text of the same length, to find times in: full-width forms and other brackets, dashes and quotes in ASCII."""
-    return text.translate(_PLAIN)
+    return text if text.isascii() else text.translate(_PLAIN)
 
 
 def without_marks(line: str) -> str:
     """A line without marks of direction and joiners before and in the time at its beginning."""
+    if line.isascii():
+        return line
     found = _BEFORE_WORDS.match(plain(line))
     return line if found is None else line[: found.end()].translate(_NO_MARKS) + line[found.end() :]
 
 
-def first_time(line: str) -> Heading | None:
-    """The time at the start of a text, which is no decade."""
-    return None if is_decade(line) else read_time(line, in_seconds=True)
+def read_lines(text: str) -> list[Line]:
+    """The lines of a text, each with its heading."""
+    return [read_line(number, line.strip()) for number, line in enumerate(text.split("\n"), 1)]
 
 
-def read_time(line: str, in_seconds: bool) -> Heading | None:
-    """The time at the start of a line; "80s" and "5 seconds" are times only `in_seconds`."""
-    line = without_marks(line)
-    same = plain(line)
-    if not in_seconds and (_DECADE.match(same) or _PROSE.match(same)):
-        return None
-    return _read(line, same, _TIMED)
+def read_line(number: int, text: str) -> Line:
+    """A line with its heading."""
+    return Line(number, text, read_heading(text))
 
 
-def read_scene(line: str) -> Heading | None:
-    """The scene at the start of a line, with its time if it has one."""
-    return _read(line, plain(line), _SCENED)
-
-
-def is_decade(line: str) -> bool:
-    """Whether a line begins with "80s" or the like, which may be words."""
-    return _DECADE.match(plain(line)) is not None
-
-
-def _read(line: str, same: str, patterns: list[tuple[bool, re.Pattern[str]]]) -> Heading | None:
-    for bare, pattern in patterns:
+def read_heading(line: str) -> Heading | None:
+    """The time or the scene at the start of a line; None for words."""
+    unmarked = without_marks(line)
+    same = plain(unmarked)
+    for bare, pattern in _TIMED:
         found = pattern.match(same)
-        if found is None:
-            continue
-        words = line[found.end() :]
-        if found["bold"]:
-            words = words.replace(found["bold"], "", 1)
-        words = words.lstrip()
-        if plain(words).startswith(tuple(SEPARATORS)):
-            words = words[1:]
-        return Heading(found["start"], found["end"], line[: found.end()], words.strip(), bare)
+        if found is not None:
+            kind = Kind.TIME
+            if _DECADE.match(same):
+                kind = Kind.DECADE
+            elif _PROSE.match(same):
+                kind = Kind.DURATION
+            return _heading(kind, unmarked, found, bare)
+    same = plain(line)
+    for pattern in _SCENED:
+        found = pattern.match(same)
+        if found is not None:
+            return _heading(Kind.SCENE, line, found)
     return None
+
+
+def _heading(kind: Kind, line: str, found: re.Match[str], bare: bool = False) -> Heading:
+    token = line[: found.end()]
+    words = line[found.end() :]
+    if found["bold"]:
+        words = words.replace(found["bold"], "", 1)
+    words = words.lstrip()
+    if plain(words).startswith(tuple(SEPARATORS)):
+        words = words[1:]
+    return Heading(kind, found["start"], found["end"], token, words.strip(), bare)
+
+
+def cut_line(line: Line, headed: bool) -> list[Line]:
+    """A line cut before every time in brackets: "[0-5s] a cat walks, [5-10s] it jumps" holds two prompts.
+
+    `headed`: its heading counts, and is not looked into.
+    """
+    text = line.text
+    begin = 0
+    if headed and line.heading is not None:
+        text = without_marks(text)
+        begin = len(line.heading.token)
+    starts = [found.start() for found in IN_BRACKETS.finditer(plain(text), begin) if found.start()]
+    if not starts:
+        return [line]
+    pieces = [text[first:end].strip().rstrip(",; ") for first, end in pairwise([0, *starts])]
+    pieces.append(text[starts[-1] :].strip())
+    return [read_line(line.number, piece) for piece in pieces]
 
 
 def almost_time(line: str, bare: bool) -> str | None:
@@ -187,6 +241,6 @@ def brackets_with_words(text: str) -> int:
     return len(_WORDS_IN_BRACKETS.findall(plain(text)))
 
 
-def is_frame(line: str) -> bool:
-    """Whether a line begins with the number of a video frame and a text in quotes."""
-    return _FRAME.match(line) is not None
+def is_frame(text: str) -> bool:
+    """Whether a text begins with the number of a video frame and a text in quotes."""
+    return _FRAME.match(plain(text)) is not None

@@ -2,7 +2,7 @@
 
 A switch is chosen for all prompts or written as a tag in front of one: `[recache] text`, `[flush, re-anchor] text`,
 `[blend 3] text`. `[cut]` is another word for `[re-anchor]`. The same tag can set the seed of the noise from its prompt
-on: `[seed 7] text`, `[recache, seed 7] text`. The cache executes a switch: `RoleSwitching.apply_switch`.
+on: `[seed 7] text`, `[recache, seed 7] text`. The cache executes a switch: `Cache.apply_switch`.
 """
 
 from __future__ import annotations
@@ -75,12 +75,18 @@ class Switch:
 
     def __str__(self) -> str:
         """The content of its tag: `flush, re-anchor, blend 3`."""
-        words = [self.kind] if self.kind != "reset" else []
-        words += ["re-anchor"] if self.re_anchor else []
-        words += [] if self.recall is None else [f"recall {self.recall}" if self.recall else "recall"]
-        words += ["new scene"] if self.new_scene else []
-        words += [f"blend {self.blend_blocks}"] if self.blend_blocks else []
-        return ", ".join(words or ["reset"])
+        words = []
+        if self.kind != "reset":
+            words.append(self.kind)
+        if self.re_anchor:
+            words.append("re-anchor")
+        if self.recall is not None:
+            words.append(f"recall {self.recall}" if self.recall else "recall")
+        if self.new_scene:
+            words.append("new scene")
+        if self.blend_blocks:
+            words.append(f"blend {self.blend_blocks}")
+        return ", ".join(words) or "reset"
 
 
 RESET = Switch()
@@ -97,15 +103,18 @@ def read_tag(text: str) -> tuple[Switch | None, int | None, str]:
         _refuse_almost_tag(text)
         return None, None, text
     switch, seed = _parse_tag(tag[1])
-    beside = _TAG.match(text, tag.end())
-    if switch is None:
-        if beside is None:
-            _refuse_almost_tag(text[tag.end() :])
-        elif not has_seed(beside[0]):
-            tag, (switch, _) = beside, _parse_tag(beside[1])
-    elif seed is None and switch != RESET and beside is not None and _SEED_ALONE.fullmatch(beside[1]):
-        tag, (_, seed) = beside, _parse_tag(beside[1])  # not after [reset], where all is text: see `editor`
-    return switch, seed, text[tag.end() :]
+    end = tag.end()
+    beside = _TAG.match(text, end)
+    if beside is None:
+        if switch is None:
+            _refuse_almost_tag(text[end:])
+    elif switch is None and not has_seed(beside[0]):
+        switch = _parse_tag(beside[1])[0]
+        end = beside.end()
+    elif switch not in (None, RESET) and seed is None and _SEED_ALONE.fullmatch(beside[1]):
+        seed = _parse_tag(beside[1])[1]  # not after [reset], where all is text: see `editor`
+        end = beside.end()
+    return switch, seed, text[end:]
 
 
 def has_seed(text: str) -> bool:
@@ -118,47 +127,67 @@ def _parse_tag(tag: str) -> tuple[Switch | None, int | None]:
     """Switch and seed of the words in a tag's brackets."""
     words = re.findall(_WORD, tag.lower())
     kinds = [word for word in words if word in SWITCHES]
-    recalls, blends, seeds = (
-        [int(word[len(name) :] or 0) for word in words if word.startswith(name)] for name in ("recall", "blend", "seed")
-    )
-    if len(kinds) > 1 or max(map(len, (recalls, blends, seeds))) > 1 or (recalls and "new scene" in words):
+    recalls = _numbers(words, "recall")
+    blends = _numbers(words, "blend")
+    seeds = _numbers(words, "seed")
+    new_scene = "new scene" in words
+    if max(len(kinds), len(recalls), len(blends), len(seeds)) > 1 or (recalls and new_scene):
         raise HeadForcingError(
             f"[{tag}] is contradictory; write one of {', '.join(SWITCHES)}, at most one recall or new scene, one blend "
             "and one seed"
         )
-    if seeds and seeds[0] > MAX_SEED:
-        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seeds[0]}")
+    seed = seeds[0] if seeds else None
+    if seed is not None and seed > MAX_SEED:
+        raise HeadForcingError(f"a seed is a whole number from 0 to {MAX_SEED}, got {seed}")
     if len(words) == len(seeds):
-        return None, seeds[0]
-    kind, blend, recall = kinds[0] if kinds else "reset", blends[0] if blends else 0, recalls[0] if recalls else None
-    cut = "re-anchor" in words or "cut" in words
-    switch = Switch(kind, blend, cut, recall, "new scene" in words)
-    return switch, seeds[0] if seeds else None
+        return None, seed
+    switch = Switch(
+        kind=kinds[0] if kinds else "reset",
+        blend_blocks=blends[0] if blends else 0,
+        re_anchor="re-anchor" in words or "cut" in words,
+        recall=recalls[0] if recalls else None,
+        new_scene=new_scene,
+    )
+    return switch, seed
+
+
+def _numbers(words: list[str], name: str) -> list[int]:
+    """The number behind every word of a tag that begins with this name; 0 where it has none."""
+    return [int(word.removeprefix(name) or 0) for word in words if word.startswith(name)]
 
 
 def tag_of(switch: Switch | None, seed: int | None) -> str | None:
     """The words in the brackets of a tag: `flush, seed 7`; None for neither a switch nor a seed."""
-    words = [] if switch is None else [str(switch)]
-    words += [] if seed is None else [f"seed {seed}"]
+    words = []
+    if switch is not None:
+        words.append(str(switch))
+    if seed is not None:
+        words.append(f"seed {seed}")
     return ", ".join(words) or None
 
 
 def _refuse_almost_tag(text: str) -> None:
     """Refuse a bracket all of whose words are nearly those of a tag; anything else belongs to the prompt."""
     bracket = _BRACKET.match(text)
+    if bracket is None:
+        return
     words: list[str] = []
     misspelt = False
-    for given in re.findall(r"[^ ,:=#]+", bracket[1].lower()) if bracket else ():
+    for given in re.findall(r"[^ ,:=#]+", bracket[1].lower()):
         if not given[0].isalpha():  # a number
             if words and words[-1] in _NUMBERS and given.isdigit():
                 words[-1] += f" {given}"
             continue
-        near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), 1, _SAME_WORD)
+        near = difflib.get_close_matches(given, (*_TAG_WORDS, *_OTHER_WORDS), n=1, cutoff=_SAME_WORD)
         if not near or near[0][0] != given[0] or near[0] in _OTHER_WORDS:
             return
+        word = near[0]
+        if word != given or given == "seed":  # a whole tag with a seed is read before
+            misspelt = True
         number = re.search(r"\d+$", given)
-        words.append(f"{near[0]} {number[0]}" if number and near[0] in _NUMBERS else near[0])
-        misspelt |= near[0] != given or given == "seed"  # a whole tag with a seed is read before
+        if number is not None and word in _NUMBERS:
+            word += f" {number[0]}"
+        words.append(word)
     if misspelt:
         meant = ", ".join(f"{word} {_NUMBERS[word]}" if word in _NUMBERS else word for word in words)
         raise HeadForcingError(f"{text[: text.index(']') + 1]} is not a tag; did you mean [{meant}]?")

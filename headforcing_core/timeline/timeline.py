@@ -30,13 +30,13 @@ from __future__ import annotations
 import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, pairwise
+from itertools import pairwise
 
 from ..errors import HeadForcingError
 from .braces import unescape
 from .characters import fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond, format_time, is_finite
-from .grammar import check_words, read_prompts, read_shared
+from .grammar import check_words, read_prompts, split_shared
 from .likeness import telling_texts
 from .prompt import Prompt, TimelineError
 from .references import named_in, spoken
@@ -129,36 +129,51 @@ class Timeline:
         if clock == self.clock:
             return self
         prompts = [Prompt("", start=start, token=_short(start)) for start, _ in self.requested]
-        blocks = [*_snap(prompts, self.requested, clock), clock.blocks_for(self.seconds)]
-        placed = zip(self.segments, pairwise(blocks), strict=True)
-        segments = tuple(replace(segment, start_block=first, end_block=end) for segment, (first, end) in placed)
-        return replace(self, segments=segments, clock=clock)
+        blocks = _snap(prompts, self.requested, clock)
+        ends = [*blocks[1:], clock.blocks_for(self.seconds)]
+        segments = []
+        for segment, block, end in zip(self.segments, blocks, ends, strict=True):
+            segments.append(replace(segment, start_block=block, end_block=end))
+        return replace(self, segments=tuple(segments), clock=clock)
 
     def table(self, video_frames_before: int = 0) -> str:
         """Table of the requested and the actual start of each prompt; frames count from the video that is continued."""
-        rows: list[tuple[str, ...]] = [("no.", "asked", "starts", "frame", "block", "switch", "seed", "prompt")]
-        for number, (segment, (start, _)) in enumerate(zip(self.segments, self.requested, strict=True), 1):
-            block = segment.start_block
-            times = format_time(start), format_time(self.clock.start_seconds(block))
-            video_frame = str(video_frames_before + self.clock.start_video_frame(block))
-            switch = "-" if number == 1 else str(segment.switch)
-            seed = "" if segment.seed is None else str(segment.seed)
-            rows.append((str(number), *times, video_frame, str(block), switch, seed, segment.text))
+        clock = self.clock
         switched = any(segment.switch != RESET for segment in self.segments)
         seeded = any(segment.seed is not None for segment in self.segments)
-        used = [True] * 5 + [switched, seeded, True]
-        rows = [tuple(compress(row, used)) for row in rows]
-        widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-        lines = ["  ".join([*map(str.rjust, row[:-1], widths), row[-1]]) for row in rows]
+        rows = [["no.", "asked", "starts", "frame", "block", *["switch"] * switched, *["seed"] * seeded, "prompt"]]
+        notes: list[str] = []
         for number, segment in enumerate(self.segments, 1):
-            if n := segment.blended_blocks:
-                alone = video_frames_before + self.clock.start_video_frame(segment.start_block + n)
-                lines.append(f"Prompt {number} is blended in over {n} blocks and used alone from frame {alone} on.")
-        held = self.clock.start_seconds(self.blocks)
-        lines.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
-        if (first := self.requested[0][0]) > 0:
-            lines.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
-        return "\n".join(lines)
+            block = segment.start_block
+            row = [str(number), format_time(self.requested[number - 1][0]), format_time(clock.start_seconds(block))]
+            row += [str(video_frames_before + clock.start_video_frame(block)), str(block)]
+            if switched:
+                row.append("-" if number == 1 else str(segment.switch))
+            if seeded:
+                row.append("" if segment.seed is None else str(segment.seed))
+            rows.append([*row, segment.text])
+            blended = segment.blended_blocks
+            if blended:
+                alone = video_frames_before + clock.start_video_frame(block + blended)
+                notes.append(
+                    f"Prompt {number} is blended in over {blended} blocks and used alone from frame {alone} on."
+                )
+        held = clock.start_seconds(self.blocks)
+        notes.append(f"Asked for {self.seconds:g} s: {self.blocks} blocks hold {held:g} s, the video is cut to length.")
+        first = self.requested[0][0]
+        if first > 0:
+            notes.append(f"The first prompt was asked for at {_short(first)} and starts at 0:00.")
+        return "\n".join([*_columns(rows), *notes])
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """A line per row, with all columns but the last as wide as their longest cell."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for row in rows:
+        cells = [cell.rjust(width) for cell, width in zip(row[:-1], widths[:-1], strict=True)]
+        lines.append("  ".join([*cells, row[-1]]))
+    return lines
 
 
 def parse_timeline(
@@ -189,37 +204,42 @@ def parse_timeline(
     if seconds is not None:
         seconds = _checked_length(seconds)
 
-    shared = _read_shared(text, shared_prompt)
+    own, text = split_shared(text)
+    shared = _shared_words(shared_prompt, own)
     prompts = read_prompts(text, clock)
     if all(prompt.start is None for prompt in prompts):
-        total = _checked_length(SECONDS_PER_PROMPT * len(prompts)) if seconds is None else seconds
-        starts = [cut_to_millisecond(index * total / len(prompts)) for index in range(len(prompts))]
-        spans = list(pairwise([*starts, total]))
+        spans = _equal_shares(len(prompts), seconds)
     else:
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [_join(shared, prompt.text) for prompt in prompts]
-    texts = [unescape(whole) if "\\" in whole else whole for whole in texts]
-    for prompt, whole in zip(prompts, texts, strict=True) if references else ():
-        try:
-            named_in(whole, references)
-        except HeadForcingError as error:
-            raise TimelineError(str(error), prompt.line) from None
-    switches = [RESET, *(prompt.switch or switch for prompt in prompts[1:])]
-    for number, (prompt, own) in enumerate(zip(prompts, switches, strict=True), 1):
-        if own.recall is not None and own.recall >= number:
+    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
+    if references:
+        _check_pictures(prompts, texts, references)
+    segments = []
+    for index, prompt in enumerate(prompts):
+        own_switch = (prompt.switch or switch) if index else RESET
+        if own_switch.recall is not None and own_switch.recall > index:
             raise TimelineError(
-                f"prompt {number} can recall the scenes of prompts 1 to {number - 1}, got [recall {own.recall}]",
+                f"prompt {index + 1} can recall the scenes of prompts 1 to {index}, got [recall {own_switch.recall}]",
                 prompt.line,
             )
-    segments = tuple(map(Segment, texts, blocks, ends, switches, (prompt.seed for prompt in prompts)))
-    return Timeline(segments, clock, spans[-1][1], tuple(spans), references=tuple(references))
+        segments.append(Segment(texts[index], blocks[index], ends[index], own_switch, prompt.seed))
+    return Timeline(tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references))
 
 
-def _read_shared(text: str, widget: str) -> str:
+def _check_pictures(prompts: list[Prompt], texts: list[str], references: Sequence[str]) -> None:
+    """Refuse a name of a picture that is none of `references`."""
+    for prompt, text in zip(prompts, texts, strict=True):
+        try:
+            named_in(text, references)
+        except HeadForcingError as error:
+            raise TimelineError(str(error), prompt.line) from None
+
+
+def _shared_words(widget: str, own: str) -> str:
     """The words before every prompt: those of the widget, then the text's own. Raises TimelineError."""
-    if len(widget) + len(own := read_shared(text)) > MAX_SHARED_CHARACTERS:
+    if len(widget) + len(own) > MAX_SHARED_CHARACTERS:
         raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
     shared = fold(widget)
     for words in (shared, own):
@@ -235,6 +255,13 @@ def _join(shared: str, text: str) -> str:
     if not shared:
         return text
     return f"{shared} {text}" if shared[-1] in ".,;:!?…。，！？、" else f"{shared}, {text}"
+
+
+def _equal_shares(count: int, seconds: float | None) -> list[tuple[float, float]]:
+    """(start, end) of every prompt in seconds where none has a time."""
+    total = _checked_length(SECONDS_PER_PROMPT * count) if seconds is None else seconds
+    starts = [cut_to_millisecond(index * total / count) for index in range(count)]
+    return list(pairwise([*starts, total]))
 
 
 def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[float, float]]:
@@ -261,7 +288,8 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
 
 def _snap(prompts: Sequence[Prompt], spans: Sequence[tuple[float, float]], clock: BlockClock) -> list[int]:
     """First block of every prompt: the nearest one to its start, 0 for the first prompt."""
-    blocks, total = clock.blocks_for(spans[-1][1]), spans[-1][1]
+    total = spans[-1][1]
+    blocks = clock.blocks_for(total)
     starts = [0]
     for prompt, (start, _) in zip(prompts[1:], spans[1:], strict=True):
         block = clock.block_at(start)

@@ -53,7 +53,7 @@ class HostAttention:
         """
         if _attention_chosen() or "optimized_attention_override" in self.options:
             return self
-        found = attention_function("auto", device, dtype, shape.head_dim, shape.layer_sizes)
+        found = attention_function("auto", device, dtype, head_dim=shape.head_dim, sizes=shape.layer_sizes)
         return self if found is sdpa else found
 
 
@@ -72,7 +72,9 @@ class HostedModel:
     """A `VideoModel` that calls ComfyUI's denoiser. Kept in a class instance because ComfyUI copies nested dicts."""
 
     def __init__(self, denoiser: Callable[..., Tensor], extra_args: dict[str, Any], device: torch.device):
-        self._denoiser, self._extra_args, self._device = denoiser, extra_args, device
+        self._denoiser = denoiser
+        self._extra_args = extra_args
+        self._device = device
         self._embedding: Tensor | None = None  # of the active prompt, until it is encoded
         # a separate object, because caches refer to it and must not refer to the model, which refers to them
         self.attention = HostAttention(self._extra_args["model_options"].get("transformer_options", {}))
@@ -92,7 +94,10 @@ class HostedModel:
 
     def _call(self, latents: Tensor, sigma: float | Tensor, cache: KeyValueCache, write_only: bool) -> Tensor:
         sigmas = sigma if isinstance(sigma, Tensor) else torch.full((len(latents),), sigma, dtype=torch.float64)
-        self._cache, self._sigmas, self._write_only, self._ran = cache, sigmas, write_only, False
+        self._cache = cache
+        self._sigmas = sigmas
+        self._write_only = write_only
+        self._ran = False
         options = used_options(self._extra_args["model_options"])
         # set for each call: a lasting reference cycle would keep gigabytes of cache until Python's next gc
         options["transformer_options"][KEY] = self
@@ -115,7 +120,8 @@ class HostedModel:
             self._embedding = None
         latents = x[0].transpose(0, 1)
         self.backbone = net
-        flow = forward_block(net, latents, 1000 * self._sigmas, self.prompt, self._cache, write_only=self._write_only)
+        timesteps = 1000 * self._sigmas
+        flow = forward_block(net, latents, timesteps, self.prompt, cache=self._cache, write_only=self._write_only)
         if flow is None:
             return torch.zeros_like(x)
         highest = self._sigmas.max()
@@ -183,13 +189,14 @@ def host(
         return loads[-1]()
 
     patched = hosting(model, prepare)
-    patched.model_options, patched.wrappers = used_options(patched.model_options), used_wrappers(patched.wrappers)
+    patched.model_options = used_options(patched.model_options)
+    patched.wrappers = used_wrappers(patched.wrappers)
     patched.set_additional_models(KEY, list(also))  # loaded together, so that neither unloads the other
     guider = comfy.samplers.CFGGuider(patched)
     guider.inner_set_conds({"positive": [[embedding[None], {"pooled_output": None}]]})
     guider.set_cfg(1.0)
     frames, channels, height, width = block_shape
-    one_block = torch.zeros(1, channels, frames, height, width)
+    one_block = torch.zeros((1, channels, frames, height, width))
     sigmas = torch.tensor([*schedule.sigmas, 0.0])
     sampler = comfy.samplers.KSAMPLER(sampler_function)
     try:

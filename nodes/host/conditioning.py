@@ -46,7 +46,10 @@ class TimelineNode:
     @property
     def widgets(self) -> dict[str, Any]:
         """The values by the names of the node's widgets."""
-        return {"prompts": self.text, "seconds": self.seconds, "shared_prompt": self.shared_prompt} | {
+        return {
+            "prompts": self.text,
+            "seconds": self.seconds,
+            "shared_prompt": self.shared_prompt,
             "switch": self.switch.kind,
             "blend_blocks": self.switch.blend_blocks,
             "re_anchor": self.switch.re_anchor,
@@ -102,8 +105,10 @@ def _fitted(positive: list[Any], options: RenderOptions) -> list[Any]:
     node = node_of(positive)
     if node is None or (_timing(node.options) == _timing(options) and not options.schedule.shot_prefix):
         return positive
-    (tensor, entry), node = positive[0], replace(node, options=options)
-    carried, timeline = entry[TIMELINE], node.timeline()
+    tensor, entry = positive[0]
+    node = replace(node, options=options)
+    carried = entry[TIMELINE]
+    timeline = node.timeline()
     known = dict(carried["embeds"])
     missing = [text for text in timeline.texts if text not in known]
     if missing:
@@ -117,7 +122,8 @@ def other_blocks(positive: list[Any], options: RenderOptions) -> list[str]:
     node = node_of(positive)
     if node is None or _timing(node.options) == _timing(options):
         return []
-    shown, made = (each.schedule.clock.block_seconds for each in (node.options, options))
+    shown = node.options.schedule.clock.block_seconds
+    made = options.schedule.clock.block_seconds
     return [
         f"Prompt Timeline shows blocks of {shown:.4g} s, this model's last {made:.4g} s: set its model_family to "
         f"{options.model_family}"
@@ -141,7 +147,8 @@ def _timeline_of(positive: list[Any], seconds: float) -> tuple[Timeline, dict[st
     check_parts(options, "positive")
     carried = options.get(TIMELINE)
     if carried is not None:
-        timeline, embeds = carried["timeline"], carried["embeds"]
+        timeline: Timeline = carried["timeline"]
+        embeds = carried["embeds"]
         if not torch.equal(tensor, embeds[timeline.texts[0]]):
             raise HeadForcingError(
                 "positive was changed after Prompt Timeline by a node that knows only one prompt; connect it directly"

@@ -111,7 +111,8 @@ class FileNode(io.ComfyNode):
 
 def advanced(widget: Any) -> Any:
     """An optional widget, shown under "advanced" if the frontend supports it (older versions refuse `advanced=`)."""
-    widget.optional, widget.extra_dict["advanced"] = True, True
+    widget.optional = True
+    widget.extra_dict["advanced"] = True
     return widget
 
 

@@ -77,7 +77,9 @@ class _Request(Future[dict[str, Any]]):
 
     def __init__(self, node: TimelineNode, client: str = ""):
         super().__init__()
-        self.node, self.timeline, self.client = node, node.timeline(), client
+        self.node = node
+        self.timeline = node.timeline()
+        self.client = client
 
     def refuse(self, error: str) -> None:
         self.set_exception(HeadForcingError(error))
@@ -98,20 +100,25 @@ class LiveStory(Story):
     """
 
     def __init__(self, positive: list[Any], hidden: Any, model: Any, seconds: float):
-        self.node, self.client_id, self.node_id = node_of(positive), pages.client(), None
+        self.node = node_of(positive)
+        self.client_id = pages.client()
+        self.node_id: str | None = None
         if self.node is not None:
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
-        self.workflow, self.prompt_id, self.changed_by = helpers.workflow_id(hidden), helpers.prompt_id(), ""
+        self.workflow = helpers.workflow_id(hidden)
+        self.prompt_id = helpers.prompt_id()
+        self.changed_by = ""
         self.reload: Callable[[], Any] = lambda: None
         self.video_frames = 0
         self.notes: list[str] = []
-        self._hidden, self._model = hidden, model
+        self._hidden = hidden
+        self._model = model
         self._waiting: _Request | None = None
         self._asked: _Request | None = None
         latest = EDITS.latest
-        if latest is not None and (latest.prompt_id, latest.node_id) == (self.prompt_id, self.node_id):
+        if latest is not None and latest.prompt_id == self.prompt_id and latest.node_id == self.node_id:
             self._waiting = _Request(latest.node)
 
     # ------------------------------------------------------------------- in the thread of a request
@@ -142,7 +149,8 @@ class LiveStory(Story):
         with EDITS.lock:
             if EDITS.running is not self:
                 raise HeadForcingError(_NOT_RUNNING)
-            waiting, self._waiting = self._waiting, request
+            waiting = self._waiting
+            self._waiting = request
         if waiting is not None:
             waiting.refuse("a later text came before the next block")
         return request.result()
@@ -159,7 +167,8 @@ class LiveStory(Story):
         if self.node is not None:
             self.announce(running=True)
         with EDITS.lock:
-            self._asked, self._waiting = self._waiting, None
+            self._asked = self._waiting
+            self._waiting = None
         return None if self._asked is None else self._asked.timeline
 
     def check(self, plan: RenderPlan, more: int) -> None:
@@ -184,7 +193,8 @@ class LiveStory(Story):
             self.reload()  # the text encoder may have taken the model's place
 
     def taken(self, plan: RenderPlan, block: int) -> None:
-        request, self._asked = self._asked, None
+        request = self._asked
+        self._asked = None
         assert request is not None and self.node is not None and self.node_id is not None
         seconds = plan.timeline.clock.start_seconds(max(0, block - plan.start_blocks))
         place = f"block {block + 1} of {plan.blocks}, {format_time(seconds)}"
@@ -194,15 +204,20 @@ class LiveStory(Story):
             queued_graph.rewrite(self._hidden, self.node_id, self.node.widgets, request.node.widgets)
         EDITS.has_taken(TakenEdit(self.prompt_id, self.node_id, request.node))
         with EDITS.lock:
-            self.node, self.changed_by = request.node, request.client
+            self.node = request.node
+            self.changed_by = request.client
         self.announce(running=True)  # now, for the other pages
-        answer = {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
-        request.set_result(answer)
+        request.set_result(
+            {"block": block + 1, "blocks": plan.blocks, "seconds": seconds, "time": format_time(seconds)}
+        )
 
     def refused(self, error: HeadForcingError) -> None:
-        request, self._asked, sentence = self._asked, None, str(error)
+        request = self._asked
+        self._asked = None
+        sentence = str(error)
         assert request is not None and self.node is not None
-        before, asked = self.node.widgets, request.node.widgets
+        before = self.node.widgets
+        asked = request.node.widgets
         names = [name for name in _FOR_ALL_PROMPTS if before[name] != asked[name]]
         if isinstance(error, HasBegunError) and names:
             sentence += (
@@ -215,14 +230,21 @@ class LiveStory(Story):
     def about(self) -> dict[str, Any]:
         """The workflow, and the story as it is written in *Prompt Timeline*, for who restores a take."""
         node = self.node if self._asked is None else self._asked.node
-        return {"workflow": self.workflow} | ({} if node is None else {"written": node.widgets})
+        if node is None:
+            return {"workflow": self.workflow}
+        return {"workflow": self.workflow, "written": node.widgets}
 
     def announce(self, running: bool) -> None:
         """Tell the pages that show the workflow whether the story can be changed, what it is, and who changed it."""
         if self.node_id is not None and self.client_id:
-            about = {"prompt_id": self.prompt_id, "node_id": self.node_id, "running": running}
-            about |= {"workflow": self.workflow, "changed_by": self.changed_by}
-            about["story"] = None if self.node is None else self.node.widgets
+            about = {
+                "prompt_id": self.prompt_id,
+                "node_id": self.node_id,
+                "running": running,
+                "workflow": self.workflow,
+                "changed_by": self.changed_by,
+                "story": None if self.node is None else self.node.widgets,
+            }
             pages.tell(EVENT, self.node_id, about, self.client_id)
 
     def end(self) -> None:
@@ -261,7 +283,9 @@ def change(body: Any) -> dict[str, Any]:
     """
     if not isinstance(body, dict) or not all(isinstance(body.get(name), str) for name in _FIELDS):
         raise HeadForcingError(f"expected a JSON object with {', '.join(_FIELDS)}, each a text")
-    story, client, node_id = EDITS.running, body["client_id"], body["node_id"]
+    story = EDITS.running
+    client = body["client_id"]
+    node_id = body["node_id"]
     if (
         story is None
         or not story.client_id

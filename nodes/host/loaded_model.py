@@ -37,7 +37,8 @@ def wan_config(model: Any) -> WanConfig:
             f"model: expected Wan 2.1 text-to-video weights (Self Forcing family), got {type(model.model).__name__}; "
             "load one with Load Self Forcing"
         )
-    images, vace = getattr(net, "img_emb", None) is not None, hasattr(net, "vace_blocks")
+    images = getattr(net, "img_emb", None) is not None
+    vace = hasattr(net, "vace_blocks")
     if (net.in_dim, net.out_dim) not in ((16, 16), (48, 48)) or images or vace:
         found = "VACE" if vace else other_wan(net.in_dim, images)
         raise HeadForcingError(
@@ -53,7 +54,8 @@ def wan_config(model: Any) -> WanConfig:
 
 def check_text_width(model: Any, embeds: Iterable[Tensor]) -> None:
     """Refuse text embeddings of another width than the MODEL reads, and models that are not Wan."""
-    expected, found = wan_config(model).text_dim, next(iter(embeds)).shape[-1]
+    expected = wan_config(model).text_dim
+    found = next(iter(embeds)).shape[-1]
     if found != expected:
         raise HeadForcingError(
             f"positive: the model reads text embeddings of width {expected}, got {found}; use the CLIP that belongs to "
@@ -106,11 +108,13 @@ def name_model(model: Any) -> ModelName:
     """
     carried = contents(model)
     run = {f"patch {name}": patches for name, patches in model.patches.items()} | carried.run
-    net, whole = model.model.diffusion_model, model.model
+    net = model.model.diffusion_model
+    whole = model.model
     parts = {module: name for name, module in net.named_modules()}
     if isinstance(whole, torch.nn.Module):
         parts[whole] = "whole model"
-    read, unread = list[tuple[str, Tensor]](), list(carried.unknown)
+    read = list[tuple[str, Tensor]]()
+    unread = list(carried.unknown)
     for name in sorted(run):
         try:
             read += list(Reader(parts).read(name, run[name]))
@@ -137,8 +141,10 @@ def computed_dtype(module: Any, name: str, weight: Tensor) -> torch.dtype:
 
 def multiplies_fp8(model: Any) -> bool:
     """Whether ComfyUI computes products of linear layers in 8-bit floating point (fp8_e4m3fn_fast, --fast)."""
-    layers = {type(layer) for layer in model.model.diffusion_model.modules()}
-    return any(known.__qualname__ == "fp8_ops.Linear" for layer in layers for known in layer.__mro__)
+    for layer in {type(layer) for layer in model.model.diffusion_model.modules()}:
+        if any(cls.__qualname__ == "fp8_ops.Linear" for cls in layer.__mro__):
+            return True
+    return False
 
 
 def _tensors(model: Any) -> Iterator[tuple[str, Tensor]]:
@@ -160,7 +166,8 @@ def _weights(net: Any) -> Iterator[tuple[str, Any]]:
 
     In the order of the modules, `weight` and `bias` first: with dynamic VRAM layers hold them in the order of the file.
     """
-    seen, modules = set(), dict(net.named_modules())
+    seen = set()
+    modules = dict(net.named_modules())
     for kind in ("parameters", "buffers"):
         for place, module in modules.items():
             own = dict(getattr(module, f"named_{kind}")(recurse=False))
@@ -169,7 +176,8 @@ def _weights(net: Any) -> Iterator[tuple[str, Any]]:
                 yield full, own[name]
     for place, module in modules.items():
         for name in ("weight", "bias"):
-            full, weight = f"{place}.{name}", getattr(module, name, None)
+            full = f"{place}.{name}"
+            weight = getattr(module, name, None)
             if full not in seen and isinstance(weight, Tensor):
                 yield full, weight
 
@@ -198,7 +206,8 @@ def options_for(model: Any, options: RenderOptions) -> tuple[RenderOptions, list
     options, line = with_family(options, file_of(model))
     channels = getattr(model.model.diffusion_model, "in_dim", WAN21.channels)
     if latent_format(channels) is WAN22 and options.schedule.latents is not WAN22:
-        options, line = replace(options, model_family="longlive2"), "model family longlive2 (by its latent channels)"
+        options = replace(options, model_family="longlive2")
+        line = "model family longlive2 (by its latent channels)"
     return options, [line] if line else []
 
 

@@ -108,12 +108,15 @@ class Contents:
             around: whether we sample by ourselves, without what stands around a native sampler.
         """
         runs = [] if around else [TABLE["wrappers"][kind] for kind in _AROUND]
-        told = []
+        lines = []
         for what, names in self.unused.items():
-            if what not in runs:
-                of = f" ({', '.join(sorted(set(names)))})" if names else ""
-                told.append(f"not used in a rollout: {what}{of}")
-        return told
+            if what in runs:
+                continue
+            line = f"not used in a rollout: {what}"
+            if names:
+                line += f" ({', '.join(sorted(set(names)))})"
+            lines.append(line)
+        return lines
 
 
 def contents(model: Any) -> Contents:
@@ -151,7 +154,9 @@ def check_contents(model: Any) -> None:
     options = _part(model, "model_options").get("transformer_options", {})
     for wrappers in (options.get("wrappers", {}), _part(model, "wrappers")):
         for kind, _, functions in _others(wrappers):
-            for function in functions if kind == "predict_noise" else ():
+            if kind != "predict_noise":
+                continue
+            for function in functions:
                 cfg = variable(function, "cfg")
                 if cfg is not None and cfg != 1:
                     raise HeadForcingError(
@@ -162,8 +167,11 @@ def check_contents(model: Any) -> None:
 
 def guiding(model_options: Mapping[str, Any]) -> list[str]:
     """Names of the nodes whose functions of guidance run in each step."""
-    functions = [value for name, value in model_options.items() if name.startswith("sampler_") and "cfg" in name]
-    return sorted({name for value in functions for name in _authors(value)})
+    found: set[str] = set()
+    for name, value in model_options.items():
+        if name.startswith("sampler_") and "cfg" in name:
+            found.update(_authors(value))
+    return sorted(found)
 
 
 def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,10 +180,12 @@ def used_options(model_options: Mapping[str, Any]) -> dict[str, Any]:
     Behind MultiGPU CFG Split ComfyUI would also run the model in threads of its own, outside inference mode.
     """
     transformer = model_options.get("transformer_options", {})
-    kept = {name: value for name, value in model_options.items() if TABLE["model_options"].get(name, _RUN) == _RUN}
-    kept = {name: value for name, value in kept.items() if not name.startswith("multigpu_")}
     wrappers = used_wrappers(transformer.get("wrappers", {}))
-    return {**kept, "transformer_options": {**transformer, "wrappers": wrappers}}
+    used: dict[str, Any] = {"transformer_options": {**transformer, "wrappers": wrappers}}
+    for name, value in model_options.items():
+        if name not in used and not name.startswith("multigpu_") and _runs("model_options", name):
+            used[name] = value
+    return used
 
 
 def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
@@ -185,9 +195,14 @@ def used_wrappers(wrappers: Mapping[str, Any]) -> dict[str, Any]:
     """
     kept: dict[str, Any] = {}
     for kind, by_key in wrappers.items():
-        runs = TABLE["wrappers"].get(kind, _RUN) == _RUN
+        runs = _runs("wrappers", kind)
         kept[kind] = {key: list(made) for key, made in by_key.items() if key == KEY or (runs and key != COMPILED)}
     return kept
+
+
+def _runs(place: str, name: str) -> bool:
+    """Whether a rollout runs a thing, or nothing is known about it."""
+    return TABLE[place].get(name, _RUN) == _RUN
 
 
 def _add_object(found: Contents, model: Any, name: str, value: Any) -> None:
@@ -204,9 +219,10 @@ def _add_object(found: Contents, model: Any, name: str, value: Any) -> None:
 def _same_steps(model: Any, sampling: Any) -> bool:
     """Whether a model sampling makes the same step as the model's own; the noise levels are a rollout's."""
     own = _part(model, "object_patches_backup").get("model_sampling", getattr(model.model, "model_sampling", None))
-    steps = ("calculate_input", "calculate_denoised")
-    found = [[getattr(type(each), step, each) for step in steps] for each in (own, sampling)]
-    return found[0] == found[1]
+    for step in ("calculate_input", "calculate_denoised"):
+        if getattr(type(own), step, own) != getattr(type(sampling), step, sampling):
+            return False
+    return True
 
 
 def _settings(sampling: Any) -> list[str]:
@@ -235,7 +251,8 @@ def _is_called(module: torch.nn.Module) -> bool:
 
 def _add_hooks(found: Contents, net: Any) -> None:
     """Sort in functions that were set on the network itself."""
-    if replaced := [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in vars(net)]:
+    replaced = [f"diffusion_model.{name}" for name in _BLOCK_FUNCTIONS if name in net.__dict__]
+    if replaced:
         found.leave("replaced parts of the model", replaced)
     if hooked := sum(bool(block._forward_hooks or block._forward_pre_hooks) for block in net.blocks):
         found.leave(f"hooks on {hooked} blocks of layers, such as those of a block swap")

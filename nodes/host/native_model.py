@@ -154,7 +154,9 @@ class ToyVAE(comfy.sd.VAE):
         finally:
             logging.disable(logging.NOTSET)
         self.first_stage_model = ToyFirstStage().eval()
-        self.latent_channels, self.latent_dim, self.output_channels = 16, 3, 3
+        self.latent_channels = 16
+        self.latent_dim = 3
+        self.output_channels = 3
         self.upscale_ratio = (lambda frames: max(0, frames * 4 - 3), 8, 8)
         self.downscale_ratio = (lambda video_frames: max(0, (video_frames + 3) // 4), 8, 8)
         self.upscale_index_formula = self.downscale_index_formula = (4, 8, 8)

@@ -140,7 +140,8 @@ def tell(event: str, node: str, about: Mapping[str, Any], client: str, **once: A
     Kept for pages that come later, but for what is said `once`. `about` has the workflow's id; the time is added, by
     which a page knows an answer that is older than what it has heard since.
     """
-    owner, about = about["workflow"] or client, {**about, "time": time.time()}
+    owner = about["workflow"] or client
+    about = {**about, "time": time.time()}
     with _lock:
         _events.pop(place := (event, owner, node), None)
         _events[place] = about  # the newest comes last
@@ -158,7 +159,8 @@ def last(event: str, node: str, workflow: str, client: str) -> dict[str, Any] | 
 
 def _renders(query: Mapping[str, str]) -> list[Any]:
     """Note what a connected page shows; answers with `[event, about]` of all nodes of that workflow."""
-    client, workflow = query.get("client", ""), query.get("workflow", "")
+    client = query.get("client", "")
+    workflow = query.get("workflow", "")
     connected = PromptServer.instance.sockets
     if client not in connected or len(workflow) > LONGEST_ID:
         raise RefusedError("no editor of that client id is connected", 403)

@@ -16,6 +16,7 @@ _PLAIN = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.
 _KEEP_STATE = {"STORE_DEREF", "STORE_GLOBAL", "STORE_ATTR", "DELETE_DEREF", "DELETE_GLOBAL", "DELETE_ATTR"}
 _BOOKKEEPING = {"loaded_keys"}  # of an adapter: names in its file, which do not change what it computes
 _NOT_THERE = object()
+_NO_TENSOR = torch.empty(0)  # beside a value that its name tells
 
 
 class UnreadableError(Exception):
@@ -36,16 +37,16 @@ class Reader:
     def read(self, name: str, value: Any) -> Named:
         """Each value below `value`; raises UnreadableError."""
         if isinstance(value, _PLAIN) or isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType)):
-            yield f"{name} {_text(value)}", torch.empty(0)
+            yield f"{name} {_text(value)}", _NO_TENSOR
         elif isinstance(value, Tensor):
             yield name, value
         elif self._is_own(value):
-            yield f"{name} {self._parts.get(value, 'MODEL')}", torch.empty(0)
+            yield f"{name} {self._parts.get(value, 'MODEL')}", _NO_TENSOR
         elif any(value is other for other in self._open):
-            yield f"{name} itself", torch.empty(0)
+            yield f"{name} itself", _NO_TENSOR
         else:
             self._open.append(value)
-            yield f"{name} {type(value).__qualname__}", torch.empty(0)
+            yield f"{name} {type(value).__qualname__}", _NO_TENSOR
             yield from self._inside(name, value)
             self._open.pop()
 
@@ -69,7 +70,7 @@ class Reader:
             yield from self._of_object(name, value)
 
     def _of_function(self, name: str, function: types.FunctionType) -> Named:
-        yield f"{name} {function.__module__}.{function.__qualname__}", torch.empty(0)
+        yield f"{name} {function.__module__}.{function.__qualname__}", _NO_TENSOR
         yield from self._of_code(name, function.__code__)
         yield from self.read(name, [function.__defaults__, function.__kwdefaults__])
         for variable in function.__code__.co_names:  # numbers and texts of its file that it reads
@@ -82,7 +83,7 @@ class Reader:
     def _of_code(self, name: str, code: types.CodeType) -> Named:
         if any(step.opname in _KEEP_STATE for step in dis.get_instructions(code)):
             raise UnreadableError(name)
-        yield f"{name} {code.co_code.hex()} {code.co_names}", torch.empty(0)
+        yield f"{name} {code.co_code.hex()} {code.co_names}", _NO_TENSOR
         for part in code.co_consts:
             if isinstance(part, types.CodeType):
                 yield from self._of_code(name, part)
@@ -95,7 +96,7 @@ class Reader:
         if isinstance(call, types.FunctionType) and not isinstance(value, torch.nn.Module):
             yield from self._of_code(name, call.__code__)
         for cls in type(value).__mro__:
-            yield f"{name} {_text(cls)}", torch.empty(0)
+            yield f"{name} {_text(cls)}", _NO_TENSOR
         for attribute in sorted(attributes):
             part = attributes[attribute]
             # layers of the MODEL are put into an object when they are loaded, and taken out
@@ -147,7 +148,9 @@ def _key(key: Any) -> str:
 
 def _attributes(value: Any) -> dict[str, Any]:
     """The attributes of an object of a class that Python code defines."""
-    slots = [name for cls in type(value).__mro__ for name in cls.__dict__.get("__slots__", ())]
+    slots: list[str] = []
+    for cls in type(value).__mro__:
+        slots += cls.__dict__.get("__slots__", ())
     if not hasattr(value, "__dict__") and not slots:
         raise UnreadableError(type(value).__qualname__)
     found = {name: getattr(value, name) for name in slots if hasattr(value, name)}

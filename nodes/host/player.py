@@ -47,7 +47,9 @@ class NodePlayer:
     """
 
     def __init__(self, hidden: Any):
-        self.node_id, self._client, workflow = hidden.unique_id, pages.client(), helpers.workflow_id(hidden)
+        self.node_id = hidden.unique_id
+        self._client = pages.client()
+        workflow = helpers.workflow_id(hidden)
         self._about = {"node": self.node_id, "workflow": workflow, "prompt_id": helpers.prompt_id()}
         self._raised = False  # whether the node raised an error, which ComfyUI shows itself
         self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}

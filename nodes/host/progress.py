@@ -47,7 +47,9 @@ class RenderProgress(Listener):
         self.text = Sentence("")
         self.blocks = sum(part.until(plan) - plan.start_blocks for plan in plans)
         self.name = ""  # of the video, where each has one
-        self.video = self.reused = self.made = 0
+        self.video = 0  # number of the one that is made
+        self.reused = 0  # steps
+        self.made = 0  # blocks
         self.block: int | None = None  # that is being made, or read again; None before the first
         self.stepped = False  # whether it is being made
         self.growing: Any = None  # the `GrowingVideo`, where the video is decoded while it is sampled
@@ -62,8 +64,14 @@ class RenderProgress(Listener):
 
     def next_video(self, video: int, plan: RenderPlan, name: str = "") -> None:
         """Begin this video of the batch; its plan has the roles that were found in the first one."""
-        self.video, self._planned, self.name = video, plan, name
-        self._render = self.block = self.growing = self.run = self.event = None
+        self.video = video
+        self._planned = plan
+        self.name = name
+        self._render = None
+        self.block = None
+        self.growing = None
+        self.run = None
+        self.event = None
 
     @property
     def plan(self) -> RenderPlan:
@@ -74,7 +82,8 @@ class RenderProgress(Listener):
         """Set the number of reused steps and the run folder."""
         self._render = render
         self._counted = self._planned
-        self.run, self.stored = render.run.folder, len(render.run.stored)
+        self.run = render.run.folder
+        self.stored = len(render.run.stored)
         self.reused += render.run.stored_steps
         self.done += render.run.stored_steps
 
@@ -84,7 +93,8 @@ class RenderProgress(Listener):
             self.block = block
             self._say()
             return
-        self.done, self.stepped = self.done + 1, True
+        self.done += 1
+        self.stepped = True
         if step < len(self.plan.rows[block].sigmas):
             self._advance(None)
 
@@ -94,7 +104,8 @@ class RenderProgress(Listener):
         self.event = block.event or self.event
         if self.stepped:
             self._advance(block.latents)
-        self.made, self.stepped = self.made + self.stepped, False
+            self.made += 1
+            self.stepped = False
 
     def _advance(self, latents: Tensor | None) -> None:
         image = None if self.preview is None else self.preview.next(latents)
@@ -106,7 +117,9 @@ class RenderProgress(Listener):
 
     def change(self, render: Render) -> None:
         """Show the prompts and the length of the current story, in later videos too."""
-        before, now, videos = self._counted, self.plan, self.videos - self.video
+        before = self._counted
+        now = self.plan
+        videos = self.videos - self.video  # this one and those after it
         self.blocks += (self.part.until(now) - self.part.until(before)) * videos
         self.bar.total += (self._steps(now) - self._steps(before)) * videos
         self._counted = now
@@ -172,27 +185,33 @@ class RenderProgress(Listener):
         return Sentence("queue again to go on from where the cache was last stored, or begin again without that")
 
     def _show(self, state: str, text: Sentence) -> None:
-        of = self.part.describe(self.plan)
-        self.text = joined([of, text], ": ") if of else text
+        part = self.part.describe(self.plan)
+        self.text = text if part is None else joined([part, text], ": ")
         self._tell(state)
 
     def _tell(self, state: str, image: Image.Image | None = None) -> None:
         """Show the status line, and the video as far as it is written; before that, the preview."""
-        video = None if self.growing is None else self.growing.shown
-        plays = video is not None and video["bytes"] and self.player.grows
-        self.player.show(state, self.text, video, None if plays else image, self._place(state))
+        video = None
+        if self.growing is not None:
+            video = self.growing.shown
+            if video["bytes"] and self.player.grows:
+                image = None
+        self.player.show(state, self.text, video, preview=image, place=self._place(state))
 
     def _place(self, state: str) -> dict[str, Any]:
         """Finished blocks of the story (`done`), the second of the video at which it begins (`lead`), and its `scenes`:
         first and last block and words, as `timeline.editor` answers them."""
-        finished = self.part.until(self.plan) if state == "done" else self.block or 0
-        clock, start = self.plan.timeline.clock, self.plan.start_blocks
+        finished = self.block or 0
+        if state == "done":
+            finished = self.part.until(self.plan)
+        clock = self.plan.timeline.clock
+        start = self.plan.start_blocks
         skipped = skipped_video_frames(self.plan, self.part.first(self.plan)) / clock.fps
         lead = clock.start_seconds(start) - skipped
-        scenes = [
-            {"start_block": segment.start_block, "end_block": segment.end_block, "words": words_key(segment.text)}
-            for segment in self.plan.timeline.segments
-        ]
+        scenes = []
+        for segment in self.plan.timeline.segments:
+            words = words_key(segment.text)
+            scenes.append({"start_block": segment.start_block, "end_block": segment.end_block, "words": words})
         return {"done": max(0, finished - start), "lead": lead, "scenes": scenes}
 
     def _say(self) -> None:
@@ -255,7 +274,8 @@ class MovingPreview:
         They are shown from the host's memory: ComfyUI's previewers read a copy from a GPU before it is complete.
         """
         if finished is not None:
-            self._block, self._frame = finished.to("cpu").transpose(0, 1)[None], 0
+            self._block = finished.to("cpu").transpose(0, 1)[None]
+            self._frame = 0
         if self._block is None:
             return None
         image = self._previewer(self._block if self._plays_itself else self._block[:, :, self._frame :])

@@ -29,25 +29,35 @@ def find_source(hidden: Any, name: str, class_type: str, values: Mapping[str, An
     Of several the nearest one whose inputs are `values`. None where none is in the graph, as when nodes were made while
     the graph ran.
     """
-    found = list(_sources(hidden, inputs_of(hidden, hidden.unique_id).get(name)))
-    found = [each for each in found if hidden.prompt[each].get("class_type") == class_type]
-    if len(found) > 1:  # inputs that are left out or links have no values to compare
-        given = {each: inputs_of(hidden, each) for each in found}
-        known = {each: {name: value for name, value in given[each].items() if not is_link(value)} for each in found}
-        found = [each for each in found if all(known[each].get(name, value) == value for name, value in values.items())]
+    sources = _sources(hidden, inputs_of(hidden, hidden.unique_id).get(name))
+    found = [source for source in sources if hidden.prompt[source].get("class_type") == class_type]
+    if len(found) > 1:
+        found = [source for source in found if _may_have(inputs_of(hidden, source), values)]
     return found[0] if found else None
+
+
+def _may_have(inputs: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
+    """Whether no input has another value; those that are left out or come over links have none to compare."""
+    for name, value in values.items():
+        given = inputs.get(name, value)
+        if given != value and not is_link(given):
+            return False
+    return True
 
 
 def _sources(hidden: Any, link: Any) -> Iterator[str]:
     """All nodes that a link's value comes from, the nearest first."""
-    waiting, seen = deque([link]), set()
+    seen = set()
+    waiting = deque([link])
     while waiting:
         link = waiting.popleft()
-        if not is_link(link) or not link or link[0] in seen or link[0] not in (hidden.prompt or {}):
+        if not is_link(link) or not link:
             continue
-        seen.add(link[0])
-        yield link[0]
-        waiting.extend(inputs_of(hidden, link[0]).values())
+        source = link[0]
+        if source not in seen and source in (hidden.prompt or {}):
+            seen.add(source)
+            yield source
+            waiting.extend(inputs_of(hidden, source).values())
 
 
 def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
@@ -59,18 +69,23 @@ def rewrite(hidden: Any, node_id: str, before: Mapping[str, Any], after: Mapping
     for named in (values, node.get("widgets_values_named")):  # newer editors read the latter
         if isinstance(named, dict):
             named.update(changed)
-    if isinstance(values, list) and (first := next(iter(before.values()))) in values:
-        for place, name in enumerate(before, values.index(first)):
-            if name in changed and place < len(values) and values[place] == before[name]:
-                values[place] = changed[name]
+    first = next(iter(before.values()))
+    if not isinstance(values, list) or first not in values:
+        return
+    for place, name in enumerate(before, values.index(first)):  # they stand in the order of the widgets
+        if name in changed and values[place : place + 1] == [before[name]]:
+            values[place] = changed[name]
 
 
 def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
     """A node of a workflow by its id in the queued graph, "5" or, in a subgraph, "12:5"; empty where there is none."""
-    subgraphs = {graph["id"]: graph for graph in (workflow.get("definitions") or {}).get("subgraphs") or []}
-    graph, found = workflow, dict[str, Any]()
+    definitions = workflow.get("definitions") or {}
+    subgraphs = {graph["id"]: graph for graph in definitions.get("subgraphs") or []}
+    graph = workflow
+    found: dict[str, Any] = {}
     for part in node_id.split(":"):
-        found = next((node for node in graph.get("nodes") or [] if str(node["id"]) == part), {})
+        nodes = {str(node["id"]): node for node in graph.get("nodes") or []}
+        found = nodes.get(part, {})
         graph = subgraphs.get(found.get("type"), {})
     return found
 
@@ -98,15 +113,19 @@ class Part:
 
     def first(self, plan: RenderPlan) -> int:
         """The block with which the file begins: the one before the part, since a decoder has to see what was before."""
+        if self.from_seconds == 0 or plan.restart_frames:
+            return 0
         block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
-        return 0 if self.from_seconds == 0 or plan.restart_frames else max(0, min(block, self.until(plan) - 1))
+        return max(0, min(block, self.until(plan) - 1))
 
     def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
         """Width and height in pixels: of a draft half of both, in whole patches."""
         if not self.draft:
             return width, height
-        multiple = latents.side_multiple
-        return max(multiple, width // 2 // multiple * multiple), max(multiple, height // 2 // multiple * multiple)
+        patch = latents.side_multiple
+        half_width = width // 2 // patch * patch
+        half_height = height // 2 // patch * patch
+        return max(patch, half_width), max(patch, half_height)
 
     def describe(self, plan: RenderPlan) -> Sentence | None:
         """Words before a status line; None for all of the video."""

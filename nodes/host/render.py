@@ -42,7 +42,6 @@ from .player import growing
 from .progress import RenderProgress
 from .queued_graph import WHOLE, Part, skipped_video_frames
 from .runs import link_file, linked_file
-from .vae import NO_START, Given
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -54,7 +53,7 @@ def request_of(
     timeline: Timeline,
     embeds: Embeddings,
     *,
-    start: Given = NO_START,
+    start: StartLatents | None = None,
     pictures: Mapping[str, Picture] = MappingProxyType({}),
     vae: Any = None,
     named: ModelName = NO_NAME,
@@ -71,17 +70,19 @@ def request_of(
         notes: more notes on the videos.
     """
     inner = model.model
-    begins_with = None
-    if start.latents is not None:
-        latents = torch.stack([_to_model(inner, video) for video in start.latents])
-        begins_with = StartLatents(latents, start.key, start.about)
-    known = {"draft": part.draft, "inexact": inexact(model)}
+    if start is not None:
+        start = replace(start, latents=torch.stack([_to_model(inner, video) for video in start.latents]))
+    about = dict(notes)
+    if part.draft:
+        about["draft"] = True
+    if lines := inexact(model):
+        about["inexact"] = lines
     return RenderRequest(
         wan_config(model),
         options,
         timeline,
         embeds,
-        start=begins_with,
+        start=start,
         pictures=model_pictures(model, pictures),
         dtype=compute_dtype(model),
         weights=named.weights,
@@ -90,7 +91,7 @@ def request_of(
         found_profiles=FOUND_PROFILES if named.is_known else None,
         until_seconds=part.until_seconds,
         latent_format=type(inner.latent_format).__name__,
-        notes={**notes, **{name: value for name, value in known.items() if value}},
+        notes=about,
     )
 
 
@@ -122,8 +123,12 @@ class HostRender:
 
     def video_tags(self, about: Mapping[str, Any]) -> dict[str, str]:
         """The tags of the file, from what is noted `about` the video."""
-        tags = {} if self.hidden is None else helpers.graph_tags(self.hidden)
-        return tags | (helpers.video_tags(about) if self.part == WHOLE else {})
+        tags: dict[str, str] = {}
+        if self.hidden is not None:
+            tags |= helpers.graph_tags(self.hidden)
+        if self.part == WHOLE:
+            tags |= helpers.video_tags(about)
+        return tags
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
         """Bytes that decoding takes on the device that samples."""
@@ -169,7 +174,7 @@ class ModelCodec(FrameCodec):
     @classmethod
     def of(cls, model: Any, used: Any) -> ModelCodec:
         codec = vae.codec_of(used)
-        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model)
+        return cls(codec.new_decoder, codec.network, codec.encode, codec.dtype, model=model)
 
     def reencode(self, latents: Tensor) -> Tensor:
         return _to_model(self.model, super().reencode(_to_latent(self.model, latents)).to(latents))
@@ -200,7 +205,8 @@ class GrowingVideo(VideoFile):
     passes = (comfy.model_management.InterruptProcessingException,)
 
     def __init__(self, render: HostRender, job: RenderJob):
-        used, device = render.vae, render.model.load_device
+        used = render.vae
+        device = render.model.load_device
         vae.check_vae(used)
         self.render = render
         self.name = job.keys[-1][:8]
@@ -223,7 +229,10 @@ class GrowingVideo(VideoFile):
 
         None of it before the first video frame is written: until then a file of that name is that of an earlier render.
         """
-        return growing(self.growing, self.id) | ({} if self.video.video_frames else {"bytes": 0})
+        file = growing(self.growing, self.id)
+        if not self.video.video_frames:
+            file["bytes"] = 0
+        return file
 
     def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
         file = folders.growing_file(self.render.filename_prefix, self.name, plan.width, plan.height)
@@ -275,15 +284,17 @@ def sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPro
     needs = render.needs(plan)
     try:
         with memory.explained(needs, kept=render.request.runs is not None):
-            return _sample(render, plan, video, progress, needs)
+            return _sample(render, plan, video, progress=progress, needs=needs)
     except BaseException:  # a cancel is no Exception in newer versions
         progress.stopped()
         raise
 
 
 def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderProgress, needs: Needs) -> RenderResult:
-    begun, job = time.perf_counter(), render.request.job(plan, video)
-    kept, results = KeptLatents(), list[RenderResult]()
+    begun = time.perf_counter()
+    job = render.request.job(plan, video)
+    kept = KeptLatents()
+    results = list[RenderResult]()
     listeners: list[Listener] = [progress, kept]
     earlier = _earlier_file(render, job)
     if render.vae is not None and earlier is None:
@@ -293,7 +304,9 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
 
     def missing() -> int:
         """Memory that is not allocated: before the first block is made, also what stays afterwards."""
-        return needs.temporary + (0 if kept.blocks else needs.prompt + needs.held)
+        if kept.blocks:
+            return needs.temporary
+        return needs.temporary + needs.prompt + needs.held
 
     def body(hosted: bridge.HostedModel, device: torch.device) -> None:
         attention = hosted.attention.or_better(render.request.dtype, device, plan.shape)
@@ -303,9 +316,16 @@ def _sample(render: HostRender, plan: RenderPlan, video: int, progress: RenderPr
             listeners.append(LiveEdits(render.story))
         results.append(make_video(job, hosted, Place(device, attention), listeners))
 
-    also = () if render.vae is None else [render.vae.patcher]
     one_pass = (plan.frames_per_pass, *plan.block_shape[1:])
-    bridge.host(render.model, job.script.embedding(0), plan.schedule, one_pass, needs.working, body, also)
+    bridge.host(
+        render.model,
+        job.script.embedding(0),
+        plan.schedule,
+        one_pass,
+        memory=needs.working,
+        body=body,
+        also=[] if render.vae is None else [render.vae.patcher],
+    )
     latents = _to_latent(render.model.model, torch.cat(kept.blocks)).to(comfy.model_management.intermediate_device())
     made = replace(results[0], latents=latents, seconds=time.perf_counter() - begun)
     if earlier is not None:
@@ -337,4 +357,5 @@ def _earlier_file(render: HostRender, job: RenderJob) -> VideoInfo | None:
     path = linked_file(job.folder, job.keys[-1], _file_key(render, job))
     if path is None or not folders.has_prefix(path, render.filename_prefix, plan.width, plan.height):
         return None
-    return VideoInfo(path, plan.video_frames, plan.video_frames / plan.timeline.clock.fps, plan.width, plan.height)
+    seconds = plan.video_frames / plan.timeline.clock.fps
+    return VideoInfo(path, plan.video_frames, seconds, width=plan.width, height=plan.height)

@@ -71,15 +71,22 @@ def _find(value: str) -> StoredVideo | None:
 def _format(video: StoredVideo) -> comfy.latent_formats.LatentFormat:
     """ComfyUI's latent format of a Wan model's video, else that of the toy world."""
     name = video.about.get("latent_format")
-    return getattr(comfy.latent_formats, name)() if name in (WAN21.name, WAN22.name) else native_model.ToyLatentFormat()
+    if name not in (WAN21.name, WAN22.name):
+        return native_model.ToyLatentFormat()
+    found: comfy.latent_formats.LatentFormat = getattr(comfy.latent_formats, name)()
+    return found
 
 
 def _picture(query: Mapping[str, str]) -> web.Response:
     """The JPEG of `number` of the take `run`: names are compared with what is there, never made into paths."""
-    number, picture = query.get("number", ""), None
+    number = query.get("number", "")
+    take = None
+    picture = None
     with suppress(HeadForcingError):
-        take = find_video(folders.runs_folder(), query.get("run", "")) if number in ("0", "1", "2", "3", "4") else None
-        picture = None if take is None else thumbnail(take, int(number), partial(_draw, _format(take)))
+        if number in ("0", "1", "2", "3", "4"):
+            take = find_video(folders.runs_folder(), query.get("run", ""))
+        if take is not None:
+            picture = thumbnail(take, int(number), partial(_draw, _format(take)))
     if picture is None:
         raise RefusedError("there is no such picture", 404)
     return web.Response(body=picture, content_type="image/jpeg", headers={"Cache-Control": "private, max-age=3600"})
@@ -98,8 +105,11 @@ def _draw(colours: comfy.latent_formats.LatentFormat, latents: torch.Tensor) -> 
 def name_take(body: Any) -> dict[str, Any]:
     """Set the name or the star of a take; `body` holds the name of its run, `take`, and `title` or `starred`."""
     video = _asked(body)
-    title, starred = body.get("title"), body.get("starred")
-    changed: dict[str, Any] = {"starred": starred} if isinstance(starred, bool) else {}
+    title = body.get("title")
+    starred = body.get("starred")
+    changed: dict[str, Any] = {}
+    if isinstance(starred, bool):
+        changed["starred"] = starred
     if isinstance(title, str):
         changed["title"] = " ".join(title.encode("utf-8", "ignore").decode().split())[:MOST_TITLE]
     write_label(video.folder, video.keys[-1], **changed)
@@ -115,7 +125,9 @@ def delete_take(body: Any) -> dict[str, Any]:
 def _asked(body: Any) -> StoredVideo:
     """The video that a page means: its name is compared with what is there, never made into a path."""
     name = body.get("take") if isinstance(body, dict) else None
-    video = find_video(folders.runs_folder(), name) if isinstance(name, str) else None
+    video = None
+    if isinstance(name, str):
+        video = find_video(folders.runs_folder(), name)
     if video is None:
         raise HeadForcingError("this take is not there any more")
     return video
@@ -128,7 +140,8 @@ def _list(_: Any = None) -> dict[str, Any]:
 
 def _described(take: StoredVideo, takes: list[StoredVideo]) -> dict[str, Any]:
     """A take for a page; `written` is the story as it was written in *Prompt Timeline*, None for another's."""
-    about, label = take.about, read_label(take.folder, take.keys[-1])
+    about = take.about
+    label = read_label(take.folder, take.keys[-1])
     every, own = take_bytes(take, takes)
     return {
         "value": take_name(take),

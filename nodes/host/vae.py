@@ -1,10 +1,9 @@
-"""Decode a long video in constant memory with a VAE that ComfyUI loaded, and encode what a video begins with."""
+"""Decode a long video in constant memory with a VAE that ComfyUI loaded."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -19,20 +18,13 @@ from torch import Tensor
 
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat
-from ...headforcing_core.names import DEFAULT_START_SECONDS
-from ...headforcing_core.render.options import RenderOptions
-from ...headforcing_core.render.start import Start, image_frames
-from ...headforcing_core.rollout.rows import Picture
-from ...headforcing_core.rollout.schedule import Schedule
 from ...headforcing_core.video.memory import DecoderMemory
 from ...headforcing_core.video.restarts import FrameCodec
-from ...headforcing_core.video.section import read_section
 from ...headforcing_core.video.stream import StreamingDecoder
 from ...headforcing_core.video.wan22 import Wan22Decoder
 from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
 from ...headforcing_core.video.wan_vae import WanVideoDecoder
-from . import folders, helpers
-from .conditioning import node_of
+from . import folders
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 
@@ -44,7 +36,8 @@ class WanStreamingDecoder:
     """
 
     def __init__(self, vae: Any):
-        self.vae, self.net = vae, vae.first_stage_model
+        self.vae = vae
+        self.net = vae.first_stage_model
         # the counting function was renamed between the supported versions
         wan_vae = comfy.ldm.wan.vae
         count = getattr(wan_vae, "count_cache_layers", None) or wan_vae.count_conv3d
@@ -109,20 +102,27 @@ def check_vae(vae: Any, latents: LatentFormat | None = None) -> None:
     channels = (WAN21.channels, WAN22.channels) if latents is None else (latents.channels,)
     if not known or vae.latent_dim != 3 or vae.latent_channels not in channels:
         kind = "video" if vae.latent_dim == 3 else "image"
-        wanted = "Wan 2.2 VAE, which has 48" if latents is WAN22 else "Wan 2.1 VAE, which has 16"
+        if latents is WAN22:
+            wanted, file = "Wan 2.2 VAE, which has 48", "wan2.2_vae"
+        else:
+            wanted, file = "Wan 2.1 VAE, which has 16", "wan_2.1_vae"
         raise HeadForcingError(
             f"vae: expected the {wanted} latent channels, got {type(net).__name__}, one for {kind}s with "
-            f"{vae.latent_channels} latent channels; load {'wan2.2_vae' if latents is WAN22 else 'wan_2.1_vae'}"
+            f"{vae.latent_channels} latent channels; load {file}"
         )
 
 
 def decoder_memory(vae: Any, latent_size: Sequence[int]) -> DecoderMemory:
     """Bytes that a render's decoder takes, for latents of `(h, w)`."""
-    size, weights, kind = (latent_size[0], latent_size[1]), int(vae.patcher.model_size()), decoder_kind(vae)
+    height, width = latent_size
+    weights = int(vae.patcher.model_size())
+    kind = decoder_kind(vae)
     if kind is WanStreamingDecoder:  # ComfyUI's own network takes less
-        return DecoderMemory(weights, *_empty_network(vae).memory(size, vae.vae_dtype))
-    frames = CHUNK_FRAMES + (OverlapDecoder.OVERLAP_FRAMES if kind is OverlapDecoder else 0)
-    shape = (1, vae.latent_channels, frames, *size)
+        return DecoderMemory(weights, *_empty_network(vae).memory((height, width), vae.vae_dtype))
+    frames = CHUNK_FRAMES
+    if kind is OverlapDecoder:
+        frames += OverlapDecoder.OVERLAP_FRAMES
+    shape = (1, vae.latent_channels, frames, height, width)
     return DecoderMemory(weights, peak=int(vae.memory_used_decode(shape, vae.vae_dtype)))
 
 
@@ -183,7 +183,8 @@ def is_dynamic(patcher: Any) -> bool:
 
 def _is_unchanged(vae: Any) -> bool:
     """Whether the VAE's patcher, the modules of its decoder and what it does with video frames are ComfyUI's own."""
-    net, patcher = vae.first_stage_model, vae.patcher
+    net = vae.first_stage_model
+    patcher = vae.patcher
     if patcher.patches or getattr(patcher, "object_patches", None):
         return False
     for module in (net, net.conv2, *net.decoder.modules()):
@@ -191,9 +192,7 @@ def _is_unchanged(vae: Any) -> bool:
         functions = (getattr(module, f"{kind}_function", None) for kind in ("weight", "bias"))
         own_code = type(module).forward.__module__.startswith(("comfy.", "torch."))
         casts = getattr(module, "comfy_cast_weights", False) and not is_dynamic(patcher)
-        if any(hooks) or any(functions) or casts or not own_code:
-            return False
-        if "forward" in vars(module):
+        if any(hooks) or any(functions) or casts or not own_code or "forward" in module.__dict__:
             return False
     values = torch.tensor([-2.0, -1.0, 0.0, 0.5, 3.0])
     return bool(torch.equal(vae.process_output(values.clone()), ((values + 1) / 2).clamp(0, 1)))
@@ -239,95 +238,3 @@ def load_decoder(vae: Any, latent_size: Sequence[int], restart_frames: Sequence[
     needed = decoder_memory(vae, latent_size).peak
     comfy.model_management.load_models_gpu([vae.patcher], memory_required=needed)
     return codec_of(vae).decoder(restart_frames)
-
-
-# ------------------------------------------------------------------------------------- what a video begins with
-
-STARTS = ("start_frames", "start_image", "start_video")
-
-
-@dataclass(frozen=True)
-class Given:
-    """The start of a render."""
-
-    latents: Tensor | None = None  # `[videos, frames, 16, h, w]` as a LATENT holds them; None: it begins with noise
-    key: str = ""  # as for `StartLatents`
-    about: str = ""  # what it is, where it was encoded here
-    notes: tuple[str, ...] = ()  # lines for the report
-
-
-NO_START = Given()
-
-
-def start_of(options: RenderOptions, inputs: dict[str, Any], vae: Any) -> Given:
-    """The one of `STARTS` that is connected, the others being None; `vae` is to encode it."""
-    connected = [name for name in STARTS if inputs[name] is not None]
-    if len(connected) > 1:
-        raise HeadForcingError(f"{' and '.join(connected)}: a video begins with one of these; disconnect the others")
-    if not connected:
-        return NO_START
-    (name,), value = connected, inputs[connected[0]]
-    if name == "start_frames":
-        latents, dropped = _whole_blocks(value, options.schedule)
-        note = f"start_frames: left out the last {dropped} latent frames, which do not fill a block"
-        return Given(latents, notes=(note,) if dropped else ())
-    size, schedule = (options.width, options.height), options.schedule
-    if name == "start_image":
-        instead = "connect a short video to start_video"
-        frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
-        start = Start.image(one_image(value, name, f", or {instead}"), size, "the start image", frames)
-    else:  # the last seconds, of what *Video Slice* left of it
-        source, window = value.get_stream_source(), helpers.window_of(value)
-        seconds, frames, fps = DEFAULT_START_SECONDS, schedule.frames_per_block, schedule.latents.fps
-        start = Start(*read_section(source, size, seconds, "last", frames, window, fps))
-    _check_encoder(options, vae, name)
-    latents = vae.encode(start.video_frames).transpose(1, 2)
-    return Given(latents, start.key(codec_of(vae)), start.about, (f"starts with {start.about}",))
-
-
-def pictures_of(options: RenderOptions, positive: list[Any], vae: Any) -> dict[str, Picture]:
-    """The pictures that the prompts of a CONDITIONING can name, with latents as a LATENT holds them."""
-    node, shown = node_of(positive), {}
-    for name, image in ({} if node is None else node.references).items():
-        _check_encoder(options, vae, "references")
-        size, frames = (options.width, options.height), options.schedule.frames_per_block
-        start = Start.image(image, size, f"the picture @{name}", frames)
-        shown[name] = Picture(vae.encode(start.video_frames)[0].transpose(0, 1), start.key(codec_of(vae)))
-    return shown
-
-
-def _whole_blocks(start_frames: dict[str, Any], schedule: Schedule) -> tuple[Tensor, int]:
-    """`[videos, frames, channels, h, w]` of a LATENT in whole blocks, and the number of latent frames dropped at its
-    end."""
-    latents, frames_per_block, kind = start_frames["samples"], schedule.frames_per_block, schedule.latents
-    if latents.ndim != 5 or latents.shape[1] != kind.channels or latents.shape[2] < frames_per_block:
-        raise HeadForcingError(
-            f"start_frames: expected video latents of the model, [videos, {kind.channels}, frames, h, w], of at least "
-            f"{frames_per_block} frames, got {list(latents.shape)}"
-        )
-    height, width = latents.shape[3] * kind.stride, latents.shape[4] * kind.stride
-    if height % kind.side_multiple or width % kind.side_multiple:
-        raise HeadForcingError(
-            f"start_frames: the video is {width}x{height}; crop it so that width and height are multiples of "
-            f"{kind.side_multiple}"
-        )
-    dropped = latents.shape[2] % frames_per_block
-    return latents.transpose(1, 2)[:, : latents.shape[2] - dropped], dropped
-
-
-def _check_encoder(options: RenderOptions, vae: Any, name: str) -> None:
-    """Refuse to encode an input without the VAE of the model."""
-    if vae is None or is_draft(vae):
-        which = "2.1" if options.schedule.latents is WAN21 else "2.2"
-        raise HeadForcingError(f"{name} is encoded by the Wan {which} VAE: connect it to vae")
-    check_vae(vae, options.schedule.latents)
-
-
-def one_image(images: Tensor, name: str, instead: str = "") -> Tensor:
-    """The picture `[h, w, 3]` of an IMAGE of one; transparency is ignored, as ComfyUI does."""
-    if len(images) != 1:
-        raise HeadForcingError(
-            f"{name}: expected one image, got {len(images)}; choose one (Get Image from Batch){instead}"
-        )
-    picture = images[0, ..., :3] if images.shape[-1] >= 3 else images[0, ..., :1].repeat(1, 1, 3)
-    return picture.float().cpu()

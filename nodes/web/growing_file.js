@@ -4,13 +4,32 @@ import { playsNoGrowing } from "./renders.js";
 
 const PIECE = 1 << 20; // bytes of one request
 
-/** Where the server has a file. */
+/** @typedef {{filename: string, subfolder: string, type: string, id?: string}} VideoFileName as the server names a file */
+
+/**
+ * Where the server has a file.
+ * @param {VideoFileName} file
+ */
 export function address({ filename, subfolder, type, id = "" }) {
   return `/view?${new URLSearchParams({ filename, subfolder, type, render: id })}`;
 }
 
 export class GrowingFile {
-  /** `atEnd`: begin with the newest second. */
+  complete = false; // whether nothing more will be written
+  busy = false; // whether it is being read
+  closed = false;
+  /** @type {SourceBuffer | undefined} */
+  buffer;
+  /** Ends what `updated` waits for. @type {(value?: unknown) => void} */
+  done = () => {};
+  /** @type {(reason: unknown) => void} */
+  fail = () => {};
+
+  /**
+   * @param {HTMLVideoElement} video shows it
+   * @param {VideoFileName & {id: string}} file
+   * @param {boolean} atEnd begin with the newest second
+   */
   constructor(video, file, atEnd = false) {
     this.video = video;
     this.id = file.id;
@@ -34,7 +53,8 @@ export class GrowingFile {
 
   /** Read on, up to the bytes that are written by now. */
   async grow(written, complete) {
-    [this.written, this.complete] = [Math.max(written, this.written), complete];
+    this.written = Math.max(written, this.written);
+    this.complete = complete;
     if (this.busy) return;
     this.busy = true;
     try {
@@ -90,7 +110,10 @@ export class GrowingFile {
 
   /** The end of what the buffer does now. */
   updated() {
-    return new Promise((done, fail) => ([this.done, this.fail] = [done, fail]));
+    return new Promise((done, fail) => {
+      this.done = done;
+      this.fail = fail;
+    });
   }
 
   close() {

@@ -1,4 +1,14 @@
-// The pack's only extension of the editor. Its parts add widgets to nodes in this order, whichever file comes last.
+// The pack's only extension of the editor. ComfyUI imports every script of this folder; only this one registers anything.
+//
+// A part is a module that exports some of the hooks below. Hooks are called in the order of PARTS, whichever file was
+// loaded first. There are four groups:
+//   timeline.js, timeline/  the editor on Prompt Timeline: editor.js joins the model (segments.js, pure functions) with
+//                           what is drawn (bars.js, panel.js); the server alone knows the grammar of the text
+//   player.js, renders.js   the video on a node: player.js hears messages, player_view.js shows them, growing_file.js reads
+//                           a file while it is written; renders.js asks again after a reload
+//   takes.js, shelf.js      stored videos, listed by take_data.js; parts.js queues a scene or a draft
+//   the other parts         small changes of widgets
+// All of them use shared.js (elements, nodes of the graph, questions to the server), widgets.js and texts.js.
 import { app } from "../../scripts/app.js";
 import * as filenamePrefix from "./filename_prefix.js";
 import * as fixedSeed from "./fixed_seed.js";

@@ -62,7 +62,8 @@ class LiveStory {
   /** Take over what another page has told the render, unless this node holds something else that was not sent. */
   #hear({ prompt_id, story, changed_by }) {
     const before = prompt_id === this.#prompt ? this.#story : story;
-    [this.#prompt, this.#story] = [prompt_id, story];
+    this.#prompt = prompt_id;
+    this.#story = story;
     if (JSON.stringify(story) === JSON.stringify(before) || changed_by === app.api.clientId) return;
     this.#replaces = !holds(this.#node, before);
     if (!this.#replaces) putStory(this.#node, story);

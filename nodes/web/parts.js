@@ -1,10 +1,15 @@
-// A run of one sampler alone, with inputs that no widget has: a part of the video or a draft, see nodes/host/part.py.
+// A run of one sampler alone, with inputs that no widget has: a part of the video or a draft, see nodes/host/queued_graph.py.
 // The workflow, its widgets and its seeds stay as they are.
 import { app } from "../../scripts/app.js";
 import { nodeOf } from "./shared.js";
 import { t } from "./texts.js";
 
-/** Queue a sampler and what it needs; the sentence of an error, empty where it is queued. */
+/**
+ * Queue a sampler and what it needs; the sentence of an error, empty where it is queued.
+ * @param {any} node
+ * @param {{from_seconds?: number, until_seconds?: number, draft?: boolean}} asked
+ * @returns {Promise<string>}
+ */
 export async function queuePart(node, asked) {
   const { output, workflow } = await app.graphToPrompt();
   const id = Object.keys(output).find((each) => nodeOf(each) === node);

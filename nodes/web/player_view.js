@@ -19,7 +19,20 @@ const JOINED_BLOCKS = 3;
 
 /** What a node shows: a text, and below it a preview or a video, with another take's or a list beside it. */
 export class View {
+  /** @type {{done: number, lead: number, running: boolean, render: string, scenes?: object[]}} */
   place = { done: 0, lead: 0, running: false, render: "" };
+  /** Called when another take is played or compared. @type {(() => void) | undefined} */
+  changed;
+  /** The last message about the node. @type {any} */
+  told;
+  /** The take that is played, and the one beside it. @type {import("./take_data.js").Take | undefined} */
+  take;
+  /** @type {import("./take_data.js").Take | null | undefined} */
+  second;
+  /** @type {Beside | null | undefined} */
+  beside;
+  /** @type {GrowingFile | undefined} */
+  growing;
 
   constructor(node) {
     this.node = node;
@@ -155,7 +168,8 @@ export class View {
   /** Say below the video which takes are played. */
   label() {
     const shown = this.take || this.second;
-    const [first, second] = [this.take ? nameOf(this.take) : t("Last run"), this.second && nameOf(this.second)];
+    const first = this.take ? nameOf(this.take) : t("Last run");
+    const second = this.second && nameOf(this.second);
     const names = [first, second].filter(Boolean).map((name) => make("span", { style: "flex: 1" }, name));
     const swap = () => {
       for (const row of [this.stage, this.caption])
@@ -193,7 +207,8 @@ export class View {
     this.source = this.place.render;
     if (this.files && address(this.files[0]) === address(files[0])) return;
     const { currentTime, paused, ended } = this.video;
-    const [grew, stays] = [this.growing !== undefined, paused && !ended && currentTime > 0];
+    const grew = this.growing !== undefined;
+    const stays = paused && !ended && currentTime > 0;
     this.stop();
     this.files = files;
     this.video.autoplay = !(grew && stays);

@@ -20,7 +20,7 @@ export function listen(event, { take, known, lose }) {
 export async function ask() {
   const { api } = app;
   if (!api.clientId) return;
-  const about = new URLSearchParams({ client: api.clientId, workflow: openId(), grows }).toString();
+  const about = new URLSearchParams({ client: api.clientId, workflow: openId(), grows: String(grows) }).toString();
   if (about === asked) return;
   asked = about;
   const before = listeners.map(({ known }) => known());

@@ -1,7 +1,14 @@
 // What several scripts need: elements without HTML in strings, nodes of the open workflow, questions to the server.
 import { app } from "../../scripts/app.js";
 
-/** A new element; attributes whose names begin with "on" are event listeners, children are nodes or texts. */
+/**
+ * A new element.
+ * @template {keyof HTMLElementTagNameMap} Tag
+ * @param {Tag} tag
+ * @param {Record<string, any>} attributes those whose names begin with "on" are event listeners
+ * @param {...(Node | string)} children
+ * @returns {HTMLElementTagNameMap[Tag]}
+ */
 export function make(tag, attributes = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) {
@@ -12,9 +19,23 @@ export function make(tag, attributes = {}, ...children) {
   return element;
 }
 
-/** A button. As an <input>, since ComfyUI leaves the keys of those alone: Ctrl+Z on a <button> would undo the graph. */
+/**
+ * A button. As an <input>, since ComfyUI leaves the keys of those alone: Ctrl+Z on a <button> would undo the graph.
+ * @param {string} label
+ * @param {string} title
+ * @param {(event: Event) => unknown} onclick
+ */
 export function button(label, title, onclick) {
   return make("input", { type: "button", value: label, title, "aria-label": title, onclick });
+}
+
+/**
+ * Keep presses on an element from the canvas, which would drag the node below.
+ * @param {HTMLElement} element
+ */
+export function keepFromCanvas(element) {
+  for (const name of ["pointerdown", "mousedown", "dblclick"])
+    element.addEventListener(name, (event) => event.stopPropagation());
 }
 
 /** The open workflow, whichever of its subgraphs is shown. */
@@ -70,12 +91,18 @@ const valueOf = (node, name) => widgetOf(node, name)?.value;
 export const isLinked = (node, name) =>
   Boolean(node.inputs?.some((input, slot) => input.widget?.name === name && node.isInputConnected(slot)));
 
-/** The editors of Prompt Timeline nodes, by node. */
+/** The editors of Prompt Timeline nodes, by node. @type {WeakMap<object, import("./timeline/editor.js").TimelineEditor>} */
 export const editors = new WeakMap();
 
 /**
- * The widgets of Prompt Timeline, as the server's routes take them. Here and below `owner(name)` gives the node and the
- * name of the widget that holds a value, which may be on a subgraph's face.
+ * The node and the name of the widget that holds a value, which may be on a subgraph's face.
+ * @typedef {(name: string) => [any, string]} Owner
+ */
+
+/**
+ * The widgets of Prompt Timeline, as the server's routes take them.
+ * @param {any} node
+ * @param {Owner} owner
  */
 export function storyOf(node, owner = (name) => [node, name]) {
   const value = (name) => valueOf(...owner(name));
@@ -94,7 +121,12 @@ export function storyOf(node, owner = (name) => [node, name]) {
 export const holds = (node, values) =>
   Object.entries(values).every(([name, value]) => isLinked(node, name) || valueOf(node, name) === value);
 
-/** Change a node's own widgets, as a step for the undo of the graph. */
+/**
+ * Change a node's own widgets, as a step for the undo of the graph.
+ * @param {any} node
+ * @param {Record<string, unknown>} values
+ * @param {Owner} owner
+ */
 export function putStory(node, values, owner = (name) => [node, name]) {
   app.canvas?.emitBeforeChange?.();
   for (const [name, value] of Object.entries(values)) {
@@ -108,7 +140,13 @@ export function putStory(node, values, owner = (name) => [node, name]) {
   node.graph?.setDirtyCanvas?.(true, true);
 }
 
-/** What a route of the server answers to JSON; without an answer `{error, offline}`, with `offline` as the error. */
+/**
+ * What a route of the server answers to JSON; without an answer `{error, offline}`, with `offline` as the error.
+ * @param {string} route
+ * @param {unknown} body
+ * @param {string} offline
+ * @returns {Promise<any>}
+ */
 export async function post(route, body, offline) {
   const options = { method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify(body) };
   try {
@@ -118,7 +156,12 @@ export async function post(route, body, offline) {
   }
 }
 
-/** Call `added` when a node comes into a graph and `removed` when it leaves it: copying makes nodes that never are. */
+/**
+ * Call `added` when a node comes into a graph and `removed` when it leaves it: copying makes nodes that never are.
+ * @param {any} node
+ * @param {() => void} added
+ * @param {() => void} removed
+ */
 export function whileInGraph(node, added, removed) {
   const { onAdded, onRemoved } = node;
   node.onAdded = function (...args) {

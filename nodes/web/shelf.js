@@ -4,7 +4,8 @@ import { app } from "../../scripts/app.js";
 import { address } from "./growing_file.js";
 import { queuePart } from "./parts.js";
 import { viewOf } from "./player.js";
-import { button, demoOf, editors, isLinked, make, openId, putStory, storyNodeOf, whileInGraph } from "./shared.js";
+import { button, demoOf, editors, isLinked, keepFromCanvas, make, openId } from "./shared.js";
+import { putStory, storyNodeOf, whileInGraph } from "./shared.js";
 import { change, factsOf, fetchTakes, line, megabytes, nameOf, pictures, STYLE, takes, watch } from "./take_data.js";
 import { t } from "./texts.js";
 import { addElement } from "./widgets.js";
@@ -50,10 +51,8 @@ class Shelf {
     const beside = "hf-shelf"; // the list stands beside the video, so that the node keeps its size
     this.panel = make("div", { class: beside, style: "flex: 0 0 52%; min-height: 0", hidden: true }, this.list);
     this.panel.addEventListener("keydown", (event) => event.stopPropagation());
-    // the canvas and the node below would be dragged
-    for (const part of [this.element, this.panel])
-      for (const name of ["pointerdown", "mousedown", "dblclick"])
-        part.addEventListener(name, (event) => event.stopPropagation());
+    keepFromCanvas(this.element);
+    keepFromCanvas(this.panel);
   }
 
   /** A draft is smaller than the video, and the demo model has one size. */
@@ -86,7 +85,7 @@ class Shelf {
   #toggle() {
     this.open = !this.open;
     this.panel.hidden = !this.open;
-    this.toggle.setAttribute("aria-expanded", this.open);
+    this.toggle.setAttribute("aria-expanded", String(this.open));
     if (this.open) {
       viewOf(this.node).changed = () => this.draw();
       fetchTakes();
@@ -109,7 +108,8 @@ class Shelf {
 
   #row(take) {
     const view = viewOf(this.node);
-    const [played, second] = [view.take?.name === take.name, view.second?.name === take.name];
+    const played = view.take?.name === take.name;
+    const second = view.second?.name === take.name;
     const choose = () => (take.file ? view.choose(played ? null : take) : this.say(NO_FILE()));
     const name = make("input", { type: "text", value: take.title, placeholder: t("name"), "aria-label": t("Name") });
     name.addEventListener("change", async () => {

@@ -3,11 +3,40 @@ import { app } from "../../scripts/app.js";
 import { make, post } from "./shared.js";
 import { t } from "./texts.js";
 
-export let takes = []; // the newest first
+/**
+ * A stored video as the server lists it, see nodes/host/runs.py.
+ * @typedef {object} Take
+ * @property {string} value of the widget *run*
+ * @property {string} name of its run
+ * @property {number} take its number among those of the run
+ * @property {string} date
+ * @property {string} length
+ * @property {string} size
+ * @property {string} story
+ * @property {number} pictures
+ * @property {string} title
+ * @property {boolean} starred
+ * @property {import("./growing_file.js").VideoFileName | null} file
+ * @property {number} bytes
+ * @property {number} own_bytes that no other take shares
+ * @property {number} finished blocks
+ * @property {number} lead seconds of its video before the story
+ * @property {string} workflow
+ * @property {Record<string, unknown> | null} written the values of *Prompt Timeline*
+ * @property {number | null} seed
+ * @property {boolean} draft
+ */
+
+/** The takes, the newest first. @type {Take[]} */
+export let takes = [];
+/** @type {Set<() => void>} */
 const shows = new Set(); // called with every new list
 let wanted = false; // whether a node has asked for them
 
-/** Call `show` whenever the takes are listed anew; returns what ends that. */
+/**
+ * Call `show` whenever the takes are listed anew; returns what ends that.
+ * @param {() => void} show
+ */
 export function watch(show) {
   shows.add(show);
   return () => shows.delete(show);
@@ -28,7 +57,12 @@ export async function fetchTakes() {
   }
 }
 
-/** Ask the server to `label` or `delete` a take; the sentence of an error, empty where it is done. */
+/**
+ * Ask the server to change a take; the sentence of an error, empty if it is done.
+ * @param {"label" | "delete"} what
+ * @param {Take} take
+ * @param {{title?: string, starred?: boolean}} values
+ */
 export async function change(what, take, values = {}) {
   const body = { take: take.name, ...values };
   const answer = await post(`/headforcing/takes/${what}`, body, t("The server does not answer; nothing is changed."));
@@ -36,23 +70,40 @@ export async function change(what, take, values = {}) {
   return answer.error ?? "";
 }
 
-/** "Take 2", with its name where it has one. */
+/**
+ * "Take 2", with its name if it has one.
+ * @param {Take} take
+ */
 export const nameOf = ({ take, title }) => [t("Take %1", take), title].filter(Boolean).join(" ");
 
-/** What a list says of a take beside its pictures. */
+/**
+ * What a list says of a take beside its pictures.
+ * @param {Take} take
+ */
 export function factsOf(take) {
   const { length, size, date, starred, draft } = take;
   return [starred && "★", nameOf(take), draft && t("draft"), length, size, date].filter(Boolean).join(" · ");
 }
 
+/**
+ * @param {number} bytes
+ */
 export const megabytes = (bytes) => `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB`;
 
+/**
+ * @param {string} name
+ * @param {string} text
+ */
 export const line = (name, text) => make("div", { class: name, title: text }, text ?? "");
 
+/**
+ * The row of a take's pictures.
+ * @param {Take} take
+ */
 export function pictures(take) {
   const strip = make("div", { class: "pictures" });
   for (let number = 0; number < take.pictures; number++) {
-    const query = new URLSearchParams({ run: take.name, number });
+    const query = new URLSearchParams({ run: take.name, number: String(number) });
     const src = app.api.apiURL(`/headforcing/takes/picture?${query}`);
     strip.append(make("img", { loading: "lazy", alt: "", src, onerror: ({ target }) => target.remove() }));
   }

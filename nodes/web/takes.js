@@ -23,7 +23,10 @@ function label(combo) {
 /** A list box beside a combo widget: it shows the widget's value and sets it. */
 class TakeList {
   constructor(node, combo) {
-    Object.assign(this, { node, combo, shown: null, drawn: "" });
+    this.node = node;
+    this.combo = combo;
+    this.shown = null; // the value whose row is marked
+    this.drawn = ""; // the takes that are drawn, as JSON
     this.element = make("div", {
       class: "hf-takes",
       style: "height: 100%; max-height: 480px",
@@ -60,7 +63,7 @@ class TakeList {
     if (value === this.shown && !always) return;
     this.shown = value;
     const place = takes.indexOf(takeOf(value));
-    for (const [number, row] of (this.rows ?? []).entries()) row.setAttribute("aria-selected", number === place);
+    for (const [number, row] of (this.rows ?? []).entries()) row.setAttribute("aria-selected", String(number === place));
     const row = this.rows?.[place];
     if (row) this.element.setAttribute("aria-activedescendant", row.id);
     else this.element.removeAttribute("aria-activedescendant");
@@ -96,7 +99,8 @@ export function nodeCreated(node) {
   addElement(node, "takes", list.element, { getMinHeight: () => HEIGHT });
   node.setSize?.([Math.max(node.size[0], WIDTH), node.size[1]]); // a saved node gets its own size after this
 
-  let [timer, end] = [null, null];
+  let timer = null;
+  let end = null;
   const begin = () => {
     end ??= watch(() => list.show());
     timer ??= setInterval(() => list.mark(), POLL_MS); // values change in many ways; looking is the same for all

@@ -16,7 +16,11 @@ export async function init() {
   }
 }
 
-/** A text with %1, %2 ... replaced by values, translated where it can be. */
+/**
+ * A text with %1, %2 ... replaced by values, translated where it can be.
+ * @param {string} text
+ * @param {...unknown} values
+ */
 export const t = (text, ...values) => (translations[text] ?? text).replace(/%(\d)/g, (_, n) => values[n - 1]);
 
 /** A sentence of the server, whose parts are its text and the values, which may be sentences. */

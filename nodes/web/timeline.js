@@ -6,7 +6,8 @@ import { TimelineEditor } from "./timeline/editor.js";
 import { ownerOf, storyIn } from "./timeline/face.js";
 import { addElement } from "./widgets.js";
 
-const [WIDTH, TEXT] = [420, 90]; // of a new node, and what its text gets above the least height
+const WIDTH = 420; // of a new node
+const TEXT = 90; // height that its text gets above the least
 const POLL_MS = 200;
 const LEFT = "headforcing.stories"; // in the storage of this tab, between two loads of the page
 const LEFT_MS = 3000; // from the first of them on, all nodes of a workflow that was open are back

@@ -18,7 +18,13 @@ function addToFace(node, widget) {
   Object.defineProperty(node, "widgets", { get: () => [...get.call(node), widget], set() {}, configurable: true });
 }
 
-/** Add an element below a node's inputs; `options` are those of a DOM widget. */
+/**
+ * Add an element below a node's inputs; `options` are those of a DOM widget.
+ * @param {any} node
+ * @param {string} name
+ * @param {HTMLElement} element
+ * @param {Record<string, unknown>} options
+ */
 export function addElement(node, name, element, options) {
   // last and never serialised, so that the values of saved workflows stay in their places; a properties panel would
   // take the element from the node

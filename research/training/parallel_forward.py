@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 
 import torch
-from einops import rearrange
 from torch import Tensor
 
 from ...headforcing_core.demo.assets import BLOCK_FRAMES
@@ -42,9 +41,9 @@ def forward(
     """
     batch, frames, _, _, width = latents.shape
     columns = width // model.patch_size[2]
-    x = model.patch_embedding(rearrange(latents, "b f c h w -> b c f h w"))
+    x = model.patch_embedding(latents.transpose(1, 2))
     rows = x.shape[3]
-    x = rearrange(x, "b c f h w -> b f (h w) c")
+    x = x.flatten(3).permute(0, 2, 3, 1)  # [batch, frames, tokens, dim]
     sinusoids = timestep_embedding(timesteps.flatten(), model.freq_dim).to(x)
     e = model.time_embedding(sinusoids).unflatten(0, (batch, frames))
     modulation = model.time_projection(e).unflatten(-1, (6, -1))  # [batch, frames, 6, dim]
@@ -59,7 +58,8 @@ def forward(
     shift, scale = (model.head.modulation[:, None] + e[:, :, None]).unbind(2)
     x = model.head.head(model.head.norm(x) * (1 + scale[:, :, None]) + shift[:, :, None])
     _, ph, pw = model.patch_size
-    flow = rearrange(x, "b f (h w) (ph pw c) -> b f c (h ph) (w pw)", h=rows, ph=ph, pw=pw)
+    patches = x.unflatten(2, (rows, columns)).unflatten(-1, (ph, pw, -1))  # [b, f, rows, columns, ph, pw, c]
+    flow = patches.permute(0, 1, 6, 2, 4, 3, 5).flatten(5, 6).flatten(3, 4)
     return flow.float(), kept
 
 
@@ -96,7 +96,8 @@ def _block(
     x = x + attention.o(y.transpose(1, 2).flatten(2)).unflatten(1, x.shape[1:3]) * gate1
 
     cross = block.cross_attn
-    y = rearrange(block.norm3(x), "b (n f) s d -> (b n) (f s) d", f=BLOCK_FRAMES)
+    # [batch * blocks, tokens of a block, dim]
+    y = block.norm3(x).unflatten(1, (-1, BLOCK_FRAMES)).flatten(2, 3).flatten(0, 1)
     y = cross.norm_q(cross.q(y))
     text_k = cross.norm_k(cross.k(context))
     cross_q = y.unflatten(-1, (heads, -1)).transpose(1, 2)

@@ -155,7 +155,7 @@ ROWS = (
     Row("B4", "ours: + CUDA graph", **FUSED, forward=GraphedForward),
     Row("B5", "ours: B3 with Triton attention", "triton", kernels="auto", needs=(*ELEMENTWISE, attend)),
     Row("G", "ours: B3 with GELU as an epilogue", **FUSED, forward=lambda: WITH_GELU),
-    Row("B6", "ours: B3 with cuDNN on streams", "cudnn_streams", **FUSED),
+    Row("B6", "ours: B3 with cuDNN", "cudnn", **FUSED),
     Row("C", "ours: torch.compile", kernels="auto", needs=(write_block,), forward=compiled_forward),
     Row("F8", "ours: B3 with fp8 linears, inexact", kernels="auto", needs=IN_8_BITS, fp8=True),
     Row("S", "ours: B1 with frames of scenes kept", "sdpa", policy=KEPT_SCENES),

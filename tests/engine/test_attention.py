@@ -8,7 +8,6 @@ import logging
 import math
 import sys
 import types
-from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -17,12 +16,14 @@ from attention_cases import WHOLE_LAYER, sequence_attention
 from counted_memory import RefuseFloat64
 from headforcing.headforcing_core.cache.head_cache import CacheShape, HeadCache
 from headforcing.headforcing_core.cache.policy import CachePolicy
+from headforcing.headforcing_core.commands.cli import main
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model import attention_backends as backends
 from headforcing.headforcing_core.model.attention import AUTO, LayerSizes, attention_function, first_working, sdpa
 from headforcing.headforcing_core.model.wan import WanModel
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from small_engine import BUSY, F, film, measure, mixed, new_cache
+from torch.nn import functional as F_
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
@@ -76,99 +77,107 @@ def test_a_broken_backend_is_passed_over_with_one_line_and_refused_by_name(first
 
 WITH_LSE = {"flash_attn_varlen_func": lambda *given: (sequence_attention(*given), 0)}
 PACKAGES = {
-    "flash_attn_3": ("flash_attn_interface", WITH_LSE),
-    "torch_varlen": ("torch.nn.attention.varlen", {"varlen_attn": sequence_attention}),
-    "flash_attn_4": ("flash_attn.cute", WITH_LSE),
-    "flash_attn_2": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
-    "sage": ("sageattention", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
+    "torch.nn.attention.varlen": ("torch_varlen", {"varlen_attn": sequence_attention}),
+    "flash_attn": ("flash_attn", {"flash_attn_varlen_func": sequence_attention}),
+    "flash_attn_interface": ("flash_attn", WITH_LSE),
+    "flash_attn.cute": ("flash_attn", WITH_LSE),
+    "sageattention": ("sage", {"sageattn": lambda q, k, v, tensor_layout: sdpa(q[0], k[0], v[0])[None] + 0.04}),
 }
 
 
+def install(monkeypatch, package, functions):
+    monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
+
+
 def test_packages_are_called_as_they_want_to_be_and_auto_never_takes_what_rounds_to_8_bits(first, monkeypatch):
-    for name, (package, functions) in PACKAGES.items():
-        monkeypatch.setitem(sys.modules, package, types.SimpleNamespace(**functions))
+    for package, (name, functions) in PACKAGES.items():
+        install(monkeypatch, package, functions)
         found = attention_function(name, "cpu", torch.bfloat16, 32)
         assert isinstance(found, backends.LayerAttention) == (name != "sage")
         assert backends.self_test(found, CPU, torch.float32, 32) < (0.05 if name == "sage" else 1e-5)
     assert isinstance(first(AUTO, CPU, torch.bfloat16, 32)[1], backends.LayerAttention)
     assert "sage" not in AUTO and set(AUTO) < set(backends.BACKENDS)
     assert attention_function("auto", "cpu", torch.bfloat16, 32) is sdpa  # nothing else is even imported there
-    with pytest.raises(HeadForcingError, match="attention must be one of auto, .*sdpa, .*explicit.*'warp'"):
-        attention_function("warp")
+
+
+def unsuited(*_):
+    raise RuntimeError("FlashAttention-3 needs Hopper. More")
+
+
+@pytest.mark.parametrize("name", ["flash_attn", "flash_attn_2", "flash_attn_3", "flash_attn_4"])
+def test_of_flash_attn_the_newest_version_that_works_is_taken_whatever_number_is_asked_for(monkeypatch, name):
+    called = []
+
+    def version(package, *given):
+        called.append(package)
+        return sequence_attention(*given)
+
+    packages = ["flash_attn", "flash_attn_interface", "flash_attn.cute"]
+    for package in packages:
+        install(monkeypatch, package, {"flash_attn_varlen_func": functools.partial(version, package)})
+        assert attention_function(name, "cpu", torch.bfloat16, 32).name == "flash_attn"
+    assert called == packages
+    install(monkeypatch, "flash_attn.cute", {"flash_attn_varlen_func": unsuited})
+    attention_function(name, "cpu", torch.bfloat16, 32)
+    assert called[3:] == ["flash_attn_interface"], "the next one works here"
+
+
+def test_flash_attn_that_does_not_work_here_says_why(monkeypatch):
+    with pytest.raises(HeadForcingError, match="'flash_attn' cannot be used on cpu .*No module named 'flash_attn"):
+        attention_function("flash_attn_3")
+    install(monkeypatch, "flash_attn_interface", {"flash_attn_varlen_func": unsuited})
+    with pytest.raises(HeadForcingError, match="FlashAttention-3 needs Hopper; choose auto"):
+        attention_function("flash_attn_3")
+
+
+@pytest.mark.parametrize("name", ["warp", "sdpa_streams", "cudnn_streams", "cudnn_varlen", "flash_attn_5"])
+def test_a_name_that_is_unknown_or_was_removed_is_refused_with_those_that_there_are(name, capsys):
+    with pytest.raises(HeadForcingError, match=f"attention (must be one of auto, .*explicit|has no).*'?{name}"):
+        attention_function(name)
+    with pytest.raises(SystemExit):
+        main(["demo", "--attention", name])
+    assert f"invalid choice: '{name}' (choose from" in capsys.readouterr().err
 
 
 # ---------------------------------------------------------------------------------------------------------- one backend
 
 
-def test_cudnn_gets_as_many_sequences_in_every_layer_a_place_without_rows_as_an_empty_one(monkeypatch):
-    given = []
-
-    def operator(q, k, v, bias, *rest):
-        starts_q, starts_k, longest_q, longest_k, lse, dropout, causal, debug = rest
-        assert bias is None and (lse, dropout, causal, debug) == (True, 0.0, False, False)
-        given.append(len(starts_q))
-        return (sequence_attention(q, k, v, starts_q, starts_k, longest_q, longest_k),)
-
-    monkeypatch.setattr(torch.ops.aten, "_cudnn_attention_forward", operator)
-    found = backends.BACKENDS["cudnn_varlen"]()
-    assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
-    q, k = torch.randn(3, 4, 32), torch.randn(30, 32)
-    for groups in (((3, 10),), ((1, 12), (2, 9))):
-        found.layer(q, k, k, LayerSizes(4, groups).spans)
-    assert set(given) == {2 * 3 + 1}  # heads, each with a place for rows without keys
+def test_every_head_is_a_sequence_and_rows_without_keys_are_one_without_queries():
     starts = backends.sequence_starts(LayerSizes(7, ((2, 40),)).spans, 7, CPU)
     assert [x.tolist() for x in starts] == [[0, 7, 7, 14, 14], [0, 40, 40, 80, 80]]
 
 
-def test_a_shape_that_a_growing_context_passes_through_gets_no_plan():
-    """Of 17 blocks that grow by a block each, with five passes in 30 layers."""
-    plans = set()
+def test_cudnn_is_called_by_its_operator_and_no_other_thread_notices(monkeypatch):
+    """`sdpa_kernel` would switch the backends of all threads; one that decodes at the same time may need another."""
+    seen = []
 
-    def planned(q, k, v):
-        plans.add(k.shape)
-        return sdpa(q, k, v)
+    def operator(q, k, v, bias, compute_log_sumexp):
+        assert bias is None and not compute_log_sumexp and q.ndim == 4
+        seen.append(torch.backends.cuda.flash_sdp_enabled() and torch.backends.cuda.math_sdp_enabled())
+        return F_.scaled_dot_product_attention(q, k, v), None
 
-    attention, q = backends.PlannedAttention(planned), torch.randn(2, 4, 8)
-    for block in range(17):
-        k = torch.randn(2, 3 * (1 + block), 8)
-        for _ in range(5 * 30):
-            attention(q, k, k)
-    assert not plans
-    for _ in range(backends.PLAN_PAYS):
-        attention(q, k, k)
-    assert plans == {k.shape}
+    monkeypatch.setattr(torch.ops.aten, "_scaled_dot_product_cudnn_attention", operator)
+    found = attention_function("cudnn", "cpu", torch.float32, 32)
+    assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
+    assert all(seen) and len(seen) == 3  # both groups of the first self-test; the one that is full of the second
 
 
-def test_groups_run_on_streams_that_begin_after_the_queries_and_end_before_the_result(monkeypatch):
-    names, running, notes = iter("ab"), ["here"], []
-
-    def stream(name: str) -> types.SimpleNamespace:
-        wait = lambda other: notes.append((name, "waits for", other.name))  # noqa: E731
-        return types.SimpleNamespace(name=name, wait_stream=wait)
-
-    @contextmanager
-    def entered(stream: types.SimpleNamespace):
-        running.append(stream.name)
-        yield
-        running.pop()
+def test_a_backend_with_plans_is_called_for_full_rooms_alone_and_the_other_one_for_all_rows_of_a_group():
+    given = []
 
     def dense(q, k, v):
-        notes.append((running[-1], "attends to", k.shape[1]))
+        given.append(("planned", *k.shape[:2]))
         return sdpa(q, k, v)
 
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: stream("here"))
-    monkeypatch.setattr(torch.cuda, "Stream", lambda device: stream(next(names)))
-    monkeypatch.setattr(torch.cuda, "stream", entered)
+    def layer(q, k, v, spans):
+        given.append(("meanwhile", len(k), spans))
+        return TABLES(q, k, v, spans)
 
-    sizes = LayerSizes(4, ((2, 11), (1, 7), (3, 4)))
-    q, k, v = torch.randn(6, 4, 8), *torch.randn(2, 41, 8)
-    found = backends.on_streams(dense).layer(q, k, v, sizes.spans)
-    torch.testing.assert_close(found, backends.by_span(sdpa, q, k, v, sizes.spans))
-    assert notes == [
-        ("a", "waits for", "here"), ("b", "waits for", "here"),
-        ("a", "attends to", 11), ("b", "attends to", 7), ("here", "attends to", 4),
-        ("here", "waits for", "a"), ("here", "waits for", "b"),
-    ]  # fmt: skip
+    for meanwhile in (backends.LayerAttention(layer), sdpa):
+        found = backends.planned(dense, meanwhile)
+        assert backends.self_test(found, CPU, torch.float32, 32) < 1e-4
+    grown = (backends.Span(2, first=0, room=160, rows=88),)
+    assert given == [("planned", 1, 160), ("meanwhile", 320, grown), ("planned", 1, 160)]
 
 
 # ------------------------------------------------------------------------------------------------- waiting for a device

@@ -27,6 +27,27 @@ class CountsMemory(TorchDispatchMode):
         return result
 
 
+class CountsTraffic(TorchDispatchMode):
+    """The bytes that all operations read and write: their arguments and results, but for views and allocations."""
+
+    def __init__(self):
+        super().__init__()
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        result = function(*args, **kwargs)
+        name = function.overloadpacket.__name__
+        read = tree_leaves((args[1:] if name == "copy_" else args, {**kwargs, "out": None}))
+        given = [x for x in read if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        known = {x.untyped_storage()._cdata for x in given}
+        is_view = not function._schema.is_mutable and all(x.untyped_storage()._cdata in known for x in made)
+        if not is_view and "empty" not in name:
+            self.bytes += sum(x.nbytes for x in (*given, *made))
+        return result
+
+
 class NoLaunch:
     """In place of a Triton kernel: its wrapper allocates as always, and nothing runs."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from counted_memory import CountsMemory, NoLaunch
+from counted_memory import CountsMemory, CountsTraffic, NoLaunch
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.latents import WAN21, WAN22, LatentFormat
 from headforcing.headforcing_core.video import tiny_decoder, wan_decoder
@@ -146,6 +146,28 @@ def test_the_estimate_of_memory_is_what_its_tensors_take(size, dtype, monkeypatc
     held, expected = network.memory(size, dtype)
     assert sum(frames.nbytes for frames in decoder.features.kept.values()) == held
     assert 0.97 * expected < memory.peak <= expected
+
+
+def test_without_triton_a_block_moves_at_most_180_gb_and_takes_no_more_memory(monkeypatch):
+    """At 832x480 in half precision; the convolutions alone move 64 GB."""
+    traffic = CountsTraffic()
+
+    def convolution(x, weight, bias, padding):
+        made = gpu_conv3d(x, weight, bias, padding)
+        traffic.bytes += x.nbytes + made.nbytes
+        return made
+
+    monkeypatch.setattr(wan_decoder.F, "conv3d", convolution)
+    with torch.device("meta"):
+        network = wan_decoder.WanDecoder().to(torch.bfloat16).prepare()
+        latents = torch.empty(3, 16, 60, 104)
+    decoder = WanVideoDecoder(network)
+    decoder.decode(latents)
+    with CountsMemory(network.state_dict().values()) as memory, traffic:
+        before = traffic.bytes
+        decoder.decode(latents)
+    assert 100e9 < traffic.bytes - before < 180e9
+    assert memory.peak <= network.memory((60, 104), torch.bfloat16)[1]
 
 
 def test_wans_own_pth_without_its_encoder_gives_the_same_and_does_not_encode(vae_path, latents, one_shot, tmp_path):

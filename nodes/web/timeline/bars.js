@@ -2,13 +2,11 @@
 import { button, make } from "../shared.js";
 import { t } from "../texts.js";
 import { Playhead } from "./playhead.js";
+import { drawGrid, Ruler } from "./ruler.js";
 import { blockAt, labels, moved, placeFor, plainTime, range, reordered, startSeconds, tagText, timeText } from "./segments.js";
 
-const TICKS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600]; // seconds between two times on the ruler
-const TICK_PIXELS = 52;
 const BLOCK_PIXELS = 26; // width of a block at the largest zoom
 const BAR_PIXELS = 34; // width of a usual bar at first
-const GRID_PIXELS = 4; // narrower blocks are not drawn
 const MOST_PIXELS = 24000; // width of a whole video at the largest zoom
 const FAR = 10; // blocks that a switch moves by with Shift
 const STILL = 5; // pixels that a pointer may move in a click
@@ -32,16 +30,15 @@ export class Bars {
   #zoom = 1; // 1 shows the whole video
   #prompts = 0; // number of bars that the zoom was chosen for
   #bars = [];
-  #ticks = "";
   #dragged = false; // whether the click that comes now ends a drag
 
   constructor(actions) {
     this.#actions = actions;
-    this.ruler = make("div", { class: "hf-ruler", "aria-hidden": "true" });
+    this.ruler = new Ruler();
     this.track = make("div", { class: "hf-track", role: "group", "aria-label": t("Prompts over time") });
-    this.inner = make("div", { class: "hf-inner" }, this.ruler, this.track);
+    this.inner = make("div", { class: "hf-inner" }, this.ruler.element, this.track);
     this.playhead = new Playhead(this.track);
-    this.ruler.addEventListener("click", (event) => this.#actions.seek(this.#seconds(event)));
+    this.ruler.element.addEventListener("click", (event) => this.#actions.seek(this.#seconds(event)));
     const scroll = { class: "hf-scroll", "data-capture-wheel": "true", tabindex: -1 };
     this.help = make("span", { id: `hf-timeline-help-${++helps}`, hidden: true }, help().join(" "));
     this.element = make("div", scroll, this.inner, this.help);
@@ -62,8 +59,9 @@ export class Bars {
     this.#zoom = Math.min(this.#zoom, this.#largestZoom());
     this.inner.style.width = `${100 * this.#zoom}%`;
     this.element.classList.toggle("hf-off", !enabled);
-    this.#drawRuler(total);
-    this.#drawGrid(view, total);
+    const pixels = (this.element.clientWidth || 400) * this.#zoom;
+    this.ruler.draw(view, pixels);
+    drawGrid(this.track, view, pixels);
     while (this.#bars.length > segments.length) this.#bars.pop().forEach((part) => part.remove());
     while (this.#bars.length < segments.length) this.#bars.push(this.#newBar(this.#bars.length));
     const shown = labels(segments);
@@ -73,7 +71,8 @@ export class Bars {
       const width = percent(segment.end_block) - left;
       const [first, last] = range(segments, index, this.playhead.free);
       const words = tagText(segment);
-      const [from, to] = [startSeconds(view, segment.start_block), endOf(view, segment)];
+      const from = startSeconds(view, segment.start_block);
+      const to = endOf(view, segment);
       const times = t("%1 to %2", plainTime(from), plainTime(to));
       const exact = `${t("%1 to %2", timeText(from), timeText(to))}, ${t("block %1", segment.start_block)}`;
       bar.value = shown[index];
@@ -316,32 +315,12 @@ export class Bars {
     if (bar.offsetLeft < scrollLeft || bar.offsetLeft > scrollLeft + clientWidth - 20)
       this.element.scrollLeft = bar.offsetLeft - clientWidth / 3;
   }
-
-  #drawRuler(total) {
-    const pixels = (this.element.clientWidth || 400) * this.#zoom;
-    const every = TICKS.find((seconds) => (seconds / total) * pixels >= TICK_PIXELS) ?? TICKS.at(-1);
-    if (this.#ticks === `${total} ${every}`) return;
-    this.#ticks = `${total} ${every}`;
-    const times = Array.from({ length: Math.floor(total / every) + 1 }, (_, index) => index * every);
-    const ticks = times.map((seconds) => {
-      const tick = make("span", {}, timeText(seconds));
-      tick.style.left = `${(100 * seconds) / total}%`;
-      return tick;
-    });
-    this.ruler.replaceChildren(...ticks);
-  }
-
-  #drawGrid(view, total) {
-    const pixels = (this.element.clientWidth || 400) * this.#zoom;
-    const block = (view.block_seconds / total) * pixels;
-    const style = this.track.style;
-    style.backgroundImage =
-      block < GRID_PIXELS ? "none" : `linear-gradient(to right, var(--hf-grid) 1px, transparent 1px)`;
-    style.backgroundSize = `${block}px 100%`;
-    style.backgroundPositionX = `${(view.first_block_seconds / total) * pixels}px`;
-  }
 }
 
+/**
+ * @param {import("./segments.js").View} view
+ * @param {import("./segments.js").Segment} segment
+ */
 function endOf(view, segment) {
   return Math.min(startSeconds(view, segment.end_block), view.seconds);
 }

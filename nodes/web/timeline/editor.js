@@ -1,6 +1,6 @@
 // The timeline editor: bars, the fields of the selected prompt, undo. The text is the one truth; the server, which has
 // the only grammar, turns it into segments and changed segments into text.
-import { make } from "../shared.js";
+import { keepFromCanvas, make } from "../shared.js";
 import { t } from "../texts.js";
 import { Answers } from "./answers.js";
 import { Bars } from "./bars.js";
@@ -20,9 +20,8 @@ const OFFLINE_MS = 3000;
 const stepOf = ({ text, seconds }) => JSON.stringify({ prompts: text, seconds });
 
 /**
- * `host`: read() gives text, seconds, shared_prompt, switch, blend_blocks, re_anchor, model_family; linked(name) tells
- * whether a widget's value comes from another node; write({prompts, seconds}); ask(body) asks the server; run(first)
- * presses Run; resized() hears that the element needs another height.
+ * `host`: read() gives the values of `storyOf`; linked(name) tells whether a widget's value comes from another node;
+ * write({prompts, seconds}); ask(body); run(first) presses Run; resized() hears that the element's height changes.
  */
 export class TimelineEditor {
   open = false; // whether the fields of the selected prompt are shown; a loaded workflow keeps its node sizes
@@ -30,6 +29,7 @@ export class TimelineEditor {
   #history = new History();
   #bars;
   #panel;
+  /** @type {import("./segments.js").View | null} */
   #view = null; // the server's answer to the text, null before the first
   #segments = []; // those of the view, or changed ones that the server has not answered yet
   #shared = ""; // and the words of all of them
@@ -81,9 +81,7 @@ export class TimelineEditor {
       make("div", { class: "hf-foot" }, this.status, this.ways.element),
     );
     this.element.addEventListener("keydown", (event) => this.#key(event));
-    // the canvas and the node below would be dragged
-    for (const name of ["pointerdown", "mousedown", "dblclick"])
-      this.element.addEventListener(name, (event) => event.stopPropagation());
+    keepFromCanvas(this.element);
     this.#draw();
   }
 
@@ -173,7 +171,8 @@ export class TimelineEditor {
     }
     Object.assign(node, { length, shared });
     this.#segments = segments;
-    [this.#selected, this.#shared] = [selected, shared];
+    this.#selected = selected;
+    this.#shared = shared;
     this.#draw();
     const request = ++this.#request;
     const answer = await this.#host.ask({ ...node, segments: segments.map(written) });
@@ -194,7 +193,8 @@ export class TimelineEditor {
 
   /** Go back to the text as it is. */
   #refuse(sentence) {
-    [this.#segments, this.#shared] = [this.#view.segments, this.#view.shared];
+    this.#segments = this.#view.segments;
+    this.#shared = this.#view.shared;
     this.#selected = Math.min(this.#selected, this.#segments.length - 1);
     this.#say(sentence, true);
     this.#draw(true);
@@ -267,7 +267,8 @@ export class TimelineEditor {
 
   /** Show segments while they are dragged; nothing is written. */
   #preview(segments, selected) {
-    [this.#segments, this.#selected] = [joined(segments), selected];
+    this.#segments = joined(segments);
+    this.#selected = selected;
     const { start_block } = this.#segments[this.#selected];
     const time = timeText(Math.round(10 * startSeconds(this.#view, start_block)) / 10);
     this.#say(t("Prompt %1 begins at %2", this.#selected + 1, time));

@@ -1,6 +1,12 @@
 // Prompt Timeline in a subgraph: the values of inputs that the subgraph's face shows are the face's.
 
-/** The node and the name of the widget that holds a value of a Prompt Timeline in a subgraph. */
+/**
+ * The node and the name of the widget that holds a value of a Prompt Timeline in a subgraph.
+ * @param {any} face
+ * @param {any} story
+ * @param {string} name
+ * @returns {[any, string]}
+ */
 export function ownerOf(face, story, name) {
   const slot = story.inputs.findIndex(({ widget }) => widget?.name === name);
   const link = slot < 0 ? null : story.getInputLink(slot);
@@ -9,7 +15,10 @@ export function ownerOf(face, story, name) {
   return input?.widget ? [face, input.widget.name] : [story, name];
 }
 
-/** The Prompt Timeline in a subgraph whose text the face shows; undefined where there is none. */
+/**
+ * The Prompt Timeline in a subgraph whose text the face shows; undefined where there is none.
+ * @param {any} face
+ */
 export function storyIn(face) {
   const stories = face.subgraph.nodes.filter(({ comfyClass }) => comfyClass === "HeadForcingPromptTimeline");
   return stories.find((story) => ownerOf(face, story, "prompts")[0] === face);

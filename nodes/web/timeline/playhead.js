@@ -81,12 +81,16 @@ export class Playhead {
     this.rendered.style.width = percent(startSeconds(view, Math.min(done, view.blocks)));
     this.line.hidden = at === null;
     this.line.style.left = percent(at ?? 0);
-    const [width, beside] = [this.line.parentNode.clientWidth, HEIGHT * (video?.videoWidth / video?.videoHeight || 1)];
-    this.line.parentNode.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
+    const track = this.line.parentElement;
+    const width = track.clientWidth;
+    const beside = HEIGHT * (video?.videoWidth / video?.videoHeight || 1);
+    track.style.setProperty("--hf-beside", `${beside + 6}px`); // where the words of a long bar begin
     segments.forEach((segment, index) => {
       const [bar, tag] = bars[index];
-      const [from, to] = [segment.start_block, segment.end_block].map((block) => startSeconds(view, block));
-      const [begun, playing] = [segment.start_block < this.free, at !== null && from <= at && at < to];
+      const from = startSeconds(view, segment.start_block);
+      const to = startSeconds(view, segment.end_block);
+      const begun = segment.start_block < this.free;
+      const playing = at !== null && from <= at && at < to;
       for (const part of [bar, tag]) part.classList.toggle("hf-begun", begun);
       bar.setAttribute("aria-readonly", begun);
       tag.dataset.begun = `${t("begun")} `;
@@ -120,7 +124,10 @@ export class Playhead {
   }
 }
 
-/** What a video element shows, as the address of a small picture; empty where it shows nothing. */
+/**
+ * What a video element shows, as the address of a small picture; empty where it shows nothing.
+ * @param {HTMLVideoElement} video
+ */
 function pictureOf(video) {
   if (!video?.videoWidth) return "";
   const canvas = make("canvas", { height: HEIGHT, width: Math.round((HEIGHT * video.videoWidth) / video.videoHeight) });
@@ -128,7 +135,12 @@ function pictureOf(video) {
   return canvas.toDataURL("image/jpeg", 0.8);
 }
 
-/** Pictures of a video file at some seconds; none of those that it cannot show. */
+/**
+ * Pictures of a video file at some seconds; none of those that it cannot show.
+ * @param {string} file
+ * @param {number[]} times
+ * @returns {Promise<string[]>}
+ */
 async function picturesIn(file, times) {
   const video = make("video", { preload: "auto", src: file });
   video.muted = true;

@@ -1,38 +1,102 @@
 // Prompts on blocks. A view is the server's answer to a text; a segment is one of its prompts. All functions are pure.
 
+/**
+ * How the render goes on with the next prompt.
+ * @typedef {object} Switch
+ * @property {string} kind
+ * @property {number} blend_blocks
+ * @property {boolean} re_anchor
+ * @property {number | null} recall number of the prompt whose scene comes back; 0: the most alike
+ * @property {boolean} new_scene
+ */
+
+/**
+ * @typedef {object} Segment
+ * @property {string} text
+ * @property {number} start_block
+ * @property {number} end_block the first block after it
+ * @property {Switch | null} switch null for the node's
+ * @property {string | number | null} seed null for the one before
+ * @property {number | null} [asked] the time that was written, for the server
+ * @property {string} [words] the server's key of its words
+ */
+
+/**
+ * The server's answer to a text, see headforcing_core/timeline/editor.py.
+ * @typedef {object} View
+ * @property {string} text
+ * @property {Segment[]} segments
+ * @property {string} shared
+ * @property {number} blocks
+ * @property {number} seconds
+ * @property {number} block_seconds
+ * @property {number} first_block_seconds
+ * @property {Switch} default
+ * @property {number} [beyond] the length of the video in seconds, if the story is longer
+ * @property {string} [refusal]
+ * @property {boolean} [fits]
+ */
+
+/** @typedef {Pick<View, "block_seconds" | "first_block_seconds">} Clock */
+
 const LONG = 12; // letters in common that are left out
 
-/** Time of a block's first video frame, in seconds; the first block of a video is shorter than the others. */
+/**
+ * Time of a block's first video frame, in seconds; the first block of a video is shorter than the others.
+ * @param {Clock} view
+ * @param {number} block
+ */
 export function startSeconds(view, block) {
   return block === 0 ? 0 : view.first_block_seconds + (block - 1) * view.block_seconds;
 }
 
-/** The block whose start is nearest to a time. */
+/**
+ * The block whose start is nearest to a time.
+ * @param {Clock} view
+ * @param {number} seconds
+ */
 export function blockAt(view, seconds) {
   if (seconds <= view.first_block_seconds / 2) return 0;
   return Math.max(1, Math.round((seconds - view.first_block_seconds) / view.block_seconds) + 1);
 }
 
-/** `m:ss.mmm` without zeros at the end. */
+/**
+ * `m:ss.mmm` without zeros at the end.
+ * @param {number} seconds
+ */
 export function timeText(seconds) {
   const all = Math.floor(seconds * 1000 + 1e-6);
   const rest = ((all % 60000) / 1000).toFixed(3).padStart(6, "0").replace(/\.?0+$/, "");
   return `${Math.floor(all / 60000)}:${rest.padStart(2, "0")}`;
 }
 
-/** A time for people: `0:20`. */
+/**
+ * A time for people: `0:20`.
+ * @param {number} seconds
+ */
 export function plainTime(seconds) {
   return timeText(Math.round(seconds));
 }
 
-/** Prompts that begin before a time, the last of them up to it. */
+/**
+ * Prompts that begin before a time, the last of them up to it.
+ * @param {Segment[]} segments
+ * @param {Clock} view
+ * @param {number} seconds
+ */
 export function cutAt(segments, view, seconds) {
   const end_block = Math.max(1, blockAt(view, seconds));
   const kept = segments.filter(({ start_block }) => start_block < end_block);
   return changed(kept, kept.length - 1, { end_block });
 }
 
-/** All prompts in a shorter time, each with at least a block; null where there are too many for that. */
+/**
+ * All prompts in a shorter time, each with at least a block; null where there are too many for that.
+ * @param {Segment[]} segments
+ * @param {View} view
+ * @param {number} seconds
+ * @returns {Segment[] | null}
+ */
 export function scaledTo(segments, view, seconds) {
   const blocks = Math.max(1, blockAt(view, seconds));
   if (segments.length > blocks) return null;
@@ -52,7 +116,11 @@ export function scaledTo(segments, view, seconds) {
   }));
 }
 
-/** Segments whose ends are where the next ones start; the last keeps its own, the end of the video. */
+/**
+ * Segments whose ends are where the next ones start; the last keeps its own, the end of the video.
+ * @param {Segment[]} segments
+ * @returns {Segment[]}
+ */
 export function joined(segments) {
   return segments.map((segment, index) => ({
     ...segment,
@@ -60,35 +128,65 @@ export function joined(segments) {
   }));
 }
 
-/** The first and the last block at which a prompt can begin without covering another; blocks before `free` stay. */
+/**
+ * The first and the last block at which a prompt can begin without covering another; blocks before `free` stay.
+ * @param {Segment[]} segments
+ * @param {number} index
+ * @param {number} [free]
+ * @returns {[number, number]}
+ */
 export function range(segments, index, free = 1) {
   const { start_block, end_block } = segments[index];
   if (index === 0 || start_block < free) return [start_block, start_block];
   return [Math.max(segments[index - 1].start_block + 1, free), end_block - 1];
 }
 
-/** With a prompt that begins elsewhere; where the others ripple, all later ones move with it, and the video's end. */
-export function moved(segments, index, block, { free, ripple } = {}) {
+/**
+ * With a prompt that begins elsewhere; where the others ripple, all later ones move with it, and the video's end.
+ * @param {Segment[]} segments
+ * @param {number} index
+ * @param {number} block
+ * @param {{free?: number, ripple?: boolean}} [how]
+ * @returns {Segment[]}
+ */
+export function moved(segments, index, block, { free = 1, ripple = false } = {}) {
   const [first, last] = range(segments, index, free);
   const start_block = Math.min(Math.max(block, first), last);
   if (!ripple || first === last) return changed(segments, index, { start_block });
   return shifted(segments, index, Math.max(block, first) - segments[index].start_block);
 }
 
+/**
+ * @param {Segment[]} segments
+ * @param {number} from
+ * @param {number} by
+ */
 const shifted = (segments, from, by) =>
   segments.map((segment, index) => {
     const { start_block, end_block } = segment;
     return index < from ? segment : { ...segment, start_block: start_block + by, end_block: end_block + by };
   });
 
-/** The length in seconds of a view's video with these segments, to the millisecond. */
+/**
+ * The length in seconds of a view's video with these segments, to the millisecond.
+ * @param {Segment[]} segments
+ * @param {View} view
+ */
 export function lengthWith(segments, { blocks, seconds, block_seconds }) {
   return Math.round(1000 * (seconds + (segments.at(-1).end_block - blocks) * block_seconds)) / 1000;
 }
 
+/**
+ * @param {Segment} segment
+ */
 const lengthOf = ({ start_block, end_block }) => end_block - start_block;
 
-/** With a prompt at another place in the order; each keeps its length. */
+/**
+ * With a prompt at another place in the order; each keeps its length.
+ * @param {Segment[]} segments
+ * @param {number} from
+ * @param {number} to
+ */
 export function reordered(segments, from, to) {
   const order = segments.map((_, index) => index);
   order.splice(to, 0, ...order.splice(from, 1));
@@ -105,7 +203,13 @@ export function reordered(segments, from, to) {
   return changed(recalled(placed, renumbered), 0, { switch: null });
 }
 
-/** The place in the order at which a prompt that is dragged would begin nearest to a block, from `first` on. */
+/**
+ * The place in the order at which a prompt that is dragged would begin nearest to a block, from `first` on.
+ * @param {Segment[]} segments
+ * @param {number} from
+ * @param {number} block
+ * @param {number} first
+ */
 export function placeFor(segments, from, block, first) {
   let start = 0;
   const others = segments.filter((_, index) => index !== from);
@@ -113,7 +217,11 @@ export function placeFor(segments, from, block, first) {
   return away.indexOf(Math.min(...away.slice(first)), first);
 }
 
-/** With a copy of a prompt after it; the later ones move on. */
+/**
+ * With a copy of a prompt after it; the later ones move on.
+ * @param {Segment[]} segments
+ * @param {number} index
+ */
 export function duplicated(segments, index) {
   const { start_block, end_block } = segments[index];
   const all = recalled(segments, (number) => (number > index + 1 ? number + 1 : number));
@@ -121,11 +229,23 @@ export function duplicated(segments, index) {
   return [...all.slice(0, index + 1), copy, ...shifted(all.slice(index + 1), 0, end_block - start_block)];
 }
 
+/**
+ * @param {Segment[]} segments
+ * @param {number} index
+ * @param {Partial<Segment>} fields
+ * @returns {Segment[]}
+ */
 export function changed(segments, index, fields) {
   return segments.map((segment, each) => (each === index ? { ...segment, ...fields } : segment));
 }
 
-/** A prompt's later half as a prompt of its own; null where it has one block. */
+/**
+ * A prompt's later half as a prompt of its own; null where it has one block.
+ * @param {Segment[]} segments
+ * @param {number} index
+ * @param {string} text
+ * @returns {Segment[] | null}
+ */
 export function divided(segments, index, text) {
   const { start_block, end_block } = segments[index];
   if (end_block - start_block < 2) return null;
@@ -134,7 +254,11 @@ export function divided(segments, index, text) {
   return [...later.slice(0, index + 1), second, ...later.slice(index + 1)];
 }
 
-/** Without a prompt, whose blocks go to the one before; a new first prompt has nothing to switch from. */
+/**
+ * Without a prompt, whose blocks go to the one before; a new first prompt has nothing to switch from.
+ * @param {Segment[]} segments
+ * @param {number} index
+ */
 export function without(segments, index) {
   const renumbered = (number) => (number === index + 1 ? null : number > index + 1 ? number - 1 : number);
   const rest = recalled(segments, renumbered).filter((_, each) => each !== index);
@@ -145,7 +269,12 @@ export function without(segments, index) {
   });
 }
 
-/** Segments whose `[recall 2]` names the same scene after prompts were added, removed or moved. */
+/**
+ * Segments whose `[recall 2]` names the same scene after prompts were added, removed or moved.
+ * @param {Segment[]} segments
+ * @param {(number: number, index: number) => number | null} renumbered
+ * @returns {Segment[]}
+ */
 function recalled(segments, renumbered) {
   return segments.map((segment, index) => {
     const recall = segment.switch?.recall; // 0: the scene that is most alike
@@ -153,7 +282,10 @@ function recalled(segments, renumbered) {
   });
 }
 
-/** What bars show of their prompts: where one begins as another does, the words from where they differ. */
+/**
+ * What bars show of their prompts: where one begins as another does, the words from where they differ.
+ * @param {Segment[]} segments
+ */
 export function labels(segments) {
   const all = segments.map(({ text }) => text.split(" "));
   return all.map((words, index) => {
@@ -163,13 +295,20 @@ export function labels(segments) {
   });
 }
 
-/** How many words two texts have in common at their beginnings, of which one is never all of the first. */
+/**
+ * How many words two texts have in common at their beginnings, of which one is never all of the first.
+ * @param {string[]} words
+ * @param {string[]} other
+ */
 function begun(words, other) {
   const differs = words.findIndex((word, place) => word !== other[place]);
   return Math.min(differs < 0 ? words.length : differs, words.length - 1);
 }
 
-/** The content of a segment's tag, for people. */
+/**
+ * The content of a segment's tag, for people.
+ * @param {Segment} segment
+ */
 export function tagText(segment) {
   const { switch: way, seed } = segment;
   const words = [];
@@ -183,7 +322,10 @@ export function tagText(segment) {
   return words.join(", ");
 }
 
-/** What the server needs of a segment. */
+/**
+ * What the server needs of a segment.
+ * @param {Segment} segment
+ */
 export const written = ({ text, start_block, switch: way, seed, asked = null }) => {
   return { text, start_block, switch: way, seed, asked };
 };

@@ -222,11 +222,16 @@ def _sequences(q: Tensor, k: Tensor, v: Tensor, q_starts: Tensor, k_starts: Tens
     return out
 
 
-def _attention(*beside: Any, starts_at: int = 0) -> Callable[..., Any]:
-    """An operator of attention to sequences, which returns all this beside; their starts are this argument after v."""
+def _dense_attention(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Any:
+    beside = [q.new_empty(0) for _ in range(8)]
+    beside[3:5] = [0, 0]
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v), *beside
 
-    def operator(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **options: Any) -> Any:
-        q_starts, k_starts = rest[starts_at : starts_at + 2]
+
+def _attention(*beside: Any) -> Callable[..., Any]:
+    """An operator of attention to sequences, which returns all this beside."""
+
+    def operator(q: Tensor, k: Tensor, v: Tensor, q_starts: Any, k_starts: Any, *rest: Any, **options: Any) -> Any:
         if q_starts is None:
             raise NotImplementedError("only sequences of different lengths")
         return _sequences(q, k, v, q_starts, k_starts), *(q.new_empty(0) if x is None else x for x in beside)
@@ -247,7 +252,7 @@ _EMULATED = {
     "aten::cudnn_convolution": _convolution(False),
     "aten::cudnn_convolution_transpose": _convolution(True),
     "aten::_flash_attention_forward": _attention(None, None, None, None),
-    "aten::_cudnn_attention_forward": _attention(None, None, None, 0, 0, None, None, None, starts_at=1),
+    "aten::_scaled_dot_product_cudnn_attention": _dense_attention,
     "torch_attn::_varlen_attn": _attention(None, None),
     "aten::_has_compatible_shallow_copy_type": lambda x, y: False,  # data of a wrapped tensor cannot be exchanged
 }

@@ -26,7 +26,6 @@ def module(name):
 
 bridge, toy = module(".nodes.host.bridge"), module(".nodes.host.native_model")
 loaded_model, render_video = module(".nodes.host.loaded_model"), module(".nodes.host.render")
-vae_decoding = module(".nodes.host.vae")
 CORE = """cache.head_cache demo.rooms_autoencoder demo.word_hash head_profiles.auto head_profiles.profile
 head_profiles.profiler head_profiles.shares model.attention model.wan render.request render.render render.request
 render.live_story render.options render.resources rollout.loop rollout.schedule timeline.timeline
@@ -81,7 +80,7 @@ def host_render(model, options, timeline, story=None, **request):
 
 @torch.inference_mode()
 def sampled(model, plan, video=0, start=None, on_step=lambda *_: None, story=None):
-    start = vae_decoding.Given(None if start is None else start[None])
+    start = None if start is None else core.request.StartLatents(start[None])
     render = host_render(model, core.options.RenderOptions(seed=7), plan.timeline, story=story, start=start)
     return render_video.sample(render, plan, video, Watcher(on_step))
 

@@ -1,0 +1,90 @@
+// Undo, answers, sentences, takes and the ways out of a long story, without a browser.
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+/** What the scripts ask of an element. */
+class Element {
+  constructor(tag) {
+    Object.assign(this, { tag, attributes: {}, listeners: {}, children: [] });
+  }
+  setAttribute(name, value) {
+    this.attributes[name] = value;
+  }
+  addEventListener(name, listener) {
+    this.listeners[name] = listener;
+  }
+  append(...children) {
+    this.children.push(...children);
+  }
+  replaceChildren(...children) {
+    this.children = children;
+  }
+}
+globalThis.document = { createElement: (tag) => new Element(tag) };
+const { Answers } = await import("../extensions/headforcing/timeline/answers.js");
+const { History } = await import("../extensions/headforcing/timeline/history.js");
+const { Ways } = await import("../extensions/headforcing/timeline/ways.js");
+const { factsOf, megabytes, nameOf } = await import("../extensions/headforcing/take_data.js");
+const { said, t } = await import("../extensions/headforcing/texts.js");
+
+test("undo goes back over whole texts, and a new change ends what could be redone", () => {
+  const history = new History();
+  history.record("one", null, false);
+  assert.equal(history.canUndo, false);
+  history.record("two", null, true);
+  history.record("three", null, true);
+  assert.equal(history.step(-1), "two");
+  assert.equal(history.canRedo, true);
+  history.record("four", null, true);
+  assert.equal(history.canRedo, false);
+  assert.equal(history.step(1), null);
+  assert.equal(history.step(-1), "two");
+});
+
+test("changes of one kind within a second are one step", () => {
+  const history = new History();
+  history.record("one", null, false);
+  for (const text of ["two", "three", "four"]) history.record(text, "move 1", true);
+  assert.equal(history.step(-1), "one");
+});
+
+test("the answers to the last 200 texts are kept", () => {
+  const answers = new Answers();
+  for (let number = 0; number < 201; number++) assert.equal(answers.keep(String(number), number), number);
+  assert.equal(answers.of("0"), undefined);
+  assert.equal(answers.of("200"), 200);
+});
+
+test("values are put into sentences, and sentences into sentences", () => {
+  assert.equal(t("block %1 of %2", 3, 17), "block 3 of 17");
+  assert.equal(said(["%1: %2", ["video %1", "2"], "done"]), "video 2: done");
+  assert.equal(said("plain"), "plain");
+});
+
+test("a take is named by its number, its title and what is known of it", () => {
+  const take = { take: 2, title: "rain", length: "0:10", size: "832x480", date: "today", starred: true, draft: false };
+  assert.equal(nameOf(take), "Take 2 rain");
+  assert.equal(factsOf(take), "★ · Take 2 rain · 0:10 · 832x480 · today");
+  assert.deepEqual([megabytes(1234567), megabytes(12345678)], ["1.2 MB", "12 MB"]);
+});
+
+test("a story that is too long can be cut, scaled or be given the length in which it fits", () => {
+  const asked = [];
+  const ways = new Ways(
+    (segments) => asked.push(segments.map(({ end_block }) => end_block)),
+    (seconds) => asked.push(seconds),
+  );
+  const segments = [
+    { text: "a", start_block: 0, end_block: 10, switch: null, seed: null },
+    { text: "b", start_block: 10, end_block: 14, switch: null, seed: null },
+  ];
+  const view = { segments, blocks: 14, seconds: 10.3125, first_block_seconds: 0.5625, block_seconds: 0.75 };
+  ways.show(view, false);
+  assert.equal(ways.element.hidden, true);
+  ways.show({ ...view, beyond: 5 }, false);
+  assert.equal(ways.element.hidden, false);
+  for (const { listeners } of ways.element.children) listeners.click();
+  assert.deepEqual(asked, [[7], [5, 7], 10.3125]);
+  ways.show({ ...view, beyond: 5 }, true);
+  assert.equal(ways.element.children.length, 2);
+});
