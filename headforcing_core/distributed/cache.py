@@ -216,7 +216,8 @@ class ParallelCache(HeadCache):
         by_head = x.transpose(0, 1).reshape((-1, frames, shape.rows, shape.columns, width))
         parts = [strip.of_tokens(by_head) for strip in strips]
         heads = [of_rank[layer] for of_rank in self._heads]
-        got = self.peers.exchange(parts, [len(own) * tokens * width for own in heads], "tokens")
+        sizes = [len(own) * tokens * width for own in heads]
+        got = self.peers.exchange(parts, sizes, "tokens")
         full = x.new_empty(tokens, shape.heads, width)
         for own, part in zip(heads, got, strict=True):
             full[:, own] = part.view(len(own), tokens, width).transpose(0, 1)
@@ -246,6 +247,7 @@ def parallel_forward(
         return None
     whole = flow.new_empty(*flow.shape[:2], *latents.shape[2:])
     places = [strip.of_frames(whole, PATCH) for strip in strips]
-    for place, part in zip(places, peers.gather(flow, [place.shape for place in places], "flow"), strict=True):
+    parts = peers.gather(flow, [place.shape for place in places], "flow")
+    for place, part in zip(places, parts, strict=True):
         place.copy_(part)
     return whole

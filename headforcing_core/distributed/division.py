@@ -60,11 +60,11 @@ def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None =
     for across in range(ranks, 0, -1):
         if ranks % across == 0:
             grid = _bands(rows, columns, parts, across)
-            empty = any(strip.tokens == 0 for strip in grid)
-            slowest = max(strip.tokens / part for strip, part in zip(grid, parts, strict=True))
-            if not best or (empty, slowest) < least:
+            times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
+            this = (min(times) == 0, max(times))
+            if not best or this < least:
                 best = grid
-                least = (empty, slowest)
+                least = this
     return best
 
 
@@ -161,13 +161,16 @@ class Division:
     def share_of_cache(self, rank: int) -> float:
         """The part of the cache's bytes that a rank holds."""
         own = 0
+        whole = 0
         for costs, heads in zip(self.costs, self.heads[rank], strict=True):
             own += sum(costs[head] for head in heads)
-        return own / sum(map(sum, self.costs))
+            whole += sum(costs)
+        return own / whole
 
     def share_of_tokens(self, rank: int) -> float:
         """The part of every frame's tokens that a rank computes."""
-        return self.strips[rank].tokens / sum(strip.tokens for strip in self.strips)
+        whole = sum(strip.tokens for strip in self.strips)
+        return self.strips[rank].tokens / whole
 
 
 def grouped(shape: Shape) -> CacheShape:

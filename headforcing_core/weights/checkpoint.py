@@ -154,9 +154,10 @@ def convert(
         history["causal_ar"] = True  # ComfyUI takes every model with this key above for one of Wan 2.1
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
+    stated = {key: value for key, value in history.items() if value is not None}
     metadata = {
         "config": json.dumps({"transformer": transformer}),
-        "head_forcing": json.dumps({key: value for key, value in history.items() if value is not None}),
+        "head_forcing": json.dumps(stated),
     }
     write_safetensors(
         out, opened.tensors, dtype, metadata, value=lambda name: opened.value(name, dtype), on_progress=on_progress
@@ -223,10 +224,11 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
     size = (config.dim, config.ffn_dim, config.num_layers)
     causal = transformer.get("causal_ar", history.get("causal_ar"))
     merged = history.get("lora")
+    models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
     return tensors, CheckpointInfo(
         path=path,
         layout=layout,
-        available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
+        available=tuple(models),
         config=config,
         family=_FAMILIES.get(size, _CUSTOM[config.latents]),
         parameters=sizes.total(),

@@ -161,8 +161,10 @@ def _read_pt(path: Path) -> Tree:
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
+        what = "things other than tensors"
         blocked = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"{blocked[1]} objects, which could run code" if blocked else "things other than tensors"
+        if blocked is not None:
+            what = f"{blocked[1]} objects, which could run code"
         raise HeadForcingError(
             f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with tensors only"
         ) from error
@@ -234,7 +236,9 @@ def write_safetensors(
         total = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # readers map the data in place, which needs 8-byte alignment
-    folder = next(parent for parent in out.resolve().parents if parent.exists())
+    folder = out.resolve().parent
+    while not folder.exists():
+        folder = folder.parent
     if shutil.disk_usage(folder).free < total:
         raise HeadForcingError(f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there")
     with replacing(out) as temporary, open(temporary, "wb") as file:

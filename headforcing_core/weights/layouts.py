@@ -152,17 +152,22 @@ def _mappings(
 def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """The tensors of a dict by what stands in front of each model's names in it; those of no model under ""."""
     names = {name: _without_infixes(name) for name in tensors}
-    ending = "patch_embedding.weight"
-    found = {name.removesuffix(ending) for name in names.values() if name.endswith(ending)}
+    found = set()
+    for name in names.values():
+        if name.endswith("patch_embedding.weight"):
+            found.add(name.removesuffix("patch_embedding.weight"))
     # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
-    prefixes = sorted(unusual, key=len, reverse=True)
+    prefixes = sorted(unusual, key=len)
     groups: dict[str, dict[str, Tensor]] = {}
     for name, plain in names.items():
-        own = next((prefix for prefix in prefixes if plain.startswith(prefix)), None)
-        if own is None:  # a flat file of a LoRA may have the wrapper as a prefix
-            wrapper = plain.partition(".")[0]
-            own = f"{wrapper}." if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper) else ""
+        own = ""
+        wrapper = plain.partition(".")[0]
+        if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper):  # as in a flat file of a LoRA
+            own = f"{wrapper}."
+        for prefix in prefixes:  # the longest one counts
+            if plain.startswith(prefix):
+                own = prefix
         groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
     return groups
 
@@ -312,8 +317,8 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )
-    sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim, *config.patch_size)
-    if min(sizes) < 1:
+    sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim)
+    if min(*sizes, *config.patch_size) < 1:
         raise HeadForcingError(f"{file} is damaged: a size of its model is 0 ({config}); download it again")
     return config
 
@@ -333,7 +338,9 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in tensors]
     if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        shown = ", ".join(missing[:3])
+        if len(missing) > 3:
+            shown += ", ..."
         raise HeadForcingError(
             f"{file} is incomplete: {len(missing)} of {len(expected)} tensors are missing ({shown}); "
             "download the whole model, or join its parts into one file"

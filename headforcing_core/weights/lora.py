@@ -66,10 +66,14 @@ class LoraPatch:
     def _is_complete(self) -> bool:
         """Whether there is a change, and no tensor of a product is missing."""
         has = self.tensors.keys()
-        if ("down" in has) != ("up" in has) or 0 < len(has & _HADA) < len(_HADA):
+        if ("down" in has) != ("up" in has):
             return False
-        if has & _LOKR and not all(part in has or {f"{part}_a", f"{part}_b"} <= has for part in _FACTORS):
+        if has & _HADA and not has >= _HADA:
             return False
+        if has & _LOKR:
+            for factor in _FACTORS:
+                if factor not in has and not has >= {f"{factor}_a", f"{factor}_b"}:
+                    return False
         return bool(has & {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"})
 
     def _fits(self, shape: torch.Size) -> bool:
@@ -118,7 +122,10 @@ class LoraPatch:
         if "lokr_w1" in given or "lokr_w1_a" in given:
             factors = []
             for part in _FACTORS:
-                factors.append(given[part] if part in given else given[f"{part}_a"] @ given[f"{part}_b"])
+                if part in given:
+                    factors.append(given[part])
+                else:
+                    factors.append(given[f"{part}_a"] @ given[f"{part}_b"])
             return torch.kron(*factors)
         return None
 

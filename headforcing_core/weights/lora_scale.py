@@ -48,12 +48,14 @@ def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) 
     Raises HeadForcingError for two that disagree, and for values that are no numbers.
     """
     found = {}
-    header = _from_header(path, metadata, any(".lora_down" in name for name in names))
+    kohya_names = any(".lora_down" in name for name in names)
+    header = _from_header(path, metadata, kohya_names)
     if header is not None:
         found["its header"] = header
     config = path.with_name(_CONFIG)
     if path.stem == "adapter_model" and config.is_file():
-        stated = _from_fields(_read(config.read_bytes(), config.name), config.name, "")
+        fields = _read(config.read_bytes(), config.name)
+        stated = _from_fields(fields, config.name, "")
         if stated is not None:
             found[config.name] = stated
     if len(set(map(repr, found.values()))) > 1:

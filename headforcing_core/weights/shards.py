@@ -76,9 +76,15 @@ def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
 
 
 def _by_block(folder: Path) -> list[Path]:
-    found = [_BLOCK.fullmatch(path.name) for path in folder.glob("block_*.safetensors")]
-    last = max((int(block[1]) for block in found if block is not None), default=0)
-    return _present([folder / _REST, *(folder / f"block_{number}.safetensors" for number in range(last + 1))])
+    last = 0
+    for path in folder.glob("block_*.safetensors"):
+        block = _BLOCK.fullmatch(path.name)
+        if block is not None:
+            last = max(last, int(block[1]))
+    files = [folder / _REST]
+    for number in range(last + 1):
+        files.append(folder / f"block_{number}.safetensors")
+    return _present(files)
 
 
 def _present(files: list[Path]) -> list[Path]:
