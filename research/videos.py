@@ -15,8 +15,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from ..headforcing_core.commands import compare
-from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, render_compared
+from ..headforcing_core.commands.compare import ComparedJob, ComparedVideo, compared_source, render_compared
 from ..headforcing_core.commands.farms import check_roles
 from ..headforcing_core.commands.values import changed, read_text
 from ..headforcing_core.distributed.farm import Farm, Shared
@@ -105,7 +104,7 @@ def plan_videos(
     for story, texts in stories.items():
         folder = args.out / "videos" / story
         runs = (args.runs or args.out / "runs") / story
-        common = compare.compared_source(changed(args, prompts=texts[0]))
+        common = compared_source(changed(args, prompts=texts[0]))
         timelines = [common.request.options.parse(read_text(text)) for text in texts[1:]]
         sources = [common, *(common.with_request(timeline=timeline) for timeline in timelines)]
         for name, row in rows.items():
@@ -155,7 +154,7 @@ class ScoreJob:
 
 def make_and_score(job: ScoreJob) -> Numbers:
     """Make one video, or take it as it was made, and score it; to be called in any process."""
-    video = compare.planned_video(job.compared)
+    video = job.compared.planned()
     panel = panel_of(job.compared.args)
     note = _note_of(video.path)
     if note is not None and note["made_from"] == job.made_from:

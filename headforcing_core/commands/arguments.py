@@ -34,16 +34,20 @@ Container = argparse._ActionsContainer  # a parser, or a group of its arguments
 Result = dict[str, Any]  # of a command: {"text": for people, "json": for programs}
 
 
-def add(to: Container, name: str, kind: Any = None, default: Any = None, text: str | None = None, **more: Any) -> None:
+def add(
+    to: Container, name: str, kind: Any = None, *, default: Any = None, text: str | None = None, **more: Any
+) -> None:
     """Add an argument; what is not given is as in `OPTIONS`.
 
     `kind` is its type, its choices, or `bool` for one that is given or not.
     """
     if name in OPTIONS:
-        known_kind, known_default, known_text, *rest = OPTIONS[name]
+        known_kind, known_default, known_text, *known_more = OPTIONS[name]
         kind = known_kind if kind is None else kind
         default = known_default if default is None else default
-        text, more = text or known_text, {**(rest[0] if rest else {}), **more}
+        text = text or known_text
+        for settings in known_more:
+            more = {**settings, **more}
     if kind is bool:
         more["action"] = "store_true"
     else:
@@ -70,6 +74,7 @@ def add_render_arguments(sub: Container) -> None:
     add_known(sub, "seed switch blend-blocks re-anchor profile rule found-profiles model-family sigmas episodic-frames")
     add_known(sub, "recent-frames novelty-threshold update-interval runs")
     add_known(sub, "state-seconds device vae-device attention cuda-graph compile fp8-linears")
+    sub.set_defaults(peers=None)  # set in a rank
 
 
 def add_farm_arguments(sub: Container) -> None:
@@ -83,13 +88,12 @@ def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: s
     prompts = sub.add_mutually_exclusive_group(required=required)
     add(prompts, "--prompts", TEXT, text=story)
     add(prompts, "--follow")
-    add(sub, "--seconds", float, 0.0, f"length; default: {length}")
+    add(sub, "--seconds", float, default=0.0, text=f"length; default: {length}")
     start = sub.add_mutually_exclusive_group()
     add_known(start, "start-image start-video")
     add_known(sub, "start-part start-seconds reference")
     add_render_arguments(sub)
     add_known(sub, "method set roles shuffle gpus shard-weights gpu-speeds rank-timeout")
-    sub.set_defaults(peers=None)
     return start
 
 
@@ -97,8 +101,14 @@ def _add_one_video_arguments(sub: argparse.ArgumentParser, story: str, length: s
 
 
 def _demo(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--out", folder_written(*DEMO_FILES), Path("output"), "folder for demo.mp4 and demo.png (output)")
-    add(sub, "--scale", scale, 6, "every pixel becomes a square of this side (6: 384x384)")
+    add(
+        sub,
+        "--out",
+        folder_written(*DEMO_FILES),
+        default=Path("output"),
+        text="folder for demo.mp4 and demo.png (output)",
+    )
+    add(sub, "--scale", scale, default=6, text="every pixel becomes a square of this side (6: 384x384)")
     add(sub, "--latents", WRITTEN, text="latents to write, too (.safetensors)")
     story = f"a timeline in the toy world's words, or @FILE; {words.HELP}"
     _add_one_video_arguments(sub, story, "the story's 60", required=False)
@@ -120,7 +130,7 @@ def _encode(sub: argparse.ArgumentParser) -> None:
     add(sub, "--prompts", TEXT, text=prompts, nargs="+", required=True)
     add(sub, "--device", text="auto, cpu, cuda, mps (auto); the CPU where it does not fit")
     models = "of the model; longlive2 has texts of its own where a shot begins"
-    add(sub, "--model-family", SCHEDULES, DEFAULTS.model_family, models)
+    add(sub, "--model-family", SCHEDULES, default=DEFAULTS.model_family, text=models)
 
 
 def _decode(sub: argparse.ArgumentParser) -> None:
@@ -130,7 +140,7 @@ def _decode(sub: argparse.ArgumentParser) -> None:
     vae = sub.add_mutually_exclusive_group(required=True)
     add(vae, "--vae", text="VAE of Wan 2.1 or 2.2, or a tiny decoder")
     add(vae, "--demo", bool, text="the embedded model's VAE")
-    add(sub, "--scale", scale, 1, "every pixel becomes a square of this side (1)")
+    add(sub, "--scale", scale, default=1, text="every pixel becomes a square of this side (1)")
     add(sub, "--decoder", text="what the file of --vae is (auto)")
     add_known(sub, "dtype device")
 
@@ -150,14 +160,14 @@ def _inspect(sub: argparse.ArgumentParser) -> None:
 
 def _budget(sub: argparse.ArgumentParser) -> None:
     add_known(sub, "size")
-    add(sub, "--seconds", float, [60.0, 300.0], nargs="+")
-    add(sub, "--model-family", names.LISTED_FAMILIES, "self_forcing", "1.3B or LongLive 2.0 5B")
+    add(sub, "--seconds", float, default=[60.0, 300.0], nargs="+")
+    add(sub, "--model-family", names.LISTED_FAMILIES, default="self_forcing", text="1.3B or LongLive 2.0 5B")
 
 
 def _memory(sub: argparse.ArgumentParser) -> None:
-    add(sub, "--cards", float, list(names.CARDS), "memory of cards in GiB", nargs="+")
+    add(sub, "--cards", float, default=list(names.CARDS), text="memory of cards in GiB", nargs="+")
     add(sub, "--sizes", default=["832x480", "480x832"], text="WIDTHxHEIGHT in pixels", nargs="+")
-    add(sub, "--model-family", names.LISTED_FAMILIES, "self_forcing", "1.3B or LongLive 2.0 5B")
+    add(sub, "--model-family", names.LISTED_FAMILIES, default="self_forcing", text="1.3B or LongLive 2.0 5B")
 
 
 def _convert(sub: argparse.ArgumentParser) -> None:
@@ -165,7 +175,7 @@ def _convert(sub: argparse.ArgumentParser) -> None:
     add(sub, "out", WRITTEN, text="new .safetensors file")
     sub.add_argument("--weights", default="auto", help="which copy: auto, generator_ema, generator (auto)")
     add(sub, "--lora", text="LoRA to merge")
-    add(sub, "--lora-strength", float, 1.0)
+    add(sub, "--lora-strength", float, default=1.0)
     add_known(sub, "num-heads dtype")
     add(sub, "--frames-per-block", int, text="recorded in the file: 3 chunkwise, 1 framewise")
     sub.add_argument("--model-family", choices=SCHEDULES, help="recorded in the file, for --model-family auto")
@@ -180,12 +190,18 @@ def _profile(sub: argparse.ArgumentParser) -> None:
     add(sub, "--lora", text="LoRA to merge")
     add_known(sub, "num-heads text-encoder embeddings")
     add(sub, "--prompts", TEXT, text="one prompt per line, or @FILE; default: twenty that come with the pack")
-    add(sub, "--preset", names.BUDGETS, "full", "full: 20 prompts x 30 s; quick: 4 x 10 s")
+    add(sub, "--preset", names.BUDGETS, default="full", text="full: 20 prompts x 30 s; quick: 4 x 10 s")
     add(sub, "--rule", default="quota", text="of the roles; the shares stay the same (quota)")
     told = "measure return stories, too: which heads look up an earlier visit of a scene (off)"
     add(sub, "--returns", bool, text=told)
-    add(sub, "--rope", ["absolute", "contiguous"], "absolute", "absolute: as in the paper")
-    add(sub, "--model-family", SCHEDULES, "self_forcing", "noise levels and block of the model (self_forcing)")
+    add(sub, "--rope", ["absolute", "contiguous"], default="absolute", text="absolute: as in the paper")
+    add(
+        sub,
+        "--model-family",
+        SCHEDULES,
+        default="self_forcing",
+        text="noise levels and block of the model (self_forcing)",
+    )
     add(sub, "--shard", default="1/1", text="the share of one machine of a farm: 2/4 is the second of four")
     add_known(sub, "size seed device dtype")
     add_farm_arguments(sub)
@@ -223,9 +239,9 @@ def _compare(sub: argparse.ArgumentParser) -> None:
     add(source, "--demo", bool, text="the embedded toy model")
     add(source, "--weights", text="checkpoint, .safetensors or .pt; needs --prompts and --vae")
     add(sub, "--prompts", TEXT, text="a timeline or one prompt, or @FILE; default with --demo: its story")
-    add(sub, "--seconds", float, 0.0, "seconds; default: the timeline's length")
-    add(sub, "--out", folder_written(*COMPARED_FILES), Path("output/compare"), "folder (output/compare)")
-    add(sub, "--scale", scale, 6, "with --demo: every pixel becomes a square of this side (6)")
+    add(sub, "--seconds", float, default=0.0, text="seconds; default: the timeline's length")
+    add(sub, "--out", folder_written(*COMPARED_FILES), default=Path("output/compare"), text="folder (output/compare)")
+    add(sub, "--scale", scale, default=6, text="with --demo: every pixel becomes a square of this side (6)")
     add_file_arguments(sub)
     add_render_arguments(sub)
     add_farm_arguments(sub)

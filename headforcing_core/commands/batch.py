@@ -7,8 +7,9 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,36 +27,33 @@ from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
 from .arguments import Result
 from .batch_jobs import check_files, outputs, read_jobs
-from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
+from .farms import check_roles, farm_of, render_one, run_jobs
 from .source import Source
 
+PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
 Note = dict[str, Any]
+"""What is known of a finished video, as `finished.json` beside its blocks states it."""
 
 
 @dataclass(frozen=True)
 class VideoJob:
-    """A video of a batch, as a worker gets it; its `source` only where the worker is this process.
+    """A video of a batch, as a worker gets it.
 
     `args` as of `read_jobs`, `patience` in seconds for another process that writes the same files.
     """
 
     args: argparse.Namespace
     embeds: Mapping[str, Shared[Tensor]]
-    source: Source | None
     patience: float
 
 
 @dataclass(frozen=True)
-class Planned:
-    """A video that is not finished, checked before the first is begun.
-
-    `starts`: it begins with video frames, or holds pictures, which are read and encoded where it is made.
-    """
+class CheckedVideo:
+    """A video that is not finished, checked before the first is begun."""
 
     source: Source
     plan: RenderPlan
     needs: Needs
-    starts: bool
 
     @property
     def encoder(self) -> tuple[Path | None, Path | None] | None:
@@ -63,49 +61,51 @@ class Planned:
         files = self.source.files
         return None if files is None else (files.text_encoder, files.embeddings)
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts of its prompts."""
-        return self.source.request.timeline.texts
-
 
 def batch(args: argparse.Namespace) -> Result:
     """Make the videos that are not finished, and report the outcome of each."""
-    begun, farm, out = time.monotonic(), farm_of(args), args.out.absolute()
+    begun = time.monotonic()
+    farm = farm_of(args)
+    out = args.out.absolute()
     jobs = list(read_jobs(args.jobs, out).items())
     jobs = [jobs[place] for place in pick_part(len(jobs), args.shard)]
     check_writable(out / "probe")
-    rows = {name: finished(video) for name, video in jobs}
-    todo = {name: video for name, video in jobs if rows[name] is None}
+    notes = {name: finished(video) for name, video in jobs}
+    todo = {name: video for name, video in jobs if notes[name] is None}
     for video in todo.values():
         video.json = args.json or farm.parallel  # workers show no bars
     check_files(args.jobs, todo)
-    planned = {name: _plan(name, video, farm) for name, video in todo.items()}
-    made: dict[str, Outcome[Note]] = {}
-    if planned:
-        check_disk(in_turn([video.needs for video in planned.values()]), out, out)
-        try:
-            _make(todo, planned, farm, made, args.json)
-        except KeyboardInterrupt as stop:
-            done = sum(row is not None for row in rows.values()) + sum(o.error is None for o in made.values())
-            said = f"{done} of {len(rows)} videos are finished, what is made of the others is kept in {out / 'runs'}"
-            said += ", the same command goes on"
-            raise KeyboardInterrupt(*stop.args, said) from stop
-    table = [_row(name, row, made.get(name)) for name, row in rows.items()]
-    return _result(table, farm, time.monotonic() - begun)
+    checked = {name: _check(name, video, farm) for name, video in todo.items()}
+    if checked:
+        check_disk(in_turn([video.needs for video in checked.values()]), out, out)
+    rows = {name: _row(name, note) for name, note in notes.items() if note is not None}
+    try:
+        for outcome in _make(todo, checked, farm, quiet=args.json):
+            if outcome.error is None:
+                row = _row(outcome.name, outcome.get())
+            else:
+                row = _failure(outcome.name, outcome.error)
+            rows[outcome.name] = row
+            if not args.json:
+                tqdm.write(_line(row), file=sys.stderr)
+    except KeyboardInterrupt as stop:
+        done = sum(row["state"] != "failed" for row in rows.values())
+        said = f"{done} of {len(jobs)} videos are finished, what is made of the others is kept in {out / 'runs'}"
+        raise KeyboardInterrupt(*stop.args, f"{said}, the same command goes on") from stop
+    return _result([rows[name] for name, _ in jobs], farm, time.monotonic() - begun)
 
 
 def make_video(job: VideoJob) -> Note:
     """Make one video, or go on with it, and note that it is finished; to be called in any process."""
-    begun, args = time.monotonic(), job.args
-    source = job.source or Source.of(args)
+    begun = time.monotonic()
+    args = job.args
+    source = Source.of(args)
     with claimed(args.out, args.latents, patience=job.patience):
         known = finished(args)
         if known is not None:  # another process has just made it
             return known
         source = source.with_start()
-        plan = source.request.plan()
-        video, result = render_one(source, plan, job.embeds, args.out, args.latents, patience=job.patience)
+        video, result = render_one(source, job.embeds, args.out, args.latents, patience=job.patience)
         if result.failure is not None:
             raise HeadForcingError(f"{result.failure}; the latents are complete: {args.latents}")
         note = {
@@ -126,87 +126,81 @@ def finished(args: argparse.Namespace) -> Note | None:
     try:
         note = json.loads((args.runs / "finished.json").read_text(encoding="utf-8"))
         files = {path.name: file_hash(path) for path in outputs(args)}
-        if (note["identity"], note["files"]) != (args.identity, files):
+        if note["identity"] != args.identity or note["files"] != files:
             return None
-        blocks = int(note["blocks"])
-        found = {"files": files, "problems": list(note["problems"]), "blocks": blocks, "reused_blocks": blocks}
-        return {**found, "seconds": 0.0, "kept": True}
+        return {
+            "files": files,
+            "problems": list(note["problems"]),
+            "blocks": int(note["blocks"]),
+            "reused_blocks": int(note["blocks"]),
+            "seconds": 0.0,
+            "kept": True,
+        }
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
-def _plan(name: str, args: argparse.Namespace, farm: Farm) -> Planned:
+def _check(name: str, args: argparse.Namespace, farm: Farm) -> CheckedVideo:
     """Check a video. Of a farm of other machines only the worker knows the device, so it checks that itself."""
     try:
         if farm.parallel and ":" in args.device:
             raise HeadForcingError(f"on a farm the device is auto, cuda or cpu, got {args.device!r}")
         source = Source.of(args, elsewhere=farm.remote)
+        source.note_unlike_training(source.request.timeline)
         plan = source.request.plan()
         source.check_encoders(plan)
         needs = source.check_needs(plan, args.out, elsewhere=farm.remote)
-        # a worker reads the video frames of a start itself: of many videos they would not fit into memory
-        starts = source.start is not None or bool(source.references)
-        return Planned(replace(source, start=None, references={}), plan, needs, starts)
     except HeadForcingError as error:
         raise HeadForcingError(f"{name}: {error}") from error
+    # the worker reads video frames of a start again: of many videos they would not fit into memory
+    return CheckedVideo(replace(source, start=None, references={}), plan, needs)
 
 
-def _encode(videos: Iterable[Planned]) -> dict[Any, dict[str, Tensor]]:
+def _encode(videos: Iterable[CheckedVideo]) -> dict[Any, dict[str, Tensor]]:
     """The embeddings of all texts, by text encoder and text; each text encoder is loaded once."""
-    by_encoder: dict[Any, list[Planned]] = {}
+    by_encoder: dict[Any, list[Source]] = {}
     for video in videos:
-        by_encoder.setdefault(video.encoder, []).append(video)
+        by_encoder.setdefault(video.encoder, []).append(video.source)
     encoded = {}
-    for encoder, readers in by_encoder.items():
-        texts = list(dict.fromkeys(text for video in readers for text in video.texts))
-        embeds = readers[0].source.encode(texts)
+    for encoder, sources in by_encoder.items():
+        texts = dict.fromkeys(chain.from_iterable(source.request.timeline.texts for source in sources))
+        embeds = sources[0].encode(list(texts))
         encoded[encoder] = {text: embed.cpu() for text, embed in embeds.items()}
     return encoded
 
 
 def _make(
-    todo: Mapping[str, argparse.Namespace],
-    planned: Mapping[str, Planned],
-    farm: Farm,
-    made: dict[str, Outcome[Note]],
-    quiet: bool,
-) -> None:
-    """Make all videos and put their outcomes into `made`."""
-    encoded = _encode(planned.values())
+    todo: Mapping[str, argparse.Namespace], checked: Mapping[str, CheckedVideo], farm: Farm, *, quiet: bool
+) -> Iterator[Outcome[Note]]:
+    """Make all videos, and yield their outcomes as they come."""
+    if not todo:
+        return
+    encoded = _encode(checked.values())
     if torch.cuda.is_initialized():
         torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
-    check_roles({name: video.source.job(video.plan, encoded[video.encoder]) for name, video in planned.items()}, farm)
+    check_roles({name: video.source.job(video.plan, encoded[video.encoder]) for name, video in checked.items()}, farm)
     with farm:
-        shared = {
-            encoder: {text: farm.share(embed) for text, embed in embeds.items()} for encoder, embeds in encoded.items()
-        }
+        shared = {}
+        for encoder, embeds in encoded.items():
+            shared[encoder] = {text: farm.share(embed) for text, embed in embeds.items()}
         del encoded
-        jobs = {
-            name: VideoJob(
-                todo[name],
-                embeds={text: shared[video.encoder][text] for text in video.texts},
-                source=None if farm.parallel or video.starts else video.source,
-                patience=PATIENCE_SECONDS if farm.parallel else 0.0,
-            )
-            for name, video in planned.items()
-        }
-        with tqdm(total=len(jobs), unit="video", desc="rendering", disable=quiet or not farm.parallel) as bar:
-            for outcome in farm.run(make_video, jobs):
-                made[outcome.name] = outcome
-                if not quiet:
-                    tqdm.write(_line(_row(outcome.name, None, outcome)), file=sys.stderr)
-                bar.update()
+        jobs = {}
+        for name, video in checked.items():
+            embeds_of_video = {text: shared[video.encoder][text] for text in video.source.request.timeline.texts}
+            jobs[name] = VideoJob(todo[name], embeds_of_video, PATIENCE_SECONDS if farm.parallel else 0.0)
+        yield from run_jobs(farm, make_video, jobs, unit="video", quiet=quiet)
 
 
-def _row(name: str, before: Note | None, outcome: Outcome[Note] | None) -> Note:
-    """Row of a video in the table."""
-    if outcome is not None and outcome.error is not None:
-        error = outcome.error
-        why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
-        return {"name": name, "state": "failed", "why": one_line(why)}
-    note = before or (outcome and outcome.get()) or {}
+def _row(name: str, note: Note) -> Note:
+    """Row of a finished video in the table."""
     fields = {key: note[key] for key in ("blocks", "reused_blocks", "seconds", "files", "problems")}
     return {"name": name, "state": "finished before" if note.get("kept") else "done", **fields}
+
+
+def _failure(name: str, error: Exception) -> Note:
+    """Row of a video that has failed."""
+    why = str(error) if isinstance(error, HeadForcingError) else f"{type(error).__name__}: {first_sentence(error)}"
+    return {"name": name, "state": "failed", "why": one_line(why)}
 
 
 def _line(row: Note) -> str:
@@ -220,18 +214,21 @@ def _line(row: Note) -> str:
 
 def _result(rows: list[Note], farm: Farm, seconds: float) -> Result:
     """The table of all videos; the exit code is 1 if one has failed."""
-    count, cells = Counter(row["state"] for row in rows), []
+    count = Counter(row["state"] for row in rows)
+    cells = []
     for row in rows:
-        numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"] if "files" in row else ["", ""]
-        told = ", ".join(row["files"]) if "files" in row else row["why"].replace("|", "/")
-        cells.append([row["name"], row["state"], *numbers, told])
-    took = {"all": seconds, "videos": sum(row.get("seconds", 0.0) for row in rows)}
+        if row["state"] == "failed":
+            cells.append([row["name"], "failed", "", "", row["why"].replace("|", "/")])
+        else:
+            numbers = [str(row["reused_blocks"]), f"{row['seconds']:.1f}"]
+            cells.append([row["name"], row["state"], *numbers, ", ".join(row["files"])])
+    of_videos = sum(row.get("seconds", 0.0) for row in rows)
     lines = [
         markdown_table(["video", "state", "blocks reused", "seconds", "files, or why"], cells),
         "",
         ", ".join(f"{number} {state}" for state, number in count.items()),
         f"farm     {farm.describe()}",
-        f"took     {took['all']:.1f} s; the videos, added up, {took['videos']:.1f} s",
+        f"took     {seconds:.1f} s; the videos, added up, {of_videos:.1f} s",
     ]
-    found = {"videos": rows, "seconds": took, "farm": farm.describe()}
+    found = {"videos": rows, "seconds": {"all": seconds, "videos": of_videos}, "farm": farm.describe()}
     return {"text": "\n".join(lines), "json": found, "code": 1 if count["failed"] else 0}

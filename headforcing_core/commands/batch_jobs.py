@@ -6,7 +6,7 @@ import argparse
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -47,8 +47,11 @@ def read_jobs(file: Path, out: Path) -> dict[str, argparse.Namespace]:
     jobs: dict[str, argparse.Namespace] = {}
     names: set[str] = set()
     for number, line in enumerate(split_lines(read_file(file)), 1):
+        if not line.strip():
+            continue
         try:
-            for name, args in _videos(line, number, out) if line.strip() else ():
+            for name, fields in _videos(line, number):
+                args = _arguments(fields, name, out)
                 if name.lower() in names:  # some file systems take them for one
                     raise HeadForcingError(f"there are two videos named {name!r}: give each its own name")
                 names.add(name.lower())
@@ -80,54 +83,50 @@ def check_files(file: Path, jobs: Mapping[str, argparse.Namespace]) -> None:
     check_kept([(option, path) for path, option in reads.items()], writes)
 
 
-def _videos(line: str, number: int, out: Path) -> Iterator[tuple[str, argparse.Namespace]]:
+def _videos(line: str, number: int) -> list[tuple[str, dict[str, Any]]]:
+    """The videos of a line: their names, and their fields."""
     try:
-        fields = json.loads(line)
+        found = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise HeadForcingError(f"not valid JSON ({error.msg})") from error
     except (ValueError, RecursionError) as error:
-        raise HeadForcingError(f"not valid JSON ({getattr(error, 'msg', 'nested too deeply')})") from error
-    if not isinstance(fields, dict):
+        raise HeadForcingError("not valid JSON (nested too deeply)") from error
+    if not isinstance(found, dict):
         raise HeadForcingError('expected a JSON object such as {"demo": true, "seed": 1}')
-    fields = {str(key).replace("-", "_"): value for key, value in fields.items()}
-    name, seeds = fields.get("name", f"line-{number:04}"), fields.get("seeds")
+    fields = {str(key).replace("-", "_"): value for key, value in found.items()}
+    name = fields.get("name", f"line-{number:04}")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or name.endswith((".", " ")):
         raise HeadForcingError(f"a name has up to 80 letters, digits, spaces, dots and dashes, got {name!r:.80}")
     for field in ("demo", "latents"):
         if not isinstance(fields.get(field, False), bool):
             raise HeadForcingError(f"{field} must be true or false, got {fields[field]!r:.80}")
+    seeds = fields.get("seeds")
     if seeds is None:
-        yield name, _arguments(fields, name, out)
-        return
+        return [(name, fields)]
     if not isinstance(seeds, list) or not seeds or "seed" in fields:
         raise HeadForcingError("seeds must be a list such as [1, 2, 3], in place of seed")
-    for seed in seeds:
-        each = f"{name}-seed{seed}"
-        yield each, _arguments({**fields, "seed": seed}, each, out)
+    return [(f"{name}-seed{seed}", {**fields, "seed": seed}) for seed in seeds]
 
 
 def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespace:
     """The arguments of one video, whose files are named after it."""
-    demo, latents = fields.get("demo", False), fields.get("latents", False)
     own = COMMANDS_OWN.intersection(fields)
     if own:
         raise HeadForcingError(f"{own.pop()!r} is no option of a line: the command sets it for all videos")
+    demo = fields.get("demo", False)
+    latents = fields.get("latents", False)
     parser = _parser("demo" if demo else "generate")
-    args, unknown = parser.parse_known_args(list(_words(fields)))
+    args, unknown = parser.parse_known_args(_words(fields))
     names = set(vars(args)) - COMMANDS_OWN | OTHERS
-    strange = [field for field in fields if field not in names]
-    if strange:
-        raise unknown_name("a line", strange[0], sorted(names))
+    for field in fields:
+        if field not in names:
+            raise unknown_name("a line", field, sorted(names))
     if unknown:
         raise HeadForcingError(f"cannot read {unknown[0]!r}")
     reads, _ = named_files(parser, args)
     args = portable(args)
-    # the options, and size and time of the files among them
-    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
-    pictures = [named_file(word)[1] for word in args.reference]
-    values = [value for value in options.values() if isinstance(value, (Path, str))]
-    files = [Path(value) for value in (*values, *pictures) if os.path.isfile(value)]
-    stamps = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    args.identity = digest({name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps)
-    args.demo, args.json = demo, True
+    args.identity = _identity(args, demo, latents)
+    args.demo = demo
     args.reads = [(option, path.absolute()) for option, path in reads]
     args.out = out / f"{name}.mp4" if demo or args.vae is not None else None
     args.latents = out / f"{name}.safetensors" if latents or args.out is None else None
@@ -135,19 +134,34 @@ def _arguments(fields: dict[str, Any], name: str, out: Path) -> argparse.Namespa
     return args
 
 
-def _words(fields: dict[str, Any]) -> Iterator[str]:
+def _identity(args: argparse.Namespace, demo: bool, latents: bool) -> str:
+    """The hash of the options of a line, and of size and time of the files among them."""
+    options = {name: value for name, value in vars(args).items() if name not in COMMANDS_OWN}
+    paths = [value for value in options.values() if isinstance(value, (Path, str))]
+    paths += [named_file(word)[1] for word in args.reference]
+    stamps = []
+    for path in paths:
+        if os.path.isfile(path):
+            found = os.stat(path)
+            stamps.append((str(path), found.st_size, found.st_mtime_ns))
+    return digest({name: str(value) for name, value in (options | {"demo": demo}).items()}, latents, stamps)
+
+
+def _words(fields: dict[str, Any]) -> list[str]:
     """The fields as words of a command line."""
+    words: list[str] = []
     for field, value in fields.items():
         option = f"--{field.replace('_', '-')}"
         if field in OTHERS or value is False or value is None:
             continue
         if value is True:
-            yield option
+            words.append(option)
         elif field == "prompts" and isinstance(value, list):
-            yield f"{option}={json.dumps(value)}"  # a timeline, too
+            words.append(f"{option}={json.dumps(value)}")  # a timeline, too
         elif field == "reference" and isinstance(value, list):
-            yield from (f"{option}={each}" for each in value)
+            words += [f"{option}={each}" for each in value]
         elif isinstance(value, (str, int, float)):
-            yield f"{option}={value}"
+            words.append(f"{option}={value}")
         else:
             raise HeadForcingError(f"{field} must be a text, a number, true or false, got {value!r:.80}")
+    return words

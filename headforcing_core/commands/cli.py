@@ -43,7 +43,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _answer(2, f"error: {error}")
         if "gpus" in args:
             under_torchrun = "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
-            several = args.gpus != 1 or args.shard_weights or (args.gpu_speeds, args.rank_timeout) != (None, None)
+            several = args.gpus != 1 or args.shard_weights or args.gpu_speeds or args.rank_timeout is not None
             if under_torchrun or several:
                 from .several import run_on_several  # imports torch
 
@@ -79,7 +79,8 @@ def _run(args: argparse.Namespace) -> tuple[int, str]:
 def _parser(words: Sequence[str] = ()) -> Parser:
     """The parser of all commands; where `words` name one, the others have no arguments."""
     parser = Parser(prog="headforcing", description="Minute-long videos from five-second models.")
-    add_command, named = subcommands(parser), [name for name in COMMANDS if name in words] or COMMANDS
+    add_command = subcommands(parser)
+    named = [name for name in COMMANDS if name in words] or COMMANDS
     for name, (run, add_arguments, text) in COMMANDS.items():
         sub = add_command(name, run, text)
         if name in named:
@@ -96,23 +97,21 @@ def _function(run: Any) -> Any:
     if not isinstance(run, str):
         return run
     module, name = run.split(".")
-    pause = "torch" not in sys.modules and gc.isenabled()
+    if "torch" in sys.modules or not gc.isenabled():
+        return getattr(import_module(f".{module}", __package__), name)
+    gc.disable()
     try:
-        if pause:
-            gc.disable()
         found = import_module(f".{module}", __package__)
-        if pause:
-            gc.freeze()
+        gc.freeze()
     finally:
-        if pause:
-            gc.enable()
-    return vars(found)[name]
+        gc.enable()
+    return getattr(found, name)
 
 
 # ----------------------------------------------------------------------------------------- what is printed
 
 
-class Losable:
+class LossyStream:
     """A stream whose text is lost where it cannot be written."""
 
     def __init__(self, stream: TextIO):
@@ -143,8 +142,9 @@ def usable_streams() -> Iterator[None]:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # gets the lowest number that is free
     with open(os.devnull, "w", encoding="utf-8") as nowhere:
-        out, err = sys.stdout or nowhere, sys.stderr or nowhere
-        with redirect_stdout(out), redirect_stderr(cast(TextIO, Losable(err))):
+        out = sys.stdout or nowhere
+        err = sys.stderr or nowhere
+        with redirect_stdout(out), redirect_stderr(cast(TextIO, LossyStream(err))):
             try:
                 yield
             finally:

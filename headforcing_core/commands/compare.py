@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
-from tqdm import tqdm
 
 from ..demo import assets
-from ..distributed.farm import Farm, Outcome, Shared
+from ..distributed.farm import Farm, Shared
 from ..errors import HeadForcingError
 from ..files import claimed, claimed_folder, replacing
 from ..names import COMPARED_METHODS, versions
@@ -32,9 +31,11 @@ from ..render.plan import RenderPlan
 from ..render.resources import Needs, check_disk, in_turn
 from ..video.sheets import side_by_side
 from .arguments import Result
-from .farms import PATIENCE_SECONDS, check_roles, farm_of, render_one
+from .farms import check_roles, farm_of, render_one, run_jobs
 from .source import Source
 from .values import changed, portable
+
+TURN_SECONDS = 86400.0  # for a worker of a farm: methods of one policy share a run folder, which one at a time writes
 
 
 def compare(args: argparse.Namespace) -> Result:
@@ -42,30 +43,35 @@ def compare(args: argparse.Namespace) -> Result:
     labels = assets.COMPARED if args.demo and args.methods is None else {}
     names = ",".join(args.methods or labels or COMPARED_METHODS)
     entries = [replace(entry, label=labels.get(entry.method, entry.label)) for entry in entries_of(names)]
-    source, farm = compared_source(args), farm_of(args)
+    source = compared_source(args)
+    source.note_unlike_training(source.request.timeline)
+    farm = farm_of(args)
     with claimed_folder(args.out):
-        videos, left_out = plan_videos(source, entries, args, farm, skip=names_all(names))
+        videos, left_out = _plan_videos(source, entries, args, skip=names_all(names), elsewhere=farm.remote)
         rows = _render_all(source, videos, args, farm)
         about = _about(args, source, videos[0].plan)
         shown = [row.entry.label for row in rows]
-        shared = {name: value for name, value in about.items() if name != "seeds"}
-        tags = {"head_forcing": json.dumps({"methods": shown, "seed": args.seed, **shared})}
-        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata=tags)
+        tags = {"methods": shown, "seed": args.seed, **about}
+        del tags["seeds"]
+        made = grid(args.out / "grid.mp4", rows, fps=about["fps"], metadata={"head_forcing": json.dumps(tags)})
         prompts = list(zip(about["starts_seconds"], about["prompts"], strict=True))
-        tiles = list(zip(shown, (row.video for row in rows), strict=True))
+        tiles = [(row.entry.label, row.video) for row in rows]
         picture = side_by_side(args.out / "picture.png", tiles, prompts, about["seconds"])
-        notes, size = method_notes(rows), {"width": made.width, "height": made.height}
         found = {
             "about": about,
             "picture": str(picture),
-            "grid": {"video": str(made.path), "video_frames": made.video_frames, **size},
+            "grid": {
+                "video": str(made.path),
+                "video_frames": made.video_frames,
+                "width": made.width,
+                "height": made.height,
+            },
             "rows": [row.to_dict() for row in rows],
-            "notes": notes,
+            "notes": method_notes(rows),
             "left_out": left_out,
         }
-        return write_result(
-            args.out, "comparison", report_text(rows, left_out), found, [f"grid     {made.path}", f"picture  {picture}"]
-        )
+        files = [f"grid     {made.path}", f"picture  {picture}"]
+        return write_result(args.out, "comparison", text=report_text(rows, left_out), found=found, files=files)
 
 
 def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[str, Any]:
@@ -92,14 +98,16 @@ def _about(args: argparse.Namespace, source: Source, plan: RenderPlan) -> dict[s
 
 
 def write_result(
-    folder: Path, name: str, text: str, found: dict[str, Any], files: Sequence[str] = (), indent: int | None = 1
+    folder: Path, name: str, *, text: str, found: dict[str, Any], files: Sequence[str] = (), indent: int | None = 1
 ) -> Result:
     """Write a result to a folder as Markdown and JSON, and return it."""
-    paths = [folder / f"{name}.md", folder / f"{name}.json"]
-    for path, content in zip(paths, (text + "\n", json.dumps(found, indent=indent)), strict=True):
+    lines = [text, "", *files]
+    for suffix, content in ((".md", f"{text}\n"), (".json", json.dumps(found, indent=indent))):
+        path = folder / f"{name}{suffix}"
         with replacing(path) as temporary:
             temporary.write_text(content, encoding="utf-8")
-    return {"text": "\n".join([text, "", *files, *(f"table    {path}" for path in paths)]), "json": found}
+        lines.append(f"table    {path}")
+    return {"text": "\n".join(lines), "json": found}
 
 
 def compared_source(args: argparse.Namespace) -> Source:
@@ -128,20 +136,19 @@ class ComparedVideo:
         self, args: argparse.Namespace, embeds: Mapping[str, Shared[Tensor]], farm: Farm, encodes: bool = False
     ) -> ComparedJob:
         """The video as a job; `args` have its prompts and its length."""
-        given = changed(args, out=self.path.parent, runs=self.source.request.runs)
+        request = self.source.request
+        given = changed(portable(args), out=self.path.parent, runs=request.runs)
         if farm.parallel:
             given = changed(portable(given), json=True)  # workers show no bars
-        seed = self.source.request.options.seed
-        return ComparedJob(
-            given, self.entry, seed, embeds=embeds, encodes=encodes, video=None if farm.parallel else self
-        )
+        patience = TURN_SECONDS if farm.parallel else 0.0
+        return ComparedJob(given, self.entry, request.options.seed, embeds=embeds, encodes=encodes, patience=patience)
 
 
 @dataclass(frozen=True)
 class ComparedJob:
-    """A video of a comparison as a worker gets it; `video` only where the worker is this process.
+    """A video of a comparison as a worker gets it.
 
-    `args` have its prompts and length, and its folders; `encodes` as for `render_one`.
+    `args` have its prompts and length, and its folders; `encodes` and `patience` as for `render_one`.
     """
 
     args: argparse.Namespace
@@ -149,17 +156,21 @@ class ComparedJob:
     seed: int
     embeds: Mapping[str, Shared[Tensor]]
     encodes: bool
-    video: ComparedVideo | None
+    patience: float
+
+    def planned(self) -> ComparedVideo:
+        """The video, planned on the machine that makes it."""
+        return ComparedVideo.of(compared_source(self.args), self.entry, self.seed, self.args.out)
 
 
-def plan_videos(
-    source: Source, entries: Sequence[Entry], args: argparse.Namespace, farm: Farm, skip: bool = False
+def _plan_videos(
+    source: Source, entries: Sequence[Entry], args: argparse.Namespace, *, skip: bool, elsewhere: bool
 ) -> tuple[list[ComparedVideo], dict[str, str]]:
     """Plan and check the videos of all entries; returns them and, with `skip`, why others are left out."""
 
     def plan_one(entry: Entry) -> tuple[ComparedVideo, Needs]:
         video = ComparedVideo.of(source, entry, args.seed, args.out)
-        return video, video.source.check_needs(video.plan, video.path, elsewhere=farm.remote)
+        return video, video.source.check_needs(video.plan, video.path, elsewhere=elsewhere)
 
     planned, left_out = plan_entries(entries, plan_one, skip)
     check_disk(in_turn([needs for _, needs in planned]), source.request.runs, args.out)
@@ -169,65 +180,22 @@ def plan_videos(
 def _render_all(
     source: Source, videos: Sequence[ComparedVideo], args: argparse.Namespace, farm: Farm
 ) -> list[Compared]:
-    """Render and measure all videos."""
+    """Render and measure all videos; raises the error of the first that fails, with its name."""
     embeds = source.encode()
-    renders = {video.path.stem: video.source.job(video.plan, embeds) for video in videos}
-    check_roles(renders, farm)
-    encodes, rows = any(video.plan.restart_frames for video in videos), {}
-    with farm, tqdm(total=len(videos), unit="video", disable=args.json or not farm.parallel) as bar:
+    check_roles({video.path.stem: video.source.job(video.plan, embeds) for video in videos}, farm)
+    encodes = any(video.plan.restart_frames for video in videos)
+    rows = {}
+    with farm:
         shared = {text: farm.share(embed) for text, embed in embeds.items()}
         jobs = {video.path.stem: video.job(args, shared, farm, encodes) for video in videos}
-        for name, row in run_compared(jobs, {name: job.setup for name, job in renders.items()}, farm):
-            rows[name] = row
-            bar.set_postfix_str(name, refresh=False)
-            bar.update()
+        for outcome in run_jobs(farm, render_compared, jobs, unit="video", quiet=args.json):
+            rows[outcome.name] = outcome.get()
     return [rows[name] for name in jobs]
-
-
-def run_compared(
-    jobs: Mapping[str, ComparedJob], setups: Mapping[str, str], farm: Farm
-) -> Iterator[tuple[str, Compared]]:
-    """Render jobs by name on a farm; `setups` are those of their run folders.
-
-    Only one process at a time can write to a run folder, so all videos of a setup are made by one worker. Raises the
-    error of the first video that fails, with its name, after those that its worker had made before.
-    """
-    turns: dict[str, dict[str, ComparedJob]] = {}
-    for name, job in jobs.items():
-        shares = farm.parallel and job.args.runs is not None
-        turns.setdefault(setups[name] if shares else name, {})[name] = job
-    named = {
-        next(iter(turn)) + (f" and {len(turn) - 1} more" if len(turn) > 1 else ""): turn for turn in turns.values()
-    }
-    for turn in farm.run(render_in_turn, named):
-        for outcome in turn.get():
-            yield outcome.name, outcome.get()
-
-
-def render_in_turn(jobs: Mapping[str, ComparedJob]) -> list[Outcome[Compared]]:
-    """Render and measure some videos of a comparison, one after the other until one fails; in any process.
-
-    An error that nobody expected is not caught: a farm reports it with its traceback.
-    """
-    made: list[Outcome[Compared]] = []
-    for name, job in jobs.items():
-        try:
-            made.append(Outcome(name, render_compared(job)))
-        except (HeadForcingError, OSError) as error:
-            return [*made, Outcome(name, error=error)]
-    return made
-
-
-def planned_video(job: ComparedJob) -> ComparedVideo:
-    """The video of a job, planned on the machine that makes it."""
-    return job.video or ComparedVideo.of(compared_source(job.args), job.entry, job.seed, job.args.out)
 
 
 def render_compared(job: ComparedJob) -> Compared:
     """Render and measure one video of a comparison; with `--runs` finished blocks are reused."""
-    video, patience = planned_video(job), 0.0 if job.video else PATIENCE_SECONDS
-    with claimed(video.path, patience=patience):  # `generate --out` may name a file in a comparison's folder
-        render, result = render_one(
-            video.source, video.plan, job.embeds, video.path, encodes=job.encodes, patience=patience
-        )
+    video = job.planned()
+    with claimed(video.path, patience=job.patience):  # `generate --out` may name a file in a comparison's folder
+        render, result = render_one(video.source, job.embeds, video.path, encodes=job.encodes, patience=job.patience)
     return measured(video.entry, render.plan, video.source.machine.dtype, result)

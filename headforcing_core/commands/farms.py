@@ -3,29 +3,38 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
+from tqdm import tqdm
 
-from ..distributed.farm import Farm, Shared
+from ..distributed.farm import Farm, Job, Outcome, Shared, Value
 from ..distributed.ray_farm import farm_named
 from ..errors import HeadForcingError
-from ..render.plan import RenderPlan
 from ..render.request import RenderJob
 from ..render.result import RenderResult
 from .source import Source
-from .values import Kept
+from .values import LastValue
 
-PATIENCE_SECONDS = 120.0  # of a worker of a farm: a network disk may keep a dead machine's lock for so long
-
-_models = Kept()
+_models = LastValue()
 
 
 def farm_of(args: argparse.Namespace) -> Farm:
     """The farm that the arguments of `add_farm_arguments` name."""
     return farm_named(args.farm, args.farm_gpus, args.farm_workers)
+
+
+def run_jobs(
+    farm: Farm, function: Callable[[Job], Value], jobs: Mapping[str, Job], *, unit: str, quiet: bool
+) -> Iterator[Outcome[Value]]:
+    """The outcomes of jobs, with a bar if they are made at the same time; a job in this process has its own."""
+    with tqdm(total=len(jobs), unit=unit, disable=quiet or not farm.parallel) as bar:
+        for outcome in farm.run(function, jobs):
+            yield outcome
+            bar.set_postfix_str(outcome.name, refresh=False)
+            bar.update()
 
 
 def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
@@ -42,7 +51,6 @@ def check_roles(jobs: Mapping[str, RenderJob], farm: Farm) -> None:
 
 def render_one(
     source: Source,
-    plan: RenderPlan,
     embeds: Mapping[str, Shared[Tensor]],
     video: Path | None,
     latents: Path | None = None,
@@ -56,11 +64,14 @@ def render_one(
         encodes: whether a video of any of these jobs needs the VAE's encoder.
         patience: seconds to wait for another process that writes to the run folder.
     """
-    read = {text: embed() for text, embed in embeds.items()}
-    job = source.job(plan, read).with_request(patience=patience).with_found_roles()
-    decodes, encodes, machine = video is not None, encodes or bool(job.plan.restart_frames), source.machine
-    devices = str(machine.device), str(machine.vae_device)
-    key = source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes
+    machine = source.machine
+    job = source.job(source.request.plan(), {text: embed() for text, embed in embeds.items()})
+    job = job.with_request(patience=patience).with_found_roles()
+    decodes = video is not None
+    encodes = encodes or bool(job.plan.restart_frames)
+    devices = (str(machine.device), str(machine.vae_device))
+    key = (source.files, source.info.fingerprint, devices, machine.dtype, decodes, encodes)
     source.check_needs(job.plan, video, loaded=_models.has(key))
-    loaded = replace(_models.get(key, lambda: source.load(decodes, encodes)), machine=machine, scale=source.scale)
+    loaded = _models.get(key, lambda: source.load(decodes, encodes))
+    loaded = replace(loaded, machine=machine, scale=source.scale)
     return job, loaded.render(job, video, latents)

@@ -12,6 +12,7 @@ import torch
 
 from ..devices import is_out_of_memory
 from ..errors import HeadForcingError
+from ..files import partial_path
 from ..model import fp8
 from ..model.attention import AttentionFunction, attention_function
 from ..model.compiled import compiled_forward
@@ -21,7 +22,7 @@ from ..render.plan import RenderPlan
 from ..render.render import Listener, Place, make_video
 from ..render.request import RenderJob
 from ..render.result import RenderResult
-from ..render.sinks import LatentsFile, ProgressBar, VideoFile, partial_path
+from ..render.sinks import LatentsFile, ProgressBar, VideoFile
 from ..rollout.loop import WanVideoModel
 from ..video.restarts import FrameCodec
 from .values import pick_device
@@ -64,8 +65,7 @@ class Machine:
             vae_device = pick_device(args.vae_device, "--vae-device")
             if vae_device == device and device.type != "cpu":
                 vae_device = None  # on one GPU sampling and decoding take turns
-        peers = vars(args).get("peers")
-        follows = peers is not None and not peers.leads  # rank 0 alone shows progress
+        peers: Peers | None = args.peers
         return cls(
             device=device,
             dtype=dtype,
@@ -73,7 +73,7 @@ class Machine:
             attention_choice=choice,
             cuda_graph=args.cuda_graph and not elsewhere,
             compile=args.compile,
-            quiet=args.json or follows,
+            quiet=args.json or (peers is not None and not peers.leads),  # rank 0 alone shows progress
             vae_device=vae_device,
             fp8_linears=args.fp8_linears,
             peers=peers,
@@ -81,22 +81,31 @@ class Machine:
         )
 
     @property
+    def leads(self) -> bool:
+        """Whether this process writes files and reports: it is alone, or rank 0."""
+        return self.peers is None or self.peers.leads
+
+    @property
     def inexact(self) -> list[str]:
         """Settings that make the numbers other than those of the dtype, for reports."""
         if not self.fp8_linears:
             return []
-        emulated = ", emulated: this device does not multiply them, nothing is faster"
-        return [f"{fp8.INEXACT} (--fp8-linears{'' if fp8.has_product(self.device) else emulated})"]
+        if fp8.has_product(self.device):
+            return [f"{fp8.INEXACT} (--fp8-linears)"]
+        return [f"{fp8.INEXACT} (--fp8-linears, emulated: this device does not multiply them, nothing is faster)"]
 
     def place(self, plan: RenderPlan) -> Place:
         """Choose where a plan's video is made; the attention backend `auto` is timed at the sizes of its cache."""
-        attention, shape = self.attention, plan.shape
+        attention = self.attention
         if self.peers is not None:  # each of them could choose another backend
             from ..distributed.ranks import rank_place
 
             return rank_place(self.peers, self.device, attention, self.attention_choice)
         if self.attention_choice == "auto":
-            attention = attention_function("auto", self.device, self.dtype, shape.head_dim, shape.layer_sizes)
+            shape = plan.shape
+            attention = attention_function(
+                "auto", self.device, self.dtype, head_dim=shape.head_dim, sizes=shape.layer_sizes
+            )
         return Place(self.device, attention, self.attention_choice)
 
 
@@ -116,16 +125,12 @@ class LoadedModel:
 
         Where latents are written, too, a video that cannot be written is the result's `failure`, else an error.
         """
-        machine, plan, peers = self.machine, job.plan, self.machine.peers
+        machine = self.machine
         model = WanVideoModel(self.backbone, machine.dtype, machine.device)
         if machine.compile:
             model.forward = compiled_forward()
         if machine.cuda_graph:
             model.forward = GraphedForward(forward=model.forward)
-        if peers is not None:
-            from ..distributed.cache import parallel_forward
-
-            model.forward = partial(parallel_forward, forward=model.forward)
         bar = ProgressBar(machine.quiet)
         listeners: list[Listener] = [bar]
         mp4 = None
@@ -146,18 +151,22 @@ class LoadedModel:
 
             listeners.append(LiveEdits(story))
         ranks = None
-        if peers is not None:
+        if machine.peers is not None:
+            from ..distributed.cache import parallel_forward
             from ..distributed.ranks import MeasuredRanks
 
+            model.forward = partial(parallel_forward, forward=model.forward)
             ranks = MeasuredRanks(str(machine.device))
             listeners.append(ranks)
         try:
-            result = make_video(job.with_request(codec=self.codec), model, machine.place(plan), listeners)
+            result = make_video(job.with_request(codec=self.codec), model, machine.place(job.plan), listeners)
         except (MemoryError, RuntimeError) as error:
             if not is_out_of_memory(error):
                 raise
-            rank = "" if peers is None else f"rank {peers.rank} of {peers.world} ({machine.device}): "
-            raise HeadForcingError("; ".join([rank + OUT_OF_MEMORY, *self._kept(bar, video)])) from error
+            said = OUT_OF_MEMORY
+            if machine.peers is not None:
+                said = f"rank {machine.peers.rank} of {machine.peers.world} ({machine.device}): {said}"
+            raise HeadForcingError("; ".join([said, *self._kept(bar, video)])) from error
         except KeyboardInterrupt as stop:
             raise KeyboardInterrupt(*self._kept(bar, video)) from stop
         if ranks is not None and ranks.report is not None:
@@ -168,13 +177,13 @@ class LoadedModel:
 
     def _kept(self, bar: ProgressBar, video: Path | None) -> list[str]:
         """Say what is stored of a render that ended early, and how to resume it; rank 0 alone says so."""
-        if bar.render is None or (self.machine.peers is not None and not self.machine.peers.leads):
+        if bar.render is None or not self.machine.leads:
             return []
         job = bar.render.job
-        kept = "without --runs FOLDER no block is kept"
+        kept = ["without --runs FOLDER no block is kept"]
         if job.folder is not None:
-            kept = f"{job.finished_blocks} of {len(job.keys)} blocks are kept in {job.folder}, "
-            kept += f"repeat the command to {going_on(job.plan)}"
+            blocks = f"{job.finished_blocks} of {len(job.keys)} blocks are kept in {job.folder}"
+            kept = [f"{blocks}, repeat the command to {going_on(job.plan)}"]
         if video is not None and partial_path(video).is_file():
-            kept += f"; the video so far is {partial_path(video)}"
-        return [kept]
+            kept.append(f"the video so far is {partial_path(video)}")
+        return ["; ".join(kept)]

@@ -39,22 +39,23 @@ seed_number = partial(whole_number, least=0, most=2**64 - 1)  # what a random nu
 def finite_number(text: str) -> float:
     """The value of an argument of type `float`."""
     try:
-        if math.isfinite(number := float(text)):
-            return number
+        number = float(text)
     except ValueError:
-        pass
-    raise Mistake(f"must be a number, got {text!r}")
+        number = math.nan
+    if not math.isfinite(number):
+        raise Mistake(f"must be a number, got {text!r}")
+    return number
 
 
 def speeds(text: str) -> tuple[float, ...]:
     """The type of `--gpu-speeds`."""
     try:
         found = tuple(map(float, text.split(",")))
-        if all(0.001 <= speed <= 1000 for speed in found):
-            return found
     except ValueError:
-        pass
-    raise Mistake(f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}")
+        found = (0.0,)
+    if not all(0.001 <= speed <= 1000 for speed in found):
+        raise Mistake(f"expected numbers from 0.001 to 1000 with commas between them, as 2,1, got {text!r}")
+    return found
 
 
 def method_options(text: str) -> list[tuple[str, str]]:
@@ -171,9 +172,9 @@ def named_file(word: str) -> tuple[str, Path]:
 
 
 def _folder(word: str) -> Path:
-    if not (path := Path(word)).is_dir():
+    if not Path(word).is_dir():
         raise Mistake(f"there is no folder {word!r}")
-    return path
+    return Path(word)
 
 
 READ = PathType(reads=lambda path, args: [path])
@@ -207,12 +208,15 @@ def named_files(parser: argparse.ArgumentParser, args: argparse.Namespace) -> tu
     reads: list[Named] = [("the embedded model", path) for path in (DEMO_MODEL, DEMO_AUTOENCODER)]
     writes: list[Named] = []
     for action in parser._actions:
-        if isinstance(action.type, PathType):
-            option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
-            given = vars(args).get(action.dest)
-            if given is None and action.type is PROFILE:  # whichever of them fits
-                reads += [(option, path) for path in bundled_profiles().values()]
-            for value in given if isinstance(given, list) else [] if given is None else [given]:
-                reads += [(option, path) for path in action.type.reads(value, args)]
-                writes += [(option, path) for path in action.type.writes(value, args)]
+        if not isinstance(action.type, PathType):
+            continue
+        option = action.option_strings[0] if action.option_strings else str(action.metavar or action.dest).upper()
+        values = vars(args).get(action.dest)
+        if values is None and action.type is PROFILE:
+            reads += [(option, path) for path in bundled_profiles().values()]  # whichever of them fits
+        if not isinstance(values, list):
+            values = [] if values is None else [values]
+        for value in values:
+            reads += [(option, path) for path in action.type.reads(value, args)]
+            writes += [(option, path) for path in action.type.writes(value, args)]
     return reads, writes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,15 @@ from ..head_profiles.profiler import measure_returns, pick_part, profile_heads
 from ..head_profiles.prompts import PROFILING_PROMPTS
 from ..head_profiles.rules import describe_returns, remark_on_rule, retrieving_heads, with_rule
 from ..head_profiles.shares import HeadShares, ProfileSetup, ReturnStory
-from ..model.wan import WanModel
+from ..model.wan import WanConfig, WanModel
 from ..names import BUDGETS
 from ..rollout.loop import WanVideoModel
 from ..rollout.schedule import SCHEDULES
 from ..timeline.clock import BlockClock
 from ..timeline.grammar import split_prompts
 from .arguments import Result
-from .farms import farm_of
-from .values import DTYPES, Kept, ModelFiles, find_profile, parse_size, pick_device, read_text, save_plot
+from .farms import farm_of, run_jobs
+from .values import DTYPES, LastValue, ModelFiles, find_profile, parse_size, pick_device, read_text, save_plot
 
 
 def profile(args: argparse.Namespace) -> Result:
@@ -39,18 +39,23 @@ def profile(args: argparse.Namespace) -> Result:
     count, seconds = BUDGETS[args.preset]
     if args.demo:
         weights = args.demo_weights or assets.model_path()
-        files, size = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads), assets.SIZE
-        default, dtype = word_hash.sample_prompts(count), torch.float32
+        files = ModelFiles(weights, assets.inspect_toy(weights).config.num_heads)
+        size = assets.SIZE
+        prompts = word_hash.sample_prompts(count)
+        dtype = torch.float32
     else:
-        files, size = ModelFiles.of(args), parse_size(args.size)
-        default, dtype = PROFILING_PROMPTS[:count], DTYPES[args.dtype]
-    prompts = default if args.prompts is None else split_prompts(read_text(args.prompts))
-    setup = setup_of(files, prompts, seconds, size, args.model_family, rope=args.rope, seed=args.seed)
+        files = ModelFiles.of(args)
+        size = parse_size(args.size)
+        prompts = PROFILING_PROMPTS[:count]
+        dtype = DTYPES[args.dtype]
+    if args.prompts is not None:
+        prompts = split_prompts(read_text(args.prompts))
+    setup = setup_of(files, prompts, seconds, size=size, family=args.model_family, rope=args.rope, seed=args.seed)
     if args.returns:
         ReturnStory.of(setup, 0)  # refuses prompts and blocks that none fits
     return measure(
         args.out,
-        Measured(files, setup, dtype, args.device),
+        MeasuredModel(files, setup, dtype, args.device),
         "toy_world" if args.demo else args.model_family,
         farm_of(args),
         rule=args.rule,
@@ -61,16 +66,17 @@ def profile(args: argparse.Namespace) -> Result:
 
 
 def setup_of(
-    files: ModelFiles, prompts: tuple[str, ...], seconds: float, size: tuple[int, int], family: str, **options: Any
+    files: ModelFiles, prompts: tuple[str, ...], seconds: float, *, size: tuple[int, int], family: str, **options: Any
 ) -> ProfileSetup:
     """The setup of a measurement on these files; `seconds` of video for each prompt, `options` of `ProfileSetup`."""
-    info, schedule = files.inspect(), SCHEDULES[family]
+    info = files.inspect()
+    schedule = SCHEDULES[family]
     blocks = BlockClock(schedule.frames_per_block).blocks_for(seconds)
-    return ProfileSetup.of(info.fingerprint, info.config, prompts, blocks, schedule, size, **options)
+    return ProfileSetup.of(info.fingerprint, info.config, prompts, blocks, family=schedule, size=size, **options)
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredModel:
     """A model whose heads are measured, and how; `device` by name, on the machine that measures."""
 
     files: ModelFiles
@@ -78,9 +84,15 @@ class Measured:
     dtype: torch.dtype
     device: str
 
+    @property
+    def config(self) -> WanConfig:
+        """The model's dimensions."""
+        return self.files.inspect().config
+
     def load(self) -> WanVideoModel:
         """The model; the last one is kept in memory for the next prompt."""
-        info, device = self.files.inspect(), pick_device(self.device)
+        info = self.files.inspect()
+        device = pick_device(self.device)
         backbone = _backbones.get(
             (self.files, info.fingerprint, self.dtype, str(device)),
             lambda: WanModel.from_state_dict(info.config, self.files.load(), self.dtype, device),
@@ -88,12 +100,12 @@ class Measured:
         return WanVideoModel(backbone, self.dtype, device)
 
 
-_backbones = Kept()
+_backbones = LastValue()
 
 
 def measure(
     out: Path,
-    model: Measured,
+    model: MeasuredModel,
     made_for: str,
     farm: Farm,
     *,
@@ -109,75 +121,82 @@ def measure(
         part: of the prompts, such as 2/4, for one machine of several.
         returns: whether return stories are measured, too, see `head_profiles.profiler`.
     """
-    path, setup, files = out.with_suffix(".safetensors"), model.setup, model.files
+    path = out.with_suffix(".safetensors")
+    setup = model.setup
     with claimed(out, path):
         shares = HeadShares.load(path) if path.exists() else HeadShares(setup)
         if shares.setup != setup:
             raise HeadForcingError(f"{path} was measured with other settings; choose another name or remove it")
-        texts, device, numbers = list(setup.prompts), pick_device(model.device), pick_part(len(setup.prompts), part)
-        embeds = list(map(word_hash.encode, texts)) if made_for == "toy_world" else files.encode(texts, device)
-        missing = set(shares.missing_prompts())
-        todo = {prompt: embeds[prompt] for prompt in numbers if prompt in missing}
-        if farm.parallel:
-            _measure_on_farm(model, shares, path, todo, farm, quiet)
+        prompts = pick_part(len(setup.prompts), part)
+        if made_for == "toy_world":
+            embeds = [word_hash.encode(prompt) for prompt in setup.prompts]
         else:
-            _measure_here(model, shares, path, todo, embeds, numbers if returns else [], quiet)
-        return _finish(shares, out, f"measured on {files.weights.name}", (made_for,), rule)
+            embeds = model.files.encode(list(setup.prompts), pick_device(model.device))
+        missing = shares.missing_prompts()
+        todo = {prompt: embeds[prompt] for prompt in prompts if prompt in missing}
+        try:
+            if farm.parallel:
+                _measure_on_farm(model, shares, path, todo=todo, farm=farm, quiet=quiet)
+            else:
+                stories = tqdm(prompts if returns else [], unit="return story", disable=quiet or not returns)
+                _measure_here(model, shares, path, todo=todo, embeds=embeds, stories=stories, quiet=quiet)
+        finally:
+            shares.save(path)
+            _backbones.drop()  # what comes next may need its memory
+        return _finish(shares, out, f"measured on {model.files.weights.name}", families=(made_for,), rule=rule)
 
 
 def _measure_here(
-    measured: Measured,
+    measured: MeasuredModel,
     shares: HeadShares,
     path: Path,
+    *,
     todo: dict[int, Tensor],
     embeds: Sequence[Tensor],
-    stories: Sequence[int],
+    stories: Iterable[int],
     quiet: bool,
 ) -> None:
     """Measure prompts by their embeddings into `shares`, which are saved after each; then stories from all `embeds`."""
-    setup, config, model = measured.setup, measured.files.inspect().config, measured.load()
-    where: dict[str, Any] = {"dtype": model.dtype, "device": model.device}
-    steps = len(todo) * setup.blocks * len(setup.sigmas)
+    config = measured.config
+    model = measured.load()
+    steps = len(todo) * measured.setup.blocks * len(measured.setup.sigmas)
 
     def save(number: int) -> None:
         shares.save(path)
 
-    try:
-        with tqdm(total=steps, unit="step", desc="profiling", disable=quiet) as bar:
+    with tqdm(total=steps, unit="step", desc="profiling", disable=quiet) as bar:
 
-            def step(block: int, step: int, latents: Tensor | None) -> None:
-                bar.update(latents is not None)
+        def step(block: int, step: int, latents: Tensor | None) -> None:
+            bar.update(latents is not None)
 
-            profile_heads(model, config, shares, todo, on_prompt=save, on_step=step, **where)
-        told = tqdm(stories, unit="return story", disable=quiet or not stories)
-        measure_returns(model, config, shares, told, embeds, on_story=save, **where)
-    finally:
-        shares.save(path)
-        _backbones.has(None)  # what comes next may need its memory
+        profile_heads(model, config, shares, todo, on_prompt=save, on_step=step, dtype=model.dtype, device=model.device)
+    measure_returns(
+        model, config, shares, stories, embeds=embeds, on_story=save, dtype=model.dtype, device=model.device
+    )
 
 
 def _measure_on_farm(
-    measured: Measured, shares: HeadShares, path: Path, todo: dict[int, Tensor], farm: Farm, quiet: bool
+    measured: MeasuredModel, shares: HeadShares, path: Path, *, todo: dict[int, Tensor], farm: Farm, quiet: bool
 ) -> None:
     """Measure prompts, given with their text embeddings, as jobs of a farm; as `_measure_here`."""
     files = measured.files
-    paths: dict[str, Any] = {name: file.absolute() for name, file in vars(files).items() if isinstance(file, Path)}
-    measured = replace(measured, files=replace(files, **paths))
-    with farm, tqdm(total=len(todo), unit="prompt", desc="profiling", disable=quiet) as bar:
+    lora = None if files.lora is None else files.lora.absolute()
+    measured = replace(measured, files=replace(files, weights=files.weights.absolute(), lora=lora))
+    with farm:
         jobs = {f"prompt {prompt}": (measured, prompt, farm.share(embed)) for prompt, embed in todo.items()}
-        for outcome in farm.run(measure_prompt, jobs):
+        for outcome in run_jobs(farm, measure_prompt, jobs, unit="prompt", quiet=quiet):
             found = outcome.get()
-            shares.forget(int(outcome.name.split()[-1]))
+            shares.forget(jobs[outcome.name][1])
             shares.merge(found)
             shares.save(path)
-            bar.update()
 
 
-def measure_prompt(job: tuple[Measured, int, Shared[Tensor]]) -> HeadShares:
+def measure_prompt(job: tuple[MeasuredModel, int, Shared[Tensor]]) -> HeadShares:
     """Measure one prompt, given with its text embedding; to be called in any process."""
     measured, prompt, embed = job
-    shares, model, config = HeadShares(measured.setup), measured.load(), measured.files.inspect().config
-    profile_heads(model, config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device)
+    shares = HeadShares(measured.setup)
+    model = measured.load()
+    profile_heads(model, measured.config, shares, {prompt: embed()}, dtype=model.dtype, device=model.device)
     return shares
 
 
@@ -195,9 +214,9 @@ def compare(args: argparse.Namespace) -> Result:
     """Compare two profiles, and warn about unusual values of the first."""
     from ..head_profiles.agreement import compare_profiles, sanity_checks
 
-    a, b = (find_profile(name) for name in args.profiles)
-    found = compare_profiles(a, b)
-    remarks = sanity_checks(a)
+    first, second = map(find_profile, args.profiles)
+    found = compare_profiles(first, second)
+    remarks = sanity_checks(first)
     return {"text": "\n".join([found.text(), *remarks]), "json": {**found.to_dict(), "remarks": remarks}}
 
 
@@ -239,11 +258,18 @@ def _finish(shares: HeadShares, out: Path, source: str, families: tuple[str, ...
     """Save the profile of measured shares, and report on both."""
     measured = out.with_suffix(".safetensors")
     made = replace(shares.profile(out.stem, {"source": source}), families=families)
-    made = made if rule == "quota" else with_rule(made, rule)
+    if rule != "quota":
+        made = with_rule(made, rule)
     made.save(out)
     remarks = [*remark_on_rule(made), *describe_returns(made)]
     lines = [*shares.describe(made), *remarks, f"profile  {out}", f"shares   {measured}"]
-    found: dict[str, Any] = {"profile": str(out), "measured": str(measured), "counts": made.counts()}
-    found |= {"stability": shares.stability(), "missing_prompts": shares.missing_prompts()}
-    found |= {"retrieving": retrieving_heads(made)} if made.returns is not None else {}
+    found = {
+        "profile": str(out),
+        "measured": str(measured),
+        "counts": made.counts(),
+        "stability": shares.stability(),
+        "missing_prompts": shares.missing_prompts(),
+    }
+    if made.returns is not None:
+        found["retrieving"] = retrieving_heads(made)
     return {"text": "\n".join(lines), "json": found}

@@ -32,17 +32,21 @@ from .values import FollowedFile
 
 def demo(args: argparse.Namespace) -> Result:
     """Render a story with the embedded model, and a contact sheet of it."""
-    video, sheet = args.out / "demo.mp4", args.out / "demo.png"
+    video = args.out / "demo.mp4"
+    sheet = args.out / "demo.png"
     source = Source.of(args)
+    source.note_unlike_training(source.request.timeline)
     with claimed(video, sheet, args.latents, args.follow and story_path(video)):
         needs, result = _render(source, video, args.latents)
-        found, timeline = _result(source, needs, result), result.plan.timeline
+        found = _result(source, needs, result)
+        found["json"]["contact_sheet"] = None
         if result.failure is None:
+            timeline = result.plan.timeline
             starts = [(timeline.clock.start_seconds(part.start_block), part.text) for part in timeline.segments]
             seconds = result.plan.video_frames / timeline.clock.fps
-            contact_sheet(video, sheet, labels=[start for start in starts if start[0] < seconds])
+            contact_sheet(video, sheet, labels=[(start, text) for start, text in starts if start < seconds])
             found["text"] += f"\nsheet    {sheet}"
-    found["json"]["contact_sheet"] = str(sheet) if result.failure is None else None
+            found["json"]["contact_sheet"] = str(sheet)
     return found
 
 
@@ -50,21 +54,26 @@ def generate(args: argparse.Namespace) -> Result:
     """Render a story with the model of `--weights`."""
     source = Source.of(args)
     check_outputs(args)
+    note = ""
+    if args.device == "auto" and source.machine.device.type == "cpu":
+        note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n"
     with claimed(args.out, args.latents, args.follow and story_path(args.out or args.latents)):
-        unasked = args.device == "auto" and source.machine.device.type == "cpu"
-        note = f"note: PyTorch {torch.__version__} finds no GPU, so the video is made on the CPU.\n" if unasked else ""
-        found = _result(source, *_render(source, args.out, args.latents, note))
-    return {**found, "text": f"{source.info.summary()}\n{found['text']}"}
+        needs, result = _render(source, args.out, args.latents, note)
+        found = _result(source, needs, result)
+    found["text"] = f"{source.info.summary()}\n{found['text']}"
+    return found
 
 
 def check_outputs(args: argparse.Namespace) -> None:
     """Refuse files that `demo` or `generate` could not write."""
-    if "weights" in args:
-        if args.out is None and args.latents is None:
-            raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
-        if args.out is not None and args.vae is None:
-            raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
-    check_writable(args.out if "weights" in args else args.out / "demo.mp4")
+    video = args.out
+    if "weights" not in args:
+        video = args.out / "demo.mp4"
+    elif args.out is None and args.latents is None:
+        raise HeadForcingError("nothing to write: give --out VIDEO.mp4, --latents FILE.safetensors or both")
+    elif args.out is not None and args.vae is None:
+        raise HeadForcingError("--out needs --vae, the Wan 2.1 VAE; or write --latents, for `headforcing decode`")
+    check_writable(video)
     check_writable(args.latents)
 
 
@@ -78,13 +87,16 @@ def _render(
     source: Source, video: Path | None, latents: Path | None = None, note: str = ""
 ) -> tuple[Needs, RenderResult]:
     """Render a source to files; all checks are done before weights are loaded, the note is told after the first."""
-    plan, peers = source.request.plan(), source.machine.peers
+    plan = source.request.plan()
+    peers = source.machine.peers
     if peers is not None:  # first, since it takes no time
         from ..distributed.division import check_division
 
         check_division(plan.shape, peers.world, peers.speeds)
     source.check_encoders(plan)
-    needs = None if plan.auto is not None else source.check_needs(plan, video)  # found roles may need less
+    needs = None
+    if plan.auto is None:  # found roles may need less
+        needs = source.check_needs(plan, video)
     sys.stderr.write(note)
     source = source.with_start()
     job = source.job(plan, source.encode()).with_found_roles()
@@ -92,36 +104,35 @@ def _render(
         from ..distributed.ranks import check_ranks
 
         check_ranks(job, peers)
-    needs = needs or source.check_needs(job.plan, video)
+    if needs is None:
+        needs = source.check_needs(job.plan, video)
     check_disk(needs, source.request.runs, video and video.parent)
     loaded = source.load(decodes=video is not None, encodes=bool(job.plan.restart_frames))
     if source.follow is None:
         return needs, loaded.render(job, video, latents)
     story = FollowedStory(source, source.follow)
-    notes = {**job.request.notes, **story.about()}
-    result = loaded.render(job.with_request(notes=notes), video, latents, story)
-    if target := video or latents:
+    job = job.with_request(notes={**job.request.notes, **story.about()})
+    result = loaded.render(job, video, latents, story)
+    target = video or latents
+    if target is not None:
         story.save(story_path(target))
     return needs, result
 
 
 def _result(source: Source, needs: Needs, result: RenderResult) -> Result:
     """Report of a render; the exit code is 1 where only the latents could be written."""
-    options, start, story = source.request.options, source.start, source.follow
-    lines = [
-        *describe_method(options.method, options.method_options),
-        describe(result.plan, source.machine.dtype),
-        *([source.family] if source.family else []),
-        *([] if start is None else [f"starts with {start.about}"]),
-        "",
-        needs.describe(),
-        "",
-        *result.lines(),
-    ]
+    options = source.request.options
+    lines = [*describe_method(options.method, options.method_options), describe(result.plan, source.machine.dtype)]
     found = {**result.to_dict(), "needs": asdict(needs), "model_family": options.model_family}
-    found |= {} if story is None else {"story": story.text}
-    found |= {} if start is None else {"start": start.about}
-    return {"text": "\n".join(lines), "json": found, "code": int(result.failure is not None)}
+    if source.family:
+        lines.append(source.family)
+    if source.start is not None:
+        lines.append(f"starts with {source.start.about}")
+        found["start"] = source.start.about
+    if source.follow is not None:
+        found["story"] = source.follow.text
+    lines += ["", needs.describe(), "", *result.lines()]
+    return {"text": "\n".join(lines), "json": found, "code": 0 if result.failure is None else 1}
 
 
 class FollowedStory(Story):
@@ -138,7 +149,9 @@ class FollowedStory(Story):
         if text is None:
             return None
         self._asked = text
-        return self._source.parse(text)
+        timeline = self._source.parse(text)
+        self._source.note_unlike_training(timeline)
+        return timeline
 
     def check(self, plan: RenderPlan, more: int) -> None:
         check_growth(more, room_on(self._source.machine.device))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import math
+from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
@@ -21,11 +23,12 @@ from .values import check_plot, read_text, save_plot
 def report(args: argparse.Namespace) -> Result:
     """Measure a video file, and plot the metrics if `--plot` is given."""
     check_plot(args.plot)
-    timeline = None if args.prompts is None else parse_timeline(read_text(args.prompts))
     prompts = None
-    if timeline is not None:  # a time is rounded to a block with the file's own frame rate and block length
-        starts = (start for start, _ in timeline.requested)
-        prompts = [(start, segment.text) for start, segment in zip(starts, timeline.segments, strict=True)]
+    if args.prompts is not None:
+        timeline = parse_timeline(read_text(args.prompts))
+        prompts = []
+        for (start, _), segment in zip(timeline.requested, timeline.segments, strict=True):
+            prompts.append((start, segment.text))  # rounded to a block with the file's own frame rate and block length
     # the delay keeps the bar from being printed before an error
     with tqdm(unit="frame", desc="measuring", disable=args.json, delay=1e-3) as bar:
 
@@ -40,47 +43,52 @@ def report(args: argparse.Namespace) -> Result:
         from ..report.drift_plot import drift_picture
 
         save_plot(args.plot, drift_picture(found, args.theme))
-        result["picture"], text = str(args.plot), f"{text}\nplot     {args.plot}"
+        result["picture"] = str(args.plot)
+        text += f"\nplot     {args.plot}"
     return {"text": text, "json": result}
 
 
 def list_runs(args: argparse.Namespace) -> Result:
     """List stored videos, the last begun first."""
     videos, problems = survey(args.folder)
-    found, lines = [], []
+    found = []
+    lines = []
     for video in videos:
-        size, prompts = disk_bytes(video.folder), [*map(str, video.about.get("prompts", [])), ""]
-        found.append({"name": video.name, "finished": video.finished, "blocks": len(video.keys), "bytes": size})
-        done = f"{video.finished}/{len(video.keys)} blocks"
-        lines.append(f"{video.name}  {done}  {format_bytes(size)}  {prompts[0]}")
-    lines = [*(lines or [f"no runs in {args.folder}"]), *_damage_lines(problems)]
-    return {"text": "\n".join(lines), "json": {"runs": found, "problems": problems}}
+        size = disk_bytes(video.folder)
+        blocks = len(video.keys)
+        prompts = video.about.get("prompts") or [""]
+        found.append({"name": video.name, "finished": video.finished, "blocks": blocks, "bytes": size})
+        lines.append(f"{video.name}  {video.finished}/{blocks} blocks  {format_bytes(size)}  {prompts[0]}")
+    return _stored_result(args.folder, lines, "runs", found, problems=problems)
 
 
 def list_run_takes(args: argparse.Namespace) -> Result:
     """Table of all takes, the last begun first."""
     takes, problems = survey(args.folder)
+    found = []
     rows = [("take", "date", "length", "size", "name", "prompts")]
-    rows += [(str(take.take.number), take.date, take.length, take.size, take.name, take.story) for take in takes]
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    table = ["  ".join([*map(str.ljust, row[:-1], widths), row[-1]]) for row in rows]
-    lines = [*(table if takes else [f"no runs in {args.folder}"]), *_damage_lines(problems)]
-    found = [
-        {
-            "name": take.name,
-            "take": take.take.number,
-            "date": take.date,
-            "seconds": round(take.seconds, 3),
-            "finished_seconds": round(take.finished_seconds, 3),
-            "blocks": len(take.keys),
-            "finished": take.finished,
-            "size": take.size,
-            "seeds": take.about.get("seeds", []),
-            "prompts": take.about["prompts"],
-        }
-        for take in takes
-    ]
-    return {"text": "\n".join(lines), "json": {"takes": found, "problems": problems}}
+    for take in takes:
+        rows.append((str(take.take.number), take.date, take.length, take.size, take.name, take.story))
+        found.append(
+            {
+                "name": take.name,
+                "take": take.take.number,
+                "date": take.date,
+                "seconds": round(take.seconds, 3),
+                "finished_seconds": round(take.finished_seconds, 3),
+                "blocks": len(take.keys),
+                "finished": take.finished,
+                "size": take.size,
+                "seeds": take.about.get("seeds", []),
+                "prompts": take.about["prompts"],
+            }
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths[-1] = 0  # the last column is not padded
+    lines = []
+    for row in rows if takes else ():
+        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+    return _stored_result(args.folder, lines, "takes", found, problems=problems)
 
 
 def show_run(args: argparse.Namespace) -> Result:
@@ -94,13 +102,14 @@ def show_run(args: argparse.Namespace) -> Result:
     report = report_stored(video)
     problems += video.run.problems
     lines = [f"{video.name}: {video.finished} of {len(video.keys)} blocks", report.text(), *_damage_lines(problems)]
-    text, result = "\n".join(lines), {"name": video.name, **report.to_dict(), "problems": problems}
+    result = {"name": video.name, **report.to_dict(), "problems": problems}
     if args.plot is not None:
         from ..report.latents_plot import run_picture
 
         save_plot(args.plot, run_picture(report, args.theme, video.about.get("novelty_threshold")))
-        text, result["picture"] = f"{text}\nplot     {args.plot}", str(args.plot)
-    return {"text": text, "json": result}
+        lines.append(f"plot     {args.plot}")
+        result["picture"] = str(args.plot)
+    return {"text": "\n".join(lines), "json": result}
 
 
 def prune_runs(args: argparse.Namespace) -> Result:
@@ -109,9 +118,19 @@ def prune_runs(args: argparse.Namespace) -> Result:
         raise HeadForcingError(f"--keep-gb must be 0 or more and a number of bytes, got {args.keep_gb}")
     done = prune(args.folder, int(args.keep_gb * 1e9))
     removed = [folder.name for folder in done.removed]
-    lines = [f"removed {len(removed)}, freed {format_bytes(done.freed)}{': ' if removed else ''}{', '.join(removed)}"]
-    lines += [f"stayed   {name}: {why}" for name, why in done.stayed.items()]
+    line = f"removed {len(removed)}, freed {format_bytes(done.freed)}"
+    if removed:
+        line += f": {', '.join(removed)}"
+    lines = [line, *(f"stayed   {name}: {why}" for name, why in done.stayed.items())]
     return {"text": "\n".join(lines), "json": {"removed": removed, "freed_bytes": done.freed, "stayed": done.stayed}}
+
+
+def _stored_result(
+    folder: Path, lines: list[str], name: str, found: list[dict[str, Any]], *, problems: list[str]
+) -> Result:
+    """The result of a command that lists stored videos."""
+    lines = lines or [f"no runs in {folder}"]
+    return {"text": "\n".join([*lines, *_damage_lines(problems)]), "json": {name: found, "problems": problems}}
 
 
 def _damage_lines(problems: list[str]) -> list[str]:

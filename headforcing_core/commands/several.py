@@ -6,7 +6,7 @@ import argparse
 import io
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, suppress
 from typing import NoReturn
 
@@ -24,26 +24,27 @@ from .source import Source
 
 RANK = f"{__package__}.rank"  # the program of a rank
 LEAST_RANKS = 2  # that may be tried on a CPU of any size
-LEAST_SECONDS, MOST_SECONDS = 5, 86400  # of --rank-timeout
+LEAST_SECONDS = 5  # of --rank-timeout
+MOST_SECONDS = 86400
 
 
 def run_on_several(
     args: argparse.Namespace, argv: Sequence[str], run: Callable[[argparse.Namespace], Outcome], under_torchrun: bool
 ) -> Outcome:
     """Run a command as one of several ranks, or start them; `run` runs it in this process."""
-    try:
-        for mistake in _mistakes(args, under_torchrun):
-            raise HeadForcingError(mistake)
-        if not under_torchrun:
-            _check_before_start(args)
-    except HeadForcingError as error:
-        refused = 2, f"error: {error}"
-        if not under_torchrun:
-            return refused
-        say(int(os.environ["RANK"]), refused)
-        return 2, ""
     if under_torchrun:
+        try:
+            _check_arguments(args, int(os.environ["WORLD_SIZE"]))
+        except HeadForcingError as error:
+            say(int(os.environ["RANK"]), (2, f"error: {error}"))
+            return 2, ""
         _as_rank(args, run)
+    try:
+        _check_machine(args)
+        _check_arguments(args, args.gpus)
+        _check_render(args)
+    except HeadForcingError as error:
+        return 2, f"error: {error}"
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // args.gpus)))
     code, text = start(args.gpus, RANK, argv)
     if (code, text) == (130, "interrupted"):  # no rank could say what is kept
@@ -56,11 +57,14 @@ def run_on_several(
 
 def _as_rank(args: argparse.Namespace, run: Callable[[argparse.Namespace], Outcome]) -> NoReturn:
     """Run one rank of a render, report its outcome, and end this process; errors while it ends change nothing."""
-    kind = _kind(args.device)
-    device = torch.device(kind, int(os.environ["LOCAL_RANK"])) if kind == "cuda" else torch.device(kind)
+    device = torch.device(_kind(args.device))
+    if device.type == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
     try:
         with joined(device, args.rank_timeout or ANSWER_SECONDS) as peers:
-            args.peers, args.device, peers.speeds = peers, str(device), args.gpu_speeds
+            peers.speeds = args.gpu_speeds
+            args.peers = peers
+            args.device = str(device)
             if not peers.leads:
                 args.run = render.follow
             elif restarts():
@@ -91,44 +95,64 @@ def _end(code: int) -> NoReturn:
 
 def _kind(device: str) -> str:
     """The value of `--device`, `auto` resolved without using a GPU: a process that starts ranks needs none."""
-    return device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "auto":
+        return device
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def _mistakes(args: argparse.Namespace, under_torchrun: bool) -> Iterator[str]:
-    """Sentences on what cannot be done on several GPUs and can be seen without a model."""
-    world, kind = int(os.environ["WORLD_SIZE"]) if under_torchrun else args.gpus, _kind(args.device)
-    speeds, seconds, sharded = args.gpu_speeds, args.rank_timeout, args.shard_weights
+def _check_arguments(args: argparse.Namespace, world: int) -> None:
+    """Refuse what cannot be done on so many GPUs and is seen without a model."""
+    kind = _kind(args.device)
+    speeds = args.gpu_speeds
+    seconds = args.rank_timeout
     if args.gpus not in (1, world):
-        yield f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out"
+        raise HeadForcingError(f"torchrun has started {world} ranks, got --gpus {args.gpus}; leave it out")
     if world == 1:
-        yield "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
+        raise HeadForcingError(
+            "--shard-weights, --gpu-speeds and --rank-timeout are about several GPUs; give --gpus 2 or more"
+        )
     if speeds is not None and len(speeds) != world:
-        yield f"--gpu-speeds must be {world} numbers, one for each rank, got {len(speeds)}"
+        raise HeadForcingError(f"--gpu-speeds must be {world} numbers, one for each rank, got {len(speeds)}")
     if seconds is not None and not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        yield f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {seconds:g}"
+        raise HeadForcingError(
+            f"--rank-timeout must be from {LEAST_SECONDS} to {MOST_SECONDS} seconds, got {seconds:g}"
+        )
     if kind not in ("cpu", "cuda"):
-        yield f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
-    if kind == "cuda" and not under_torchrun and torch.cuda.device_count() < world:
-        yield f"this machine has {torch.cuda.device_count()} GPUs, got --gpus {world}; choose fewer"
-    if kind == "cpu" and not under_torchrun and world > max(LEAST_RANKS, cores := os.cpu_count() or 1):
-        yield f"this machine has {cores} processor cores, got --gpus {world}; choose fewer"
+        raise HeadForcingError(
+            f"on several GPUs --device must be cuda or cpu, got {args.device}; each rank has its own"
+        )
     if kind == "cuda" and not dist.is_nccl_available():
-        yield (
+        raise HeadForcingError(
             "several GPUs exchange data by NCCL, which this PyTorch is built without, as on Windows; use --vae-device "
             "for the second GPU, or Linux"
         )
-    why = {
-        "--cuda-graph": args.cuda_graph and "a graph cannot hold the exchanges between ranks",
-        "--follow": args.follow and "the ranks would read the file at different times",
-        "--fp8-linears with --shard-weights": args.fp8_linears and sharded and "weights of one dtype are divided",
-        "--compile with --shard-weights": args.compile and sharded and "weights move between passes",
-    }
-    for option, reason in why.items():
-        if reason:
-            yield f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus"
+    if args.cuda_graph:
+        raise _not_possible("--cuda-graph", "a graph cannot hold the exchanges between ranks")
+    if args.follow:
+        raise _not_possible("--follow", "the ranks would read the file at different times")
+    if args.fp8_linears and args.shard_weights:
+        raise _not_possible("--fp8-linears with --shard-weights", "weights of one dtype are divided")
+    if args.compile and args.shard_weights:
+        raise _not_possible("--compile with --shard-weights", "weights move between passes")
 
 
-def _check_before_start(args: argparse.Namespace) -> None:
+def _not_possible(option: str, reason: str) -> HeadForcingError:
+    return HeadForcingError(f"{option} is not possible on several GPUs, {reason}; leave it out, or leave out --gpus")
+
+
+def _check_machine(args: argparse.Namespace) -> None:
+    """Refuse more ranks than this machine has room for."""
+    if _kind(args.device) == "cuda":
+        gpus = torch.cuda.device_count()
+        if gpus < args.gpus:
+            raise HeadForcingError(f"this machine has {gpus} GPUs, got --gpus {args.gpus}; choose fewer")
+        return
+    cores = os.cpu_count() or 1
+    if args.gpus > max(LEAST_RANKS, cores):
+        raise HeadForcingError(f"this machine has {cores} processor cores, got --gpus {args.gpus}; choose fewer")
+
+
+def _check_render(args: argparse.Namespace) -> None:
     """Refuse what `demo` or `generate` would refuse as ranks of this machine, as far as it is seen without a GPU."""
     render.check_outputs(args)
     with redirect_stderr(io.StringIO()):  # rank 0 has the same notes

@@ -77,44 +77,45 @@ class Source:
 
         `elsewhere`: another machine renders.
         """
-        given, family, family_line, files = vars(args), known_family(args.model_family), "", None
-        if given.get("weights"):
+        files = None
+        size: tuple[int, int] | None = assets.SIZE
+        family = known_family(args.model_family)
+        family_line = ""
+        if "weights" in args and args.weights is not None:
             files = ModelFiles.of(args)
+            size = None
             family, family_line = family_for(args.model_family, files.weights)
-        options = render_options(args, None if files else assets.SIZE, family)
+        options = render_options(args, size, family)
         pictures = reference_files(args)
-        follow = FollowedFile(args.follow) if given.get("follow") else None
-        if files or follow or args.prompts:
-            text = follow.text if follow else read_text(args.prompts, tuple(pictures))
-            timeline = options.parse(text, references=tuple(pictures))
-            if files is None:
-                note_unlike_training(timeline)
-        else:  # the plan cuts or extends it when another length is asked for
+        follow = FollowedFile(args.follow) if "follow" in args and args.follow is not None else None
+        if follow is None and files is None and not args.prompts:
             timeline = parse_timeline(assets.DEMO_STORY, assets.DEMO_SECONDS, switch=options.switch)
+        else:
+            text = read_text(args.prompts, tuple(pictures)) if follow is None else follow.text
+            timeline = options.parse(text, references=tuple(pictures))
         info = (files or ModelFiles(assets.model_path())).inspect()
         if args.fp8_linears:
             identify = info.identify
             info = replace(info, identify=lambda: digest(identify(), fp8.IDENTITY)[:16])
-        machine = Machine.of(args, DTYPES[args.dtype] if files else torch.float32, info.config.head_dim, elsewhere)
+        dtype = torch.float32 if files is None else DTYPES[args.dtype]
+        machine = Machine.of(args, dtype, info.config.head_dim, elsewhere)
         references = read_references(pictures, options)  # after the prompts: a large picture takes seconds
         start = chosen_start(args, options)
-        begins_with = None
+        start_latents = None
         if start is not None:
-            stand_in = torch.empty(1, start.frames, 0, 0, 0)
-            begins_with = StartLatents(stand_in, about=start.about)
-        elif given.get("start_latents") is not None:
-            latents = load_latents(args.start_latents, (options.width, options.height))
-            begins_with = StartLatents(latents[None])
+            stand_in = torch.empty((1, start.frames, 0, 0, 0))
+            start_latents = StartLatents(stand_in, about=start.about)
+        elif "start_latents" in args and args.start_latents is not None:
+            start_latents = StartLatents(load_latents(args.start_latents, (options.width, options.height))[None])
         cache = cache_folder()
-        follows = machine.peers is not None and not machine.peers.leads  # rank 0 alone has a run folder
         request = RenderRequest(
             info.config,
             options,
             timeline,
-            start=begins_with,
+            start=start_latents,
             pictures={name: Picture(torch.empty(0), name) for name in references},
-            dtype=machine.dtype,
-            runs=None if follows else args.runs,
+            dtype=dtype,
+            runs=args.runs if machine.leads else None,  # rank 0 alone has a run folder
             found_profiles=args.found_profiles or (cache and cache / "profiles"),
             latent_format=None if files is None else info.config.latents.name,
             notes=_notes(info, machine, references),
@@ -124,7 +125,7 @@ class Source:
             machine,
             info,
             files=files,
-            scale=1 if files else args.scale,
+            scale=args.scale if files is None else 1,
             start=start,
             follow=follow,
             family=family_line,
@@ -137,34 +138,46 @@ class Source:
 
     def parse(self, text: str) -> Timeline:
         """Another story for this source."""
-        timeline = self.request.options.parse(text, references=self.request.timeline.references)
-        if self.files is None:
-            note_unlike_training(timeline)
-        return timeline
+        return self.request.options.parse(text, references=self.request.timeline.references)
+
+    def note_unlike_training(self, timeline: Timeline) -> None:
+        """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
+        if self.files is not None:
+            return
+        for segment in timeline.segments:
+            advice = word_hash.advice(timeline.spoken(segment))
+            if advice is not None:
+                sys.stderr.write(f"note: {one_line(advice)}.\n")
+                return
 
     @property
     def vae_name(self) -> str:
         """Name of the VAE that belongs to the model."""
         return "Wan 2.1 VAE" if self.info.config.latents is WAN21 else "Wan 2.2 VAE"
 
+    @property
+    def has_vae(self) -> bool:
+        """Whether video frames can be encoded and decoded; the embedded model has its own VAE."""
+        return self.files is None or self.files.vae is not None
+
     def encode(self, texts: Sequence[str] | None = None) -> dict[str, Tensor]:
         """The embeddings of all prompts, or of these texts, by text; call it before `load`, as text encoder and weights
         may not fit together."""
-        texts = self.request.timeline.texts if texts is None else texts
+        texts = list(self.request.timeline.texts if texts is None else texts)
         if self.files is None:
             return {text: word_hash.encode(text) for text in texts}
-        embeds, expected = self.files.encode(list(texts), self.machine.device), self.info.config.text_dim
-        if embeds[0].shape[-1] != expected:
-            raise HeadForcingError(f"the model reads text embeddings of width {expected}, got {embeds[0].shape[-1]}")
+        embeds = self.files.encode(texts, self.machine.device)
+        width = embeds[0].shape[-1]
+        if width != self.info.config.text_dim:
+            raise HeadForcingError(f"the model reads text embeddings of width {self.info.config.text_dim}, got {width}")
         return dict(zip(texts, embeds, strict=True))
 
     def check_encoders(self, plan: RenderPlan) -> None:
         """Refuse prompts that nothing encodes, and a plan that encodes video frames if there is no VAE."""
         if self.files is not None:
             self.files.check_text()
-        given = self.files is None or self.files.vae is not None
-        plan.check_encoder(given, f"give --vae, the {self.vae_name}")
-        if (self.start is not None or self.references) and not given:
+        plan.check_encoder(self.has_vae, f"give --vae, the {self.vae_name}")
+        if not self.has_vae and (self.start is not None or self.references):
             options = "--start-image and --start-video need" if self.start is not None else "--reference needs"
             raise HeadForcingError(f"{options} --vae, the {self.vae_name}, which encodes images")
 
@@ -174,21 +187,20 @@ class Source:
             return self
         codec = self._codec(encodes=True)
         assert codec is not None
-        request = replace(
-            self.request, pictures={name: shown.picture(codec) for name, shown in self.references.items()}
-        )
+        start = self.request.start
         if self.start is not None:
-            latents = StartLatents(self.start.encoded(codec)[None], self.start.key(codec), self.start.about)
-            request = replace(request, start=latents)
-        return replace(self, request=request)
+            start = StartLatents(self.start.encoded(codec)[None], self.start.key(codec), self.start.about)
+        pictures = {name: picture.picture(codec) for name, picture in self.references.items()}
+        return self.with_request(start=start, pictures=pictures)
 
     def job(self, plan: RenderPlan, embeds: Embeddings) -> RenderJob:
         """The video of a plan of this source, from the embeddings of its prompts.
 
         The fingerprint of the weights, for which they are read, is taken only if something is stored or compared by it.
         """
-        named = self.request.runs is not None or plan.auto is not None or self.machine.peers is not None
-        weights = self.info.fingerprint if named else ""
+        weights = ""
+        if self.request.runs is not None or plan.auto is not None or self.machine.peers is not None:
+            weights = self.info.fingerprint
         return replace(self.request, embeds=embeds, weights=weights).job(plan)
 
     def check_needs(
@@ -198,36 +210,28 @@ class Source:
 
         `loaded`: model and decoder are on the device already; `elsewhere`: another machine renders.
         """
-        machine, device, files = self.machine, self.machine.device, self.files
-        if machine.cuda_graph and device.type != "cuda":
-            raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {device}")
-        for folder in (self.request.runs, video and video.parent):
-            check_writable(folder and folder / "probe")
-        decoder, text_encoder = NO_DECODER, 0
-        if files is not None and files.vae is not None and (video is not None or plan.restart_frames):
-            from ..video.codec import decoder_memory
-
-            size, encodes = (plan.height, plan.width), bool(plan.restart_frames)
-            decoder = decoder_memory(files.vae, size, machine.dtype, encodes, files.decoder, plan.config.latents)
-            if files.park_features and device.type == "cuda":
-                decoder = replace(decoder, held=0)
-            decoder = self._check_vae_device(decoder, loaded)
-        if files is not None and files.text_encoder is not None:
-            text_encoder = text_encoder_bytes(files.text_encoder, device)
+        machine = self.machine
+        on_gpu = machine.device.type == "cuda"
+        if machine.cuda_graph and not on_gpu:
+            raise HeadForcingError(f"--cuda-graph needs a CUDA device, got {machine.device}")
+        if self.request.runs is not None:
+            check_writable(self.request.runs / "probe")
+        decoder = self._decoder_memory(plan, decodes=video is not None, loaded=loaded)
+        text_encoder = 0
+        if self.files is not None and self.files.text_encoder is not None:
+            text_encoder = text_encoder_bytes(self.files.text_encoder, machine.device)
         weights = self.info.parameters * machine.dtype.itemsize
         if machine.fp8_linears:
             weights -= fp8.saved_bytes(self.info.config, machine.dtype)
-        room = None if elsewhere else room_on(device)
-        if machine.peers is not None and room is not None and device.type == "cpu":
-            room //= machine.peers.world  # all ranks are on this machine
-        if loaded and room is not None:
+        room = None if elsewhere else room_on(machine.device)
+        if room is not None and loaded:
             room += weights + decoder.weights
         needs = self.request.check_needs(
             plan,
             weights,
             room if machine.peers is None else None,
-            COMMAND_LINE if device.type == "cuda" else replace(COMMAND_LINE, park=""),
-            encodes=files is None or files.vae is not None,
+            COMMAND_LINE if on_gpu else replace(COMMAND_LINE, park=""),
+            encodes=self.has_vae,
             remedy=f"give --vae, the {self.vae_name}",
             decoder=decoder,
             text_encoder=text_encoder,
@@ -239,51 +243,77 @@ class Source:
             return needs
         from ..distributed.ranks import check_rank_memory
 
-        return check_rank_memory(needs, plan, machine.peers, machine.shard_weights, room)
+        if room is not None and not on_gpu:
+            room //= machine.peers.world  # all ranks are on this machine
+        return check_rank_memory(needs, plan, machine.peers, sharded=machine.shard_weights, room=room)
 
-    def _check_vae_device(self, decoder: DecoderMemory, loaded: bool) -> DecoderMemory:
-        """Refuse a decoder that is too large for `--vae-device`; what it takes where blocks are sampled."""
+    def _decoder_memory(self, plan: RenderPlan, *, decodes: bool, loaded: bool) -> DecoderMemory:
+        """Memory of the VAE where blocks are sampled; refuses one that is too large for `--vae-device`."""
+        files = self.files
+        encodes = bool(plan.restart_frames)
+        if files is None or files.vae is None or not (decodes or encodes):
+            return NO_DECODER
+        from ..video.codec import decoder_memory
+
+        decoder = decoder_memory(
+            files.vae,
+            (plan.height, plan.width),
+            self.machine.dtype,
+            encodes=encodes,
+            decoder=files.decoder,
+            latents=plan.config.latents,
+        )
+        if files.park_features and self.machine.device.type == "cuda":
+            decoder = replace(decoder, held=0)
         device = self.machine.vae_device
         if device is None or device == self.machine.device:
             return decoder
-        room, wanted = room_on(device), decoder.peak + (0 if loaded else decoder.weights)
-        if device.type == "cuda" and room is not None and wanted > room:
+        needed = decoder.peak if loaded else decoder.peak + decoder.weights
+        room = room_on(device)
+        if device.type == "cuda" and room is not None and needed > room:
             raise HeadForcingError(
-                f"--vae-device {device} has {format_bytes(room)} free, decoding needs {format_bytes(wanted)}: choose a "
+                f"--vae-device {device} has {format_bytes(room)} free, decoding needs {format_bytes(needed)}: choose a "
                 "smaller --size, or write --latents and decode them later"
             )
         return NO_DECODER
 
     def load(self, decodes: bool = True, encodes: bool = False) -> LoadedModel:
         """Load the model, and the VAE if it `decodes` videos or `encodes` video frames between rollouts."""
-        device, dtype = self.machine.device, self.machine.dtype
+        machine = self.machine
         codec = self._codec(encodes) if decodes or encodes else None
         state_dict = (self.files or ModelFiles(assets.model_path())).load()
-        rounded, sharded = self.machine.fp8_linears, self.machine.shard_weights
         # rounded or divided on the host, so that the device never holds more than it needs
-        host = "cpu" if rounded or sharded else device
-        backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, dtype, host)
-        if rounded:
-            fp8.use_fp8_linears(backbone, fp8.has_product(device))
-            backbone = backbone.to(device)
-        elif sharded:
+        host = "cpu" if machine.fp8_linears or machine.shard_weights else machine.device
+        backbone: Any = WanModel.from_state_dict(self.info.config, state_dict, machine.dtype, host)
+        if machine.fp8_linears:
+            fp8.use_fp8_linears(backbone, fp8.has_product(machine.device))
+            backbone = backbone.to(machine.device)
+        elif machine.shard_weights:
             from ..distributed.sharded import shard
 
-            backbone = shard(backbone, device)
-        elif device.type == "cuda":
+            backbone = shard(backbone, machine.device)
+        elif machine.device.type == "cuda":
             backbone.join_projections()
-        return LoadedModel(self.machine, backbone, codec, self.scale)
+        return LoadedModel(machine, backbone, codec, self.scale)
 
     def _codec(self, encodes: bool) -> FrameCodec | None:
         """The VAE, None if none is given."""
-        device, files = self.machine.vae_device or self.machine.device, self.files
+        device = self.machine.vae_device or self.machine.device
+        files = self.files
         if files is None:
             return toy_codec(device)
         if files.vae is None:
             return None
         from ..video.codec import load_codec
 
-        return load_codec(files.vae, device, self.machine.dtype, encodes, files.decoder, files.park_features)
+        return load_codec(
+            files.vae,
+            device,
+            self.machine.dtype,
+            encodes=encodes,
+            decoder=files.decoder,
+            park=files.park_features,
+        )
 
 
 def _notes(info: CheckpointInfo, machine: Machine, references: Mapping[str, Start]) -> dict[str, Any]:
@@ -300,10 +330,3 @@ def toy_codec(device: torch.device) -> FrameCodec:
     """The embedded model's VAE."""
     network = assets.load_autoencoder(device)
     return FrameCodec(partial(RoomsStreamingDecoder, network), network, network.encode)
-
-
-def note_unlike_training(timeline: Timeline) -> None:
-    """Write to stderr one sentence on the first prompt that is unlike those the embedded model was trained on."""
-    found = next(filter(None, map(word_hash.advice, map(timeline.spoken, timeline.segments))), None)
-    if found is not None:
-        sys.stderr.write(f"note: {one_line(found)}.\n")

@@ -121,62 +121,78 @@ def render_options(
     args: argparse.Namespace, size: tuple[int, int] | None = None, family: str | None = None
 ) -> RenderOptions:
     """The options from the arguments of `add_render_arguments`; `size` and `family` replace those of the arguments."""
-    given, rule = vars(args), args.rule
-    profile: HeadProfile | AutoProfile | None = None
-    if args.profile == "auto":
-        profile = AutoProfile(rule=rule or "quota")
-    elif args.profile is not None:
-        profile = find_profile(args.profile)
-        profile = profile if rule is None else with_rule(profile, rule)
-    elif rule is not None:
-        raise HeadForcingError("--rule makes roles of a profile's shares; name it with --profile, or --profile auto")
-    width, height = size or parse_size(args.size)
-    settings = {
-        "width": width,
-        "height": height,
-        "model_family": family or args.model_family,
-        "profile": profile,
-        "switch": Switch(args.switch, args.blend_blocks, args.re_anchor),
-        "method_options": method_options(given.get("method", DEFAULTS.method), given, given.get("set", ())),
-    }
+    given = vars(args)
     named = {part.name: given[part.name] for part in fields(RenderOptions) if part.name in given}
-    return RenderOptions(**named | settings)
+    width, height = size or parse_size(args.size)
+    named["width"] = width
+    named["height"] = height
+    named["model_family"] = family or args.model_family
+    named["profile"] = _chosen_profile(args.profile, args.rule)
+    named["switch"] = Switch(args.switch, args.blend_blocks, args.re_anchor)
+    named["method_options"] = method_options(given.get("method", DEFAULTS.method), given, given.get("set", ()))
+    return RenderOptions(**named)
+
+
+def _chosen_profile(name: str | None, rule: str | None) -> HeadProfile | AutoProfile | None:
+    """The head profile of `--profile`, its roles by `--rule`; None for the bundled one that fits the model."""
+    if name is None:
+        if rule is not None:
+            raise HeadForcingError(
+                "--rule makes roles of a profile's shares; name it with --profile, or --profile auto"
+            )
+        return None
+    if name == "auto":
+        return AutoProfile(rule=rule or "quota")
+    profile = find_profile(name)
+    return profile if rule is None else with_rule(profile, rule)
 
 
 def reference_files(args: argparse.Namespace) -> dict[str, Path]:
     """The files of `--reference` by name."""
-    given = []
-    for word in vars(args).get("reference") or ():
+    names = []
+    files = {}
+    for word in vars(args).get("reference", ()):
         name, file = named_file(word)
         if not name or file == Path():
             raise HeadForcingError(f"--reference is NAME=FILE, such as hero=hero.png, got {word[:80]!r}")
-        given.append((name, file))
-    if given:
-        check_names([name for name, _ in given])
-    return dict(given)
+        names.append(name)
+        files[name] = file
+    if names:
+        check_names(names)
+    return files
 
 
 def read_references(files: Mapping[str, Path], options: RenderOptions) -> dict[str, Start]:
     """The pictures by name, each shown for a block."""
-    size, frames = (options.width, options.height), options.schedule.frames_per_block
+    size = (options.width, options.height)
+    frames = options.schedule.frames_per_block
     return {name: Start.image_file(file, size, frames) for name, file in files.items()}
 
 
 def chosen_start(args: argparse.Namespace, options: RenderOptions) -> Start | None:
     """The video frames of `--start-image` or `--start-video`, None if neither is given or the command has neither."""
-    image, video, part, seconds = (vars(args).get(f"start_{name}") for name in ("image", "video", "part", "seconds"))
-    size, schedule = (options.width, options.height), options.schedule
-    if video is None and (part is not None or seconds is not None):
+    if "start_video" not in args:
+        return None
+    size = (options.width, options.height)
+    schedule = options.schedule
+    if args.start_video is None and (args.start_part is not None or args.start_seconds is not None):
         raise HeadForcingError("--start-part and --start-seconds choose a section of --start-video FILE; give one")
-    if image is not None:
+    if args.start_image is not None:
         instead = "give a short video with --start-video"
         frames = image_frames(options.cache_policy, schedule, options.model_family, instead)
-        return Start.image_file(image, size, frames)
-    if video is None:
+        return Start.image_file(args.start_image, size, frames)
+    if args.start_video is None:
         return None
-    seconds = DEFAULT_START_SECONDS if seconds is None else seconds
-    fps, per_block = schedule.latents.fps, schedule.frames_per_block
-    return Start(*read_section(video, size, seconds, part or "last", per_block, fps=fps))
+    seconds = DEFAULT_START_SECONDS if args.start_seconds is None else args.start_seconds
+    section = read_section(
+        args.start_video,
+        size,
+        seconds,
+        args.start_part or "last",
+        frames_per_block=schedule.frames_per_block,
+        fps=schedule.latents.fps,
+    )
+    return Start(*section)
 
 
 @dataclass(frozen=True)
@@ -241,8 +257,11 @@ def text_encoder_bytes(text_encoder: Path, device: torch.device) -> int:
     """Memory in bytes of encoding prompts on `device`; 0 where the encoder does not fit there now."""
     from ..weights.umt5 import encoder_bytes
 
-    needed, room = encoder_bytes(text_encoder), room_on(device)
-    return needed if device.type == "cpu" or room is None or needed <= room else 0
+    needed = encoder_bytes(text_encoder)
+    room = room_on(device)
+    if device.type != "cpu" and room is not None and needed > room:
+        return 0
+    return needed
 
 
 _TELLING_DEVICES = ("", "cpu", "cuda", "xpu", "meta")  # PyTorch has a short reason for these
@@ -252,13 +271,18 @@ _MOST_DEVICE_WORDS = 160  # letters
 def pick_device(name: str, option: str = "--device") -> torch.device:
     """The device of that name, with its number, after a test that it works; `auto` takes the fastest kind there is."""
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        name = "cpu"
+        if torch.cuda.is_available():
+            name = "cuda"
+        elif torch.backends.mps.is_available():
+            name = "mps"
     try:
         probe = torch.zeros(1, device=torch.device(name))
         probe.cpu()  # "meta" holds no numbers
         return probe.device
     except Exception as error:  # a backend that is not there fails in any way
-        kind, why = name.partition(":")[0], first_sentence(error)
+        kind = name.partition(":")[0]
+        why = first_sentence(error)
         if kind not in _TELLING_DEVICES or len(why) > _MOST_DEVICE_WORDS:
             why = f"this PyTorch has no {kind.upper() if kind == 'mps' else kind}"
         raise HeadForcingError(f"{option} {name!r} cannot be used here: {why}") from error
@@ -285,18 +309,18 @@ def changed(args: argparse.Namespace, **values: Any) -> argparse.Namespace:
 def portable(args: argparse.Namespace) -> argparse.Namespace:
     """A copy that means the same in another process: absolute paths, and the text of a file of prompts."""
     values: dict[str, Any] = {name: value.absolute() for name, value in vars(args).items() if isinstance(value, Path)}
-    profile, prompts = vars(args).get("profile"), vars(args).get("prompts")
-    if isinstance(profile, str) and profile not in ("auto", *bundled_profiles()):
-        values["profile"] = str(Path(profile).absolute())
-    if references := vars(args).get("reference"):
-        values["reference"] = [f"{name}={file.absolute()}" for name, file in map(named_file, references)]
-    if prompts is not None:
-        text = read_text(prompts, [name for name, _ in map(named_file, references or ())])
+    if args.profile not in (None, "auto", *bundled_profiles()):
+        values["profile"] = str(Path(args.profile).absolute())
+    pictures = [named_file(word) for word in vars(args).get("reference", ())]
+    if pictures:
+        values["reference"] = [f"{name}={file.absolute()}" for name, file in pictures]
+    if args.prompts is not None:
+        text = read_text(args.prompts, [name for name, _ in pictures])
         values["prompts"] = f"\n{text}" if text.startswith("@") else text  # which would be taken for a file
     return changed(args, **values)
 
 
-class Kept:
+class LastValue:
     """The last value that was made, under the key of what it was made from."""
 
     def __init__(self) -> None:
@@ -313,5 +337,10 @@ class Kept:
     def has(self, key: Any) -> bool:
         """Whether the value is of this key; another one is let go, since two models may not fit into memory."""
         if key != self._key:
-            self._key = self._value = None
+            self.drop()
         return self._key is not None
+
+    def drop(self) -> None:
+        """Let the value go."""
+        self._key = None
+        self._value = None

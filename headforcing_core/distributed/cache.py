@@ -7,18 +7,19 @@ the ranks that hold their heads, and the results of attention back. A rank holds
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..cache.base import State
 from ..cache.head_cache import HeadCache
 from ..cache.memory import MemoryEvent, MemoryHeads
 from ..cache.roles import RolePolicy
 from ..cache.shape import CacheShape, Shape
+from ..cache.state import State
 from ..devices import upload
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -41,9 +42,16 @@ class PartShape(CacheShape):
     @classmethod
     def of(cls, whole: CacheShape, heads: Sequence[Sequence[int]]) -> PartShape:
         """The part with these heads of every layer."""
-        values = {field.name: vars(whole)[field.name] for field in fields(CacheShape)}
-        roles = [[layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)]
-        return cls(**{**values, "roles": roles}, whole=whole)
+        return cls(
+            roles=[[layer[head] for head in own] for layer, own in zip(whole.roles, heads, strict=True)],
+            policy=whole.policy,
+            rows=whole.rows,
+            columns=whole.columns,
+            head_dim=whole.head_dim,
+            frames_per_block=whole.frames_per_block,
+            total_frames=whole.total_frames,
+            whole=whole,
+        )
 
     @property
     def policies(self) -> list[RolePolicy]:
@@ -68,34 +76,33 @@ class SpreadMemoryHeads(MemoryHeads):
 
     def __init__(self, peers: Peers, shape: CacheShape, division: Division):
         self._peers = peers
-        memory = [
-            {head for head, role in enumerate(layer) if shape.policy.of(role).episodic_frames} for layer in shape.roles
-        ]
-        # per rank and layer, its memory heads
-        self._heads = [
-            [[head for head in own if head in memory[layer]] for layer, own in enumerate(layers)]
-            for layers in division.heads
-        ]
+        self._heads: list[list[list[int]]] = []  # per rank and layer, its memory heads
+        for layers in division.heads:
+            self._heads.append([])
+            for roles, own in zip(shape.roles, layers, strict=True):
+                self._heads[-1].append([head for head in own if shape.policy.of(roles[head]).episodic_frames])
 
     def in_layer(self, layer: int, here: int) -> bool:
         return any(heads[layer] for heads in self._heads)
 
     def pooled(self, here: Tensor) -> Tensor:
-        places = [[(layer, h) for layer, own in enumerate(heads) for h in own] for heads in self._heads]
+        places = []
+        for layers in self._heads:
+            places.append([(layer, head) for layer, own in enumerate(layers) for head in own])
         return self._gather(here, places)
 
     def scores(self, layer: int, here: Tensor) -> Tensor:
-        return self._gather(here, [heads[layer] for heads in self._heads])
+        return self._gather(here, [[(layer, head) for head in layers[layer]] for layers in self._heads])
 
     def decisive(self, similarity: Tensor) -> Tensor:
         return self._peers.from_first(similarity)
 
-    def _gather(self, here: Tensor, places: Sequence[Sequence[Any]]) -> Tensor:
-        """All ranks' rows, in the order of their `places` in the model."""
-        got = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
-        flat = [place for own in places for place in own]
-        order = sorted(range(len(flat)), key=lambda row: flat[row])
-        return torch.cat(got)[upload(torch.tensor(order, dtype=torch.long), here.device)]
+    def _gather(self, here: Tensor, places: Sequence[Sequence[tuple[int, int]]]) -> Tensor:
+        """All ranks' rows, in the order of their `places`, layer and head, in the model."""
+        rows = self._peers.gather(here, [(len(own), here.shape[1]) for own in places], "memory")
+        flat = list(chain.from_iterable(places))
+        order = torch.tensor(sorted(range(len(flat)), key=flat.__getitem__), dtype=torch.long)
+        return torch.cat(rows)[upload(order, here.device)]
 
 
 class ParallelCache(HeadCache):
@@ -116,21 +123,25 @@ class ParallelCache(HeadCache):
         division: Division | None = None,
     ):
         whole = grouped(shape)
-        self.peers, self.whole = peers, whole
+        self.peers = peers
+        self.whole = whole
         self.division = division or Division.of(whole, peers.world, peers.speeds)
         self._own = self.division.heads[peers.rank]
         everywhere = SpreadMemoryHeads(peers, whole, self.division)
-        super().__init__(PartShape.of(whole, self._own), dtype, device, attention, everywhere=everywhere)
+        super().__init__(
+            PartShape.of(whole, self._own), dtype, device=device, attention=attention, everywhere=everywhere
+        )
         # per rank and layer, its heads, as what indexes tensors on the device without a copy
-        self._heads = [
-            [torch.tensor(own, dtype=torch.long, device=self.device) for own in layers]
-            for layers in self.division.heads
-        ]
+        self._heads: list[list[Tensor]] = []
+        for layers in self.division.heads:
+            self._heads.append([torch.tensor(own, dtype=torch.long, device=self.device) for own in layers])
 
     @property
     def occupied(self) -> int:
-        heads = [sum(map(len, layers)) for layers in self.whole.groups.values()]
-        return sum(group.frames * count for group, count in zip(self.groups, heads, strict=True))
+        frames = 0
+        for group, layers in zip(self.groups, self.whole.groups.values(), strict=True):
+            frames += group.frames * sum(map(len, layers))
+        return frames
 
     def state(self) -> None:
         """None: a rank holds its own heads only."""
@@ -143,7 +154,8 @@ class ParallelCache(HeadCache):
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> None:
         """Store `k, v [own tokens, all heads, head_dim]` where their heads are."""
-        k, v = self._to_heads(layer, torch.cat((k, v), dim=-1)).chunk(2, dim=-1)  # one message for both
+        both = self._to_heads(layer, torch.cat((k, v), dim=-1))  # one message
+        k, v = both.chunk(2, dim=-1)
         super().write(layer, k, v)
 
     def attend(self, layer: int, q: Tensor) -> Tensor:
@@ -157,43 +169,58 @@ class ParallelCache(HeadCache):
         """Norms over all heads first, then one message for queries, keys and values, then the kernel."""
         if weights is not None:
             k = F.rms_norm(k, k.shape[1:], weights[1], eps)
-            q = None if q is None else F.rms_norm(q, q.shape[1:], weights[0], eps)
-        sent = [x.unflatten(-1, (self.whole.heads, -1)) for x in (k, v, q) if x is not None]
-        got = self._to_heads(layer, torch.cat(sent, dim=-1)).chunk(len(sent), dim=-1)
+            if q is not None:
+                q = F.rms_norm(q, q.shape[1:], weights[0], eps)
+        sent = [k, v] if q is None else [k, v, q]
+        by_head = torch.cat([x.view(len(x), self.whole.heads, -1) for x in sent], dim=-1)
+        got = self._to_heads(layer, by_head).chunk(len(sent), dim=-1)
+        queries = None if q is None else got[2]
         if not self._own[layer]:
-            return None if q is None else got[2]
-        flat = [x.flatten(1) for x in got]
-        return super().write_projections(layer, None if q is None else flat[2], flat[0], flat[1], None, eps)
+            return queries
+        return super().write_projections(
+            layer,
+            None if queries is None else queries.flatten(1),
+            got[0].flatten(1),
+            got[1].flatten(1),
+            weights=None,
+            eps=eps,
+        )
 
     def attend_rotated(self, layer: int, queries: Tensor) -> Tensor:
         """`attend` for what `write_projections` returned."""
-        return self._to_tokens(layer, super().attend_rotated(layer, queries) if self._own[layer] else queries)
+        if self._own[layer]:
+            queries = super().attend_rotated(layer, queries)
+        return self._to_tokens(layer, queries)
 
     def _to_heads(self, layer: int, x: Tensor) -> Tensor:
         """`x [own tokens, all heads, n]` to `[all tokens, own heads, n]`, tokens in the order of the frames."""
-        strips, shape, own, n = self.division.strips, self.whole, len(self._own[layer]), x.shape[-1]
+        strips = self.division.strips
+        own = len(self._own[layer])
         frames = len(x) // strips[self.peers.rank].tokens
         by_head = x.transpose(0, 1)
+        full = x.new_empty((own, frames, self.whole.rows, self.whole.columns, x.shape[-1]))
+        places = [strip.of_tokens(full) for strip in strips]
         parts = [by_head[heads[layer]] for heads in self._heads]
-        got = self.peers.exchange(parts, [own * frames * strip.tokens * n for strip in strips], "tokens")
-        full = x.new_empty(own, frames, shape.rows, shape.columns, n)
-        for strip, part in zip(strips, got, strict=True):
-            strip.of_tokens(full).copy_(part.view(own, frames, strip.rows, strip.columns, n))
+        got = self.peers.exchange(parts, [place.numel() for place in places], "tokens")
+        for place, part in zip(places, got, strict=True):
+            place.copy_(part.view(place.shape))
         return full.flatten(1, 3).transpose(0, 1)
 
     def _to_tokens(self, layer: int, x: Tensor) -> Tensor:
         """The inverse of `_to_heads`: `x [all tokens, own heads, n]` to `[own tokens, all heads, n]`."""
-        strips, shape, n = self.division.strips, self.whole, x.shape[-1]
+        strips = self.division.strips
+        shape = self.whole
+        width = x.shape[-1]
         frames = len(x) // shape.frame_tokens
-        own_tokens = frames * strips[self.peers.rank].tokens
-        by_head = x.transpose(0, 1).unflatten(1, (frames, shape.rows, shape.columns))
-        counts = [len(layers[layer]) for layers in self.division.heads]
-        got = self.peers.exchange(
-            [strip.of_tokens(by_head) for strip in strips], [count * own_tokens * n for count in counts], "tokens"
-        )
-        full = x.new_empty(own_tokens, shape.heads, n)
-        for heads, count, part in zip(self._heads, counts, got, strict=True):
-            full[:, heads[layer]] = part.view(count, own_tokens, n).transpose(0, 1)
+        tokens = frames * strips[self.peers.rank].tokens
+        by_head = x.transpose(0, 1).reshape((-1, frames, shape.rows, shape.columns, width))
+        parts = [strip.of_tokens(by_head) for strip in strips]
+        heads = [of_rank[layer] for of_rank in self._heads]
+        sizes = [len(own) * tokens * width for own in heads]
+        got = self.peers.exchange(parts, sizes, "tokens")
+        full = x.new_empty(tokens, shape.heads, width)
+        for own, part in zip(heads, got, strict=True):
+            full[:, own] = part.view(len(own), tokens, width).transpose(0, 1)
         return full
 
 
@@ -211,14 +238,16 @@ def parallel_forward(
 
     `forward` replaces `forward_block`. Raises KeyboardInterrupt on all ranks after the pass in which one was stopped.
     """
-    peers, strips = cache.peers, cache.division.strips
+    peers = cache.peers
+    strips = cache.division.strips
     own = strips[peers.rank].of_frames(latents, PATCH)
     flow = forward(backbone, own, timesteps, prompt, cache, write_only=write_only)
     peers.check_stop()
     if flow is None:
         return None
-    shapes = [(*flow.shape[:2], PATCH * strip.rows, PATCH * strip.columns) for strip in strips]
     whole = flow.new_empty(*flow.shape[:2], *latents.shape[2:])
-    for strip, part in zip(strips, peers.gather(flow, shapes, "flow"), strict=True):
-        strip.of_frames(whole, PATCH).copy_(part)
+    places = [strip.of_frames(whole, PATCH) for strip in strips]
+    parts = peers.gather(flow, [place.shape for place in places], "flow")
+    for place, part in zip(places, parts, strict=True):
+        place.copy_(part)
     return whole

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from itertools import accumulate
-from math import gcd, lcm
+from math import gcd
 
 from torch import Tensor
 
@@ -32,9 +31,8 @@ class Strip:
 
     def of_frames(self, x: Tensor, patch: int = 1) -> Tensor:
         """The strip of `x [..., rows, columns]` as a view, each token `patch x patch` numbers wide."""
-        rows, columns = slice(self.row, self.row + self.rows), slice(self.column, self.column + self.columns)
-        scaled = [slice(part.start * patch, part.stop * patch) for part in (rows, columns)]
-        return x[..., scaled[0], scaled[1]]
+        bands = x.narrow(-2, self.row * patch, self.rows * patch)
+        return bands.narrow(-1, self.column * patch, self.columns * patch)
 
     def of_tokens(self, x: Tensor) -> Tensor:
         """The strip of `x [heads, frames, rows, columns, n]` as a view."""
@@ -42,14 +40,13 @@ class Strip:
 
 
 def ratio(speeds: Sequence[float] | None, ranks: int) -> list[int]:
-    """The speeds of all ranks as the smallest whole numbers in the same ratio; None stands for equal ones.
+    """The speeds of all ranks as small whole numbers in the same ratio; None stands for equal ones.
 
-    They are taken as decimals: rounding of binary fractions could leave a part of the frame to nobody.
+    With whole numbers rounding leaves no part of the frame to nobody.
     """
-    exact = [Fraction(str(speed)) for speed in speeds or [1] * ranks]
-    scale = lcm(*(speed.denominator for speed in exact))
-    whole = [int(speed * scale) for speed in exact]
-    return [speed // gcd(*whole) for speed in whole]
+    parts = [round(1000 * speed) for speed in speeds or [1] * ranks]  # of at least 0.001
+    divisor = gcd(*parts)
+    return [part // divisor for part in parts]
 
 
 def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None = None) -> tuple[Strip, ...]:
@@ -58,34 +55,45 @@ def strips(rows: int, columns: int, ranks: int, speeds: Sequence[float] | None =
     `speeds` as for `assign_heads`. Of all numbers of bands the one whose slowest rank finishes earliest.
     """
     parts = ratio(speeds, ranks)
-
-    def slowest(grid: tuple[Strip, ...]) -> tuple[bool, float]:
-        loads = [strip.tokens / speed for strip, speed in zip(grid, parts, strict=True)]
-        return min(loads) == 0, max(loads)
-
-    widths = [across for across in range(ranks, 0, -1) if ranks % across == 0]
-    return min((_bands(rows, columns, parts, across) for across in widths), key=slowest)
-
-
-def _bands(rows: int, columns: int, speeds: Sequence[int], across: int) -> tuple[Strip, ...]:
-    """Bands of `across` rectangles each, of sizes in proportion to the speeds."""
-    bands = [speeds[first : first + across] for first in range(0, len(speeds), across)]
-    return tuple(
-        Strip(top, left, bottom - top, right - left)
-        for (top, bottom), band in zip(_cuts(rows, list(map(sum, bands))), bands, strict=True)
-        for left, right in _cuts(columns, band)
-    )
+    best: tuple[Strip, ...] = ()
+    least = (True, math.inf)  # whether a rank has no tokens, and the time of the slowest
+    for across in range(ranks, 0, -1):
+        if ranks % across == 0:
+            grid = _bands(rows, columns, parts, across)
+            times = [strip.tokens / part for strip, part in zip(grid, parts, strict=True)]
+            this = (min(times) == 0, max(times))
+            if not best or this < least:
+                best = grid
+                least = this
+    return best
 
 
-def _cuts(length: int, parts: Sequence[int]) -> Iterator[tuple[int, int]]:
-    sums = list(accumulate(parts, initial=0))
-    ends = [length * part // sums[-1] for part in sums]  # the last one is `length`
-    return zip(ends, ends[1:], strict=False)
+def _bands(rows: int, columns: int, parts: Sequence[int], across: int) -> tuple[Strip, ...]:
+    """Bands of `across` rectangles each, of sizes in proportion to the parts."""
+    bands = [parts[first : first + across] for first in range(0, len(parts), across)]
+    grid = []
+    tops = _cuts(rows, [sum(band) for band in bands])
+    for number, band in enumerate(bands):
+        lefts = _cuts(columns, band)
+        for place in range(across):
+            top = tops[number]
+            left = lefts[place]
+            grid.append(Strip(top, left, tops[number + 1] - top, lefts[place + 1] - left))
+    return tuple(grid)
+
+
+def _cuts(length: int, parts: Sequence[int]) -> list[int]:
+    """Places where the parts of a length begin, and where the last one ends."""
+    whole = sum(parts)
+    return [length * sum(parts[:number]) // whole for number in range(len(parts) + 1)]
 
 
 def head_costs(shape: CacheShape) -> list[list[int]]:
     """Per layer and head, the latent frames that a head's queries look at when its context is full."""
-    return [[shape.slots[shape.policy.of(role)] for role in layer] for layer in shape.roles]
+    costs = []
+    for roles in shape.roles:
+        costs.append([shape.slots[shape.policy.of(role)] for role in roles])
+    return costs
 
 
 def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[float] | None = None) -> Heads:
@@ -94,16 +102,21 @@ def assign_heads(costs: Sequence[Sequence[float]], ranks: int, speeds: Sequence[
     Layers wait for each other, so each is balanced by itself: its dearest head first, to the rank that is done
     earliest; on a tie to the rank that holds least so far. `costs` are per layer and head, `speeds` relative.
     """
-    parts, held = ratio(speeds, ranks), [0.0] * ranks
-    heads: list[list[list[int]]] = [[[] for _ in costs] for _ in range(ranks)]
-    for layer, row in enumerate(costs):
+    parts = ratio(speeds, ranks)
+    held = [0.0] * ranks
+    heads: list[list[tuple[int, ...]]] = [[] for _ in range(ranks)]
+    for row in costs:
         load = [0.0] * ranks
-        for head in sorted(range(len(row)), key=lambda head: (-row[head], head)):
-            rank = min(((load[rank] + row[head]) / parts[rank], held[rank], rank) for rank in range(ranks))[2]
-            load[rank] += row[head]
-            held[rank] += row[head]
-            heads[rank][layer].append(head)
-    return tuple(tuple(tuple(sorted(layer)) for layer in layers) for layers in heads)
+        own: list[list[int]] = [[] for _ in range(ranks)]
+        for head in sorted(range(len(row)), key=lambda head: -row[head]):
+            cost = row[head]
+            first = min(range(ranks), key=lambda rank: ((load[rank] + cost) / parts[rank], held[rank]))
+            load[first] += cost
+            held[first] += cost
+            own[first].append(head)
+        for rank in range(ranks):
+            heads[rank].append(tuple(sorted(own[rank])))
+    return tuple(map(tuple, heads))
 
 
 @dataclass(frozen=True)
@@ -125,7 +138,8 @@ class Division:
     def of(cls, shape: Shape, ranks: int, speeds: Sequence[float] | None = None) -> Division:
         """The division of a cache of this shape; `speeds` as for `assign_heads`."""
         costs = head_costs(grouped(shape))
-        return cls(assign_heads(costs, ranks, speeds), strips(shape.rows, shape.columns, ranks, speeds), costs, speeds)
+        heads = assign_heads(costs, ranks, speeds)
+        return cls(heads, strips(shape.rows, shape.columns, ranks, speeds), costs, speeds)
 
     @property
     def ranks(self) -> int:
@@ -135,22 +149,28 @@ class Division:
     def worst_over_mean(self) -> float:
         """Time of the slowest rank's attention over that of an ideal division, in the layer where that is worst."""
         speeds = ratio(self.speeds, self.ranks)
-
-        def over_mean(layer: int) -> float:
-            loads = [sum(self.costs[layer][head] for head in heads[layer]) for heads in self.heads]
-            slowest = max(load / speed for load, speed in zip(loads, speeds, strict=True))
-            return slowest * sum(speeds) / sum(loads)
-
-        return max(map(over_mean, range(len(self.costs))))
+        worst = 0.0
+        for layer, costs in enumerate(self.costs):
+            slowest = 0.0
+            for rank, speed in enumerate(speeds):
+                load = sum(costs[head] for head in self.heads[rank][layer])
+                slowest = max(slowest, load / speed)
+            worst = max(worst, slowest * sum(speeds) / sum(costs))
+        return worst
 
     def share_of_cache(self, rank: int) -> float:
         """The part of the cache's bytes that a rank holds."""
-        own = sum(self.costs[layer][head] for layer, heads in enumerate(self.heads[rank]) for head in heads)
-        return own / sum(map(sum, self.costs))
+        own = 0
+        whole = 0
+        for costs, heads in zip(self.costs, self.heads[rank], strict=True):
+            own += sum(costs[head] for head in heads)
+            whole += sum(costs)
+        return own / whole
 
     def share_of_tokens(self, rank: int) -> float:
         """The part of every frame's tokens that a rank computes."""
-        return self.strips[rank].tokens / sum(strip.tokens for strip in self.strips)
+        whole = sum(strip.tokens for strip in self.strips)
+        return self.strips[rank].tokens / whole
 
 
 def grouped(shape: Shape) -> CacheShape:
@@ -167,13 +187,12 @@ def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = No
     """Refuse a method whose cache is not divided, and ranks or speeds that leave one of the ranks without work."""
     grouped(shape)
     if not _fits(shape, ranks):
-        most = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
+        counts = [str(count) for count in range(1, shape.heads + 1) if _fits(shape, count)]
         raise HeadForcingError(
             f"{ranks} GPUs leave one without a head or without a part of the frame ({shape.heads} heads, "
-            f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(most)}"
+            f"{shape.rows}x{shape.columns} tokens a frame); choose --gpus {', '.join(counts)}"
         )
-    parts = strips(shape.rows, shape.columns, ranks, speeds)
-    if min(strip.tokens for strip in parts) == 0:
+    if any(strip.tokens == 0 for strip in strips(shape.rows, shape.columns, ranks, speeds)):
         given = ",".join(f"{speed:g}" for speed in speeds or ())
         raise HeadForcingError(
             f"--gpu-speeds {given} leave one GPU without a part of the frame ({shape.rows}x{shape.columns} tokens); "
@@ -182,4 +201,4 @@ def check_division(shape: Shape, ranks: int, speeds: Sequence[float] | None = No
 
 
 def _fits(shape: Shape, ranks: int) -> bool:
-    return ranks <= shape.heads and min(strip.tokens for strip in strips(shape.rows, shape.columns, ranks)) > 0
+    return ranks <= shape.heads and all(strip.tokens for strip in strips(shape.rows, shape.columns, ranks))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
@@ -32,7 +33,8 @@ class Peers:
     """
 
     def __init__(self, rank: int, world: int):
-        self.rank, self.world = rank, world
+        self.rank = rank
+        self.world = world
         self.speeds: Sequence[float] | None = None
         self.sent: Counter[str] = Counter()
         self.stopping = False
@@ -53,19 +55,20 @@ class Peers:
 
     def gather(self, own: Tensor, shapes: Sequence[Sequence[int]], kind: str) -> list[Tensor]:
         """Every rank's tensor, of these shapes."""
-        got = self.exchange([own] * self.world, [torch.Size(shape).numel() for shape in shapes], kind)
+        got = self.exchange([own] * self.world, [math.prod(shape) for shape in shapes], kind)
         return [part.view(*shape) for part, shape in zip(got, shapes, strict=True)]
 
     def agree(self, **values: str) -> None:
         """Raise HeadForcingError on every rank if the values are not the same on all of them."""
         everyone = self.share(values)
         for name in values:
-            others = [rank for rank, theirs in enumerate(everyone) if theirs[name] != everyone[0][name]]
-            if others:
-                raise HeadForcingError(
-                    f"rank {others[0]} of {self.world} has another {name} than rank 0 ({everyone[others[0]][name]}, "
-                    f"not {everyone[0][name]}); give every machine the same command, files and versions"
-                )
+            expected = everyone[0][name]
+            for rank, theirs in enumerate(everyone):
+                if theirs[name] != expected:
+                    raise HeadForcingError(
+                        f"rank {rank} of {self.world} has another {name} than rank 0 ({theirs[name]}, not {expected}); "
+                        "give every machine the same command, files and versions"
+                    )
 
     def check_stop(self) -> None:
         """Raise KeyboardInterrupt on all ranks if one of them is `stopping`."""
@@ -92,11 +95,12 @@ class Peers:
             self._waited += time.perf_counter() - begun
             return
         # the host does not wait for an exchange on a GPU, so events in its stream measure it
-        begun_event, ended_event = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begun_event.record()
+        before = torch.cuda.Event(enable_timing=True)
+        before.record()
         yield
-        ended_event.record()
-        self._pending.append((begun_event, ended_event))
+        after = torch.cuda.Event(enable_timing=True)
+        after.record()
+        self._pending.append((before, after))
         self._settle()
 
     # --- how the data is carried
@@ -116,7 +120,7 @@ class Peers:
 
     def from_first(self, value: T) -> T:
         """Rank 0's value, any Python object; the other ranks' are ignored."""
-        box: list[Any] = [value]
+        box: list[T] = [value]
         with losing_peers():
             dist.broadcast_object_list(box, src=0, device=torch.device("cpu"))
         return box[0]

@@ -30,9 +30,9 @@ def rank_place(peers: Peers, device: torch.device, attention: AttentionFunction,
     """Make the place of a rank: its heads' caches, and rank 0's stored blocks."""
 
     def new_cache(job: RenderJob) -> ParallelCache:
-        return ParallelCache(peers, job.plan.shape, job.request.dtype, device, attention)
+        return ParallelCache(peers, job.plan.shape, job.request.dtype, device=device, attention=attention)
 
-    return Place(device, attention, choice, new_cache, peers.from_first)
+    return Place(device, attention, choice, new_cache=new_cache, share=peers.from_first)
 
 
 def check_roles(plan: RenderPlan) -> None:
@@ -56,23 +56,27 @@ def check_ranks(job: RenderJob, peers: Peers) -> None:
     )
 
 
-def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, sharded: bool, room: int | None) -> Needs:
+def check_rank_memory(needs: Needs, plan: RenderPlan, peers: Peers, *, sharded: bool, room: int | None) -> Needs:
     """The needs of this rank, refused if its device has less than `room` bytes; `needs` are those of one GPU alone."""
     rank = peers.rank
 
     def part(speeds: Sequence[float] | None) -> Needs:
         division = Division.of(plan.shape, peers.world, speeds)
-        layers = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
+        weights = 1.0
+        if sharded:
+            weights = min(1.0, 1 / peers.world + LAYERS_AT_ONCE / plan.config.num_layers)
         return replace(
             needs,
-            weights=round(needs.weights * layers) if sharded else needs.weights,
+            weights=round(needs.weights * weights),
             cache=round(needs.cache * division.share_of_cache(rank)),
             activations=round(needs.activations * division.share_of_tokens(rank)),
         )
 
     own = part(peers.speeds)
     if room is not None and own.memory > room:
-        remedies = ["more --gpus", "a smaller --size", *([] if sharded else ["--shard-weights"])]
+        remedies = ["more --gpus", "a smaller --size"]
+        if not sharded:
+            remedies.append("--shard-weights")
         if peers.speeds is not None and part(None).memory <= room:
             remedies.insert(0, "--gpu-speeds closer to each other")
         raise HeadForcingError(
@@ -102,7 +106,8 @@ class RanksReport:
     @classmethod
     def collect(cls, cache: ParallelCache, model: Any, device: str, seconds: float) -> RanksReport:
         """The report, on every rank; all of them call it."""
-        peers, division = cache.peers, cache.division
+        peers = cache.peers
+        division = cache.division
         own = {
             "device": device,
             "heads": division.heads[peers.rank],
@@ -131,7 +136,8 @@ class RanksReport:
             f"share; slowest rank {self.slowest}"
         ]
         for number, rank in enumerate(self.ranks):
-            heads, sent = sum(map(len, rank["heads"])), sum(rank["sent_bytes"].values())
+            heads = sum(map(len, rank["heads"]))
+            sent = sum(rank["sent_bytes"].values())
             lines.append(
                 f"rank {number}   {rank['device']}: {heads} heads, weights {rank['weight_bytes'] / 1e6:.1f} MB, "
                 f"KV cache {rank['cache_bytes'] / 1e6:.1f} MB, sent {sent / 1e6:.1f} MB, "

@@ -44,7 +44,9 @@ class RayFarm(Farm):
     parallel = True
 
     def __init__(self, address: str, gpus: float | None = None, workers: int | None = None):
-        self.address, self.gpus, self.workers = address, gpus, workers
+        self.address = address
+        self.gpus = gpus
+        self.workers = workers
         self.remote = address != LOCAL
         self._stack = ExitStack()
 
@@ -57,7 +59,10 @@ class RayFarm(Farm):
                 self.gpus = 1.0 if gpus else 0.0
             if self.gpus > gpus and not self.remote:  # Ray would wait for them for ever
                 raise HeadForcingError(f"--farm-gpus asks for {self.gpus:g} GPUs a video, this machine has {gpus:g}")
-            self.workers = int(min(resources.get("CPU", 1), gpus / self.gpus if self.gpus else float("inf")))
+            workers = resources.get("CPU", 1)
+            if self.gpus:
+                workers = min(workers, gpus / self.gpus)
+            self.workers = int(workers)
             self._stack = stack.pop_all()
         return self
 
@@ -66,7 +71,8 @@ class RayFarm(Farm):
 
     def _connect(self, stack: ExitStack) -> dict[str, float]:
         """Connect to Ray, which is started unless a program has done so for several commands; returns its resources."""
-        ray, options = _ray(), dict[str, Any](logging_level="error", log_to_driver=False)
+        ray = _ray()
+        options: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
         if not self.remote:
             for name, value in _LOCAL_SETTINGS.items():
                 os.environ.setdefault(name, value)
@@ -169,7 +175,7 @@ def farm_named(name: str | None, gpus: float | None = None, workers: int | None 
         return Farm()
     if name not in (LOCAL, "auto") and not re.fullmatch(r"ray://[^\s/]+:\d{1,5}", name):
         raise HeadForcingError(f"--farm must be local, auto or ray://HOST:PORT, got {name!r}")
-    if not (0 <= (gpus or 0) <= 64 and 1 <= (1 if workers is None else workers) <= 1024):
+    if (gpus is not None and not 0 <= gpus <= 64) or (workers is not None and not 1 <= workers <= 1024):
         raise HeadForcingError(f"--farm-gpus is from 0 to 64, --farm-workers from 1 to 1024, got {gpus}, {workers}")
     if workers is not None and name != LOCAL:
         raise HeadForcingError("--farm-workers goes with --farm local: a cluster knows its own size")

@@ -48,11 +48,17 @@ class ShardedModel:
     """Parts of a `WanModel` that `wan.forward_block` uses: its layers are sharded, all else is whole on every rank."""
 
     def __init__(self, model: WanModel):
-        self.whole, self.blocks = model, GatheredLayers(model.blocks)
-        self.patch_size, self.num_heads, self.freq_dim = model.patch_size, model.num_heads, model.freq_dim
-        self.text_len, self.text_embedding = model.text_len, model.text_embedding
-        self.time_embedding, self.time_projection = model.time_embedding, model.time_projection
-        self.patch_embedding, self.head = model.patch_embedding, model.head
+        self.whole = model
+        self.blocks = GatheredLayers(model.blocks)
+        self.patch_size = model.patch_size
+        self.num_heads = model.num_heads
+        self.freq_dim = model.freq_dim
+        self.text_len = model.text_len
+        self.text_embedding = model.text_embedding
+        self.time_embedding = model.time_embedding
+        self.time_projection = model.time_projection
+        self.patch_embedding = model.patch_embedding
+        self.head = model.head
 
 
 def weight_bytes(model: Any) -> int:

@@ -61,20 +61,23 @@ class CheckpointInfo:
 
     def summary(self) -> str:
         """One line for a log or a node."""
-        also = [name for name in self.available if name != self.layout]
-        causal = {True: "causal", False: "not causal", None: "causal not stated"}[self.causal_ar]
-        parts = (
+        layout = f"read from {self.layout}"
+        others = [name for name in self.available if name != self.layout]
+        if others:
+            layout += f" (also there: {', '.join(others)})"
+        parts = [
             f"{self.path.name}: {self.family}",
             f"{self.config.num_layers} layers x {self.config.num_heads} heads",
             f"{self.parameters / 1e9:.3g} B parameters in {self.dtype}",
             f"{self.bytes / 1e9:.3g} GB",
-            f"read from {self.layout}" + (f" (also there: {', '.join(also)})" if also else ""),
-            causal,
-            f"{self.frames_per_block} frames per block" if self.frames_per_block else "",
-            f"with LoRA {self.lora}" if self.lora else "",
-            f"fingerprint {self.fingerprint}",
-        )
-        return one_line(", ".join(part for part in parts if part))
+            layout,
+            {True: "causal", False: "not causal", None: "causal not stated"}[self.causal_ar],
+        ]
+        if self.frames_per_block:
+            parts.append(f"{self.frames_per_block} frames per block")
+        if self.lora:
+            parts.append(f"with LoRA {self.lora}")
+        return one_line(", ".join([*parts, f"fingerprint {self.fingerprint}"]))
 
 
 def inspect_checkpoint(path: str | Path, weights: str = "auto", num_heads: int | None = None) -> CheckpointInfo:
@@ -99,12 +102,12 @@ def load_state_dict(
     `dtype` None keeps the stored dtype, except that unscaled fp8 becomes bf16, because PyTorch cannot compute in fp8.
     Other arguments and errors as in `inspect_checkpoint`.
     """
-    tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
-    state = {name: _value(tensors[name], patches.get(name), lora_strength, dtype) for name in tensors}
-    if patches:
-        merged = identity(sorted(state.items()))
-        info = replace(info, identify=lambda: merged)
-    return state, info
+    opened = _open_patched(Path(path), weights, num_heads, lora=lora, strength=lora_strength)
+    state = {name: opened.value(name, dtype) for name in opened.tensors}
+    if not opened.patches:
+        return state, opened.info
+    merged = identity(sorted(state.items()))
+    return state, replace(opened.info, identify=lambda: merged)
 
 
 def convert(
@@ -123,7 +126,8 @@ def convert(
 
     Memory use is about one tensor. `on_progress(written_bytes, total_bytes)`.
     """
-    path, out = Path(path), Path(out)
+    path = Path(path)
+    out = Path(out)
     _check_output(out, [path] if lora is None else [path, Path(lora)])
     if dtype not in WRITABLE:
         raise HeadForcingError(f"dtype is {dtype}, but must be torch.bfloat16, torch.float16 or torch.float32")
@@ -131,11 +135,8 @@ def convert(
         raise HeadForcingError(
             f"frames_per_block is {frames_per_block}, but must be at least 1 (usually 3, framewise 1)"
         )
-    tensors, info, patches = _open_patched(path, weights, num_heads, lora, lora_strength)
-
-    def converted(name: str) -> Tensor:
-        return _value(tensors[name], patches.get(name), lora_strength, dtype)
-
+    opened = _open_patched(path, weights, num_heads, lora=lora, strength=lora_strength)
+    info = opened.info
     history = {
         "converter_version": _CONVERTER_VERSION,
         "source": path.name,
@@ -144,46 +145,56 @@ def convert(
         "lora_strength": lora_strength if lora else None,
         "frames_per_block": frames_per_block or info.frames_per_block,
         "model_family": model_family or stated_family(path)[0],
-        "fingerprint": identity((name, converted(name)) for name in sorted(tensors)),
+        "fingerprint": identity((name, opened.value(name, dtype)) for name in sorted(opened.tensors)),
     }
-    # ComfyUI takes every model with this key for one of Wan 2.1
     transformer: dict[str, object] = {"num_heads": info.config.num_heads}
-    (transformer if info.config.latents is WAN21 else history)["causal_ar"] = True
+    if info.config.latents is WAN21:
+        transformer["causal_ar"] = True
+    else:
+        history["causal_ar"] = True  # ComfyUI takes every model with this key above for one of Wan 2.1
     if info.config.text_len != WanConfig.text_len:
         transformer["text_len"] = info.config.text_len
-    metadata = {"config": json.dumps({"transformer": transformer})}
-    metadata["head_forcing"] = json.dumps({key: value for key, value in history.items() if value is not None})
-    write_safetensors(out, tensors, dtype, metadata, converted, on_progress)
+    stated = {key: value for key, value in history.items() if value is not None}
+    metadata = {
+        "config": json.dumps({"transformer": transformer}),
+        "head_forcing": json.dumps(stated),
+    }
+    write_safetensors(
+        out, opened.tensors, dtype, metadata, value=lambda name: opened.value(name, dtype), on_progress=on_progress
+    )
     return inspect_checkpoint(out)
 
 
 def convert_lora(path: str | Path, out: str | Path, dtype: torch.dtype = torch.bfloat16) -> int:
     """Write a LoRA such as LongLive's as a safetensors file that ComfyUI's LoRA loaders read; its number of tensors."""
-    path, out = Path(path), Path(out)
+    path = Path(path)
+    out = Path(out)
     _check_output(out, [path])
     adapters, stated = _adapters(path)
     renamed = comfyui_names(adapters, path.name, stated)
-    history = {"converter_version": _CONVERTER_VERSION, "source": path.name}
-    metadata = {"head_forcing": json.dumps(history)}
-    write_safetensors(out, renamed, dtype, metadata, lambda name: renamed[name].to(dtype))
+    metadata = {"head_forcing": json.dumps({"converter_version": _CONVERTER_VERSION, "source": path.name})}
+    write_safetensors(out, renamed, dtype, metadata, value=lambda name: renamed[name].to(dtype))
     return len(renamed)
 
 
 def holds_lora(path: str | Path) -> bool:
     """Whether a file holds a LoRA and no model."""
-    by_layout = layouts.find_layouts(read_weights(Path(path))[0])
-    return any(map(layouts.is_lora, by_layout.values())) and not any(map(layouts.looks_like_wan, by_layout.values()))
+    found = layouts.find_layouts(read_weights(Path(path))[0]).values()
+    return any(map(layouts.is_lora, found)) and not any(map(layouts.looks_like_wan, found))
 
 
 def _adapters(lora: Path) -> tuple[Mapping[str, Tensor], StatedAlpha | None]:
     """The tensors of a LoRA file, and the alpha that it states other than by them."""
     tree, metadata = read_weights(lora)
-    by_layout = layouts.find_layouts(tree)
-    found = {name: tensors for name, tensors in by_layout.items() if layouts.is_lora(tensors)}
-    # a training file may hold running means of a LoRA, too
-    adapters = found.get(layouts.LORA_WRAPPER, next(iter(found.values()), None))
-    if adapters is None:
+    found = {}
+    for name, tensors in layouts.find_layouts(tree).items():
+        if layouts.is_lora(tensors):
+            found[name] = tensors
+    if not found:
         raise HeadForcingError(f"{lora.name} is not a LoRA: give a LoRA file, or load it as the checkpoint")
+    adapters = next(iter(found.values()))
+    if layouts.LORA_WRAPPER in found:  # a training file may hold running means of a LoRA, too
+        adapters = found[layouts.LORA_WRAPPER]
     return adapters, stated_alpha(lora, metadata, adapters)
 
 
@@ -192,29 +203,36 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
     tree, metadata = read_weights(path)
     by_layout = layouts.find_layouts(tree)
     layout, tensors = layouts.read_layout(by_layout, weights, path.name)
-    transformer, history = _read_json(metadata, "config").get("transformer"), _read_json(metadata, "head_forcing")
-    transformer = transformer if isinstance(transformer, dict) else {}
-    stated_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))  # a tag in the recorded cases
-    heads = stated_heads if num_heads is None else num_heads
-    config = layouts.infer_config(tensors, heads, _integer(transformer.get("text_len")), path.name)
+    transformer = _read_json(metadata, "config").get("transformer")
+    if not isinstance(transformer, dict):
+        transformer = {}
+    history = _read_json(metadata, "head_forcing")
+    if num_heads is None:
+        num_heads = _integer(transformer.get("num_heads", metadata.get("num_heads")))  # a tag in the recorded cases
+    config = layouts.infer_config(tensors, num_heads, _integer(transformer.get("text_len")), path.name)
     layouts.reject_experts(path, config)
-    extra = set(layouts.check_complete(tensors, config, path.name))
+    extra = layouts.check_complete(tensors, config, path.name)
     if extra:
         first = one_line(min(extra), 100)
         log.warning("%s: ignoring %d tensors that are not part of the model (%s, ...)", path.name, len(extra), first)
-        tensors = {name: tensor for name, tensor in tensors.items() if name not in extra}
+        for name in extra:
+            del tensors[name]
     sizes: Counter[torch.dtype] = Counter()
     for tensor in tensors.values():
         sizes[tensor.dtype] += tensor.numel()
-    causal, merged = transformer.get("causal_ar", history.get("causal_ar")), history.get("lora")
+    most_used = sizes.most_common(1)[0][0]
+    size = (config.dim, config.ffn_dim, config.num_layers)
+    causal = transformer.get("causal_ar", history.get("causal_ar"))
+    merged = history.get("lora")
+    models = [name for name in by_layout if layouts.looks_like_wan(by_layout[name])]
     return tensors, CheckpointInfo(
         path=path,
         layout=layout,
-        available=tuple(name for name in by_layout if layouts.looks_like_wan(by_layout[name])),
+        available=tuple(models),
         config=config,
-        family=_FAMILIES.get((config.dim, config.ffn_dim, config.num_layers), _CUSTOM[config.latents]),
+        family=_FAMILIES.get(size, _CUSTOM[config.latents]),
         parameters=sizes.total(),
-        dtype=str(sizes.most_common(1)[0][0]).removeprefix("torch."),
+        dtype=str(most_used).removeprefix("torch."),
         bytes=file_bytes(path),
         causal_ar=causal if isinstance(causal, bool) else None,
         frames_per_block=_integer(history.get("frames_per_block")),
@@ -223,26 +241,39 @@ def _open(path: Path, weights: str, num_heads: int | None) -> tuple[dict[str, Te
     )
 
 
+@dataclass(frozen=True)
+class _OpenedCheckpoint:
+    """The stored tensors of a model under Wan's names, and the patches of a LoRA by the tensors that they change."""
+
+    info: CheckpointInfo
+    tensors: Mapping[str, Tensor]
+    patches: Mapping[str, LoraPatch]
+    strength: float
+
+    def value(self, name: str, dtype: torch.dtype | None) -> Tensor:
+        """A tensor with its patch; `dtype` as for `load_state_dict`."""
+        stored = self.tensors[name]
+        if dtype is None:
+            dtype = torch.bfloat16 if stored.dtype.itemsize == 1 else stored.dtype
+        if name in self.patches:
+            stored = self.patches[name].apply(stored, self.strength)
+        return stored.to(dtype)
+
+
 def _open_patched(
-    path: str | Path, weights: str, num_heads: int | None, lora: str | Path | None, strength: float
-) -> tuple[dict[str, Tensor], CheckpointInfo, dict[str, LoraPatch]]:
-    """`_open`, and the patches of a LoRA after checking that they fit the model."""
+    path: Path, weights: str, num_heads: int | None, *, lora: str | Path | None, strength: float
+) -> _OpenedCheckpoint:
+    """Open a checkpoint, and a LoRA after checking that it fits the model."""
     if lora is not None and not math.isfinite(strength):
         raise HeadForcingError(f"lora_strength is {strength}, but must be a finite number such as 1.0")
-    tensors, info = _open(Path(path), weights, num_heads)
+    tensors, info = _open(path, weights, num_heads)
     if lora is None:
-        return tensors, info, {}
+        return _OpenedCheckpoint(info, tensors, {}, strength)
     lora = Path(lora)
     adapters, stated = _adapters(lora)
     patches = read_patches(tensors, adapters, lora.name, stated)
     names = f"{info.lora} + {lora.name}" if info.lora else lora.name
-    return tensors, replace(info, lora=names), patches
-
-
-def _value(stored: Tensor, patch: LoraPatch | None, strength: float, dtype: torch.dtype | None) -> Tensor:
-    if dtype is None:
-        dtype = torch.bfloat16 if stored.dtype.itemsize == 1 else stored.dtype
-    return (patch.apply(stored, strength) if patch else stored).to(dtype)
+    return _OpenedCheckpoint(replace(info, lora=names), tensors, patches, strength)
 
 
 def _identity_of_file(path: Path, layout: str, num_heads: int | None) -> str:
@@ -258,10 +289,14 @@ def stated_family(path: str | Path) -> tuple[str | None, int | None, int | None]
     tree, metadata = read_weights(Path(path))
     history = _read_json(metadata, "head_forcing")
     family = history.get("model_family")
-    tensors = (named for by_name in layouts.find_layouts(tree).values() for named in by_name.items())
-    patches = (t for name, t in tensors if layouts.wan_name(name) == "patch_embedding.weight" and t.ndim == 5)
-    channels = next((patch.shape[1] for patch in patches), None)
-    return family if isinstance(family, str) else None, _integer(history.get("frames_per_block")), channels
+    if not isinstance(family, str):
+        family = None
+    channels = None
+    for tensors in layouts.find_layouts(tree).values():
+        for name, tensor in tensors.items():
+            if channels is None and tensor.ndim == 5 and layouts.wan_name(name) == "patch_embedding.weight":
+                channels = tensor.shape[1]
+    return family, _integer(history.get("frames_per_block")), channels
 
 
 def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
@@ -269,7 +304,7 @@ def _read_json(metadata: Mapping[str, str], key: str) -> dict[str, Any]:
     try:
         value = json.loads(metadata.get(key, "{}"))
     except (ValueError, RecursionError):
-        return {}
+        value = None
     return value if isinstance(value, dict) else {}
 
 

@@ -6,6 +6,7 @@ Files are untrusted: pickles go through torch's `weights_only` loader, numbers a
 from __future__ import annotations
 
 import json
+import math
 import mmap
 import os
 import pickle
@@ -25,6 +26,8 @@ from ..errors import HeadForcingError
 from ..files import check_regular, reason, replacing
 from .shards import NAMES, shard_files
 
+Tree = Mapping[object, object]
+"""Names of a file with their tensors, or with dicts of tensors."""
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 _MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
 _MAX_TENSORS = 20_000  # three copies of a 14B model have 3,300
@@ -45,7 +48,7 @@ _INSTEAD_OF_GGUF = {
 WRITABLE = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
 
 
-def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, object], dict[str, str]]:
+def read_weights(path: Path, kind: str = "model") -> tuple[Tree, dict[str, str]]:
     """Memory-map a model file, or all files of a model in several, see `shards`; `kind` is one of `_INSTEAD_OF_GGUF`.
 
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for .pt). Raises
@@ -58,9 +61,9 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, objec
     metadata: dict[str, str] = {}
     for part in parts:
         tree, stated = _read_file(part, kind)
-        twice = next((name for name in tree if name in joined), None)
-        if twice is not None:
-            raise HeadForcingError(f"{part.name} holds {twice} again: keep the files of one model in a folder")
+        again = [name for name in tree if name in joined]
+        if again:
+            raise HeadForcingError(f"{part.name} holds {again[0]} again: keep the files of one model in a folder")
         joined.update(tree)
         metadata = metadata or stated
     return joined, metadata
@@ -77,9 +80,9 @@ def _parts(path: Path) -> list[Path]:
     return several or [path]
 
 
-def _read_file(path: Path, kind: str) -> tuple[Mapping[object, object], dict[str, str]]:
+def _read_file(path: Path, kind: str) -> tuple[Tree, dict[str, str]]:
     check_regular(path)
-    tree: Mapping[object, object]
+    tree: Tree
     metadata: dict[str, str] = {}
     try:
         with open(path, "rb") as file:
@@ -104,10 +107,15 @@ def read_tensors(path: Path, kind: str = "model") -> dict[str, Tensor]:
 
     Raises HeadForcingError as `read_weights`.
     """
-    tree = read_weights(path, kind)[0]
+    tree, _ = read_weights(path, kind)
+    tensors = _tensors_of(tree)
     inner = [value for value in tree.values() if isinstance(value, Mapping)]
-    if len(inner) == 1 and not any(isinstance(value, Tensor) for value in tree.values()):
-        tree = inner[0]
+    if not tensors and len(inner) == 1:
+        return _tensors_of(inner[0])
+    return tensors
+
+
+def _tensors_of(tree: Tree) -> dict[str, Tensor]:
     return {str(name): tensor for name, tensor in tree.items() if isinstance(tensor, Tensor)}
 
 
@@ -115,12 +123,12 @@ def _other_format(path: Path, start: bytes, kind: str) -> HeadForcingError:
     what = "is no model file, neither safetensors nor PyTorch's: download the model file itself"
     if start.startswith(b"GGUF"):
         what = f"is a GGUF file: {_INSTEAD_OF_GGUF[kind]}"
-    if start.startswith(b"\x80"):
+    elif start.startswith(b"\x80"):
         what = "is a bare pickle, which can run code and is not opened: save it again with a current PyTorch"
     return HeadForcingError(f"{path.name} {what}")
 
 
-def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, str]]:
+def _read_safetensors(path: Path) -> tuple[Tree, dict[str, str]]:
     """Map the tensors. The library's own reserve the file's size, so it maps no file larger than the memory."""
     with safe_open(path, "np") as checked:  # refuses shapes and places that do not agree with the file
         metadata = checked.metadata() or {}
@@ -130,8 +138,8 @@ def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, st
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         else:
             no_reserve = 0x4000 if sys.platform == "linux" else 0  # Python names MAP_NORESERVE only in newer versions
-            flags, access = mmap.MAP_PRIVATE | no_reserve, mmap.PROT_READ | mmap.PROT_WRITE
-            data = mmap.mmap(file.fileno(), 0, flags=flags, prot=access)
+            access = mmap.PROT_READ | mmap.PROT_WRITE
+            data = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE | no_reserve, prot=access)
     start = 8 + int.from_bytes(data[:8], "little")
     if start > _MAX_HEADER_BYTES:
         raise HeadForcingError(f"{path.name} is no model file: its header has {start / 1e6:,.0f} MB")
@@ -143,14 +151,15 @@ def _read_safetensors(path: Path) -> tuple[Mapping[object, object], dict[str, st
 def _mapped(data: mmap.mmap, start: int, dtype: str, shape: list[int], data_offsets: list[int]) -> Tensor:
     begin, end = data_offsets
     if dtype not in _DTYPES:  # packed formats of quantised files: only the name is used, to reject the file
-        dtype, shape = "U8", [end - begin]
+        dtype = "U8"
+        shape = [end - begin]
     if begin == end:
         return torch.empty(shape, dtype=_DTYPES[dtype])
     count = (end - begin) // _DTYPES[dtype].itemsize
     return torch.frombuffer(data, dtype=_DTYPES[dtype], count=count, offset=start + begin).view(shape)
 
 
-def _read_pt(path: Path) -> Mapping[object, object]:
+def _read_pt(path: Path) -> Tree:
     with zipfile.ZipFile(path) as archive:
         pickles = [entry for entry in archive.infolist() if entry.filename.endswith("data.pkl")]
     if len(pickles) != 1 or pickles[0].file_size > _MAX_PICKLE_BYTES:
@@ -158,8 +167,10 @@ def _read_pt(path: Path) -> Mapping[object, object]:
     try:
         tree = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except pickle.UnpicklingError as error:
+        what = "things other than tensors"
         blocked = re.search(r"GLOBAL (\S+)", str(error))
-        what = f"{blocked[1]} objects, which could run code" if blocked else "things other than tensors"
+        if blocked is not None:
+            what = f"{blocked[1]} objects, which could run code"
         raise HeadForcingError(
             f"{path.name} holds {what}, so it was not opened: use a .safetensors file or one with tensors only"
         ) from error
@@ -168,28 +179,33 @@ def _read_pt(path: Path) -> Mapping[object, object]:
     return tree
 
 
-def _items(level: Mapping[object, object], depth: int) -> Iterator[tuple[object, object]]:
+def _items(level: Tree, depth: int = 0) -> Iterator[tuple[object, object]]:
     """All items of dicts in dicts."""
-    for item in level.items():
-        yield item
-        if isinstance(item[1], Mapping) and depth < _MOST_LEVELS:
-            yield from _items(item[1], depth + 1)
+    for name, value in level.items():
+        yield name, value
+        if isinstance(value, Mapping) and depth < _MOST_LEVELS:
+            yield from _items(value, depth + 1)
 
 
-def _check_tensors(path: Path, tree: Mapping[object, object]) -> None:
+def _check_tensors(path: Path, tree: Tree) -> None:
     """Refuse too many tensors and those that are larger than what the file stores: later steps copy them.
 
     A pickle can describe a tensor of any size by repeating one number, and tensors can share their bytes.
     """
-    items = list(_items(tree, 0))
-    longest = max((len(name) for name, _ in items if isinstance(name, str)), default=0)
-    if len(items) > _MAX_TENSORS or longest > _MAX_NAME:
+    count = 0
+    longest = 0
+    for name, _ in _items(tree):
+        count += 1
+        if isinstance(name, str):
+            longest = max(longest, len(name))
+    if count > _MAX_TENSORS or longest > _MAX_NAME:
         raise HeadForcingError(
-            f"{path.name} is no model file: it has {len(items):,} tensors and names of up to {longest:,} characters, "
+            f"{path.name} is no model file: it has {count:,} tensors and names of up to {longest:,} characters, "
             f"where at most {_MAX_TENSORS:,} and {_MAX_NAME} are expected"
         )
-    total, most = 0, _MAX_SHARING * path.stat().st_size
-    for name, tensor in items:
+    total = 0
+    most = _MAX_SHARING * path.stat().st_size
+    for name, tensor in _items(tree):
         if not isinstance(tensor, Tensor):
             continue
         if tensor.layout != torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
@@ -208,6 +224,7 @@ def write_safetensors(
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype,
     metadata: dict[str, str],
+    *,
     value: Callable[[str], Tensor],
     on_progress: Callable[[int, int], None] = lambda written, total: None,
 ) -> None:
@@ -216,21 +233,27 @@ def write_safetensors(
     `value` returns the tensor of a name in `dtype`. Raises HeadForcingError if the disk has too little free space.
     """
     header: dict[str, object] = {"__metadata__": {"format": "pt", **metadata}}
+    names = sorted(tensors)
     total = 0
-    for name, tensor in sorted(tensors.items()):
-        end = total + tensor.numel() * dtype.itemsize
-        header[name] = {"dtype": WRITABLE[dtype], "shape": list(tensor.shape), "data_offsets": (total, end)}
+    for name in names:
+        shape = list(tensors[name].shape)
+        end = total + math.prod(shape) * dtype.itemsize
+        header[name] = {"dtype": WRITABLE[dtype], "shape": shape, "data_offsets": (total, end)}
         total = end
     encoded = json.dumps(header).encode()
     encoded += b" " * (-len(encoded) % 8)  # readers map the data in place, which needs 8-byte alignment
-    folder = next(parent for parent in out.resolve().parents if parent.exists())
+    folder = out.resolve().parent
+    while not folder.exists():
+        folder = folder.parent
     if shutil.disk_usage(folder).free < total:
         raise HeadForcingError(f"{out.name} needs {total / 1e9:.3g} GB, more than is free in {folder}: make room there")
     with replacing(out) as temporary, open(temporary, "wb") as file:
-        file.write(struct.pack("<Q", len(encoded)) + encoded)
+        file.write(struct.pack("<Q", len(encoded)))
+        file.write(encoded)
         written = 0
-        for name in sorted(tensors):
-            written += file.write(value(name).contiguous().view(-1).view(torch.uint8).numpy().data)
+        for name in names:
+            flat = value(name).contiguous().view(-1)
+            written += file.write(flat.view(torch.uint8).numpy().data)
             on_progress(written, total)
 
 
@@ -244,4 +267,7 @@ def is_finite(values: Tensor) -> bool:
 
 def first_not_finite(tensors: Iterable[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor that holds NaN or infinity; tensors without data are passed over."""
-    return next((name for name, tensor in tensors if not tensor.is_meta and not is_finite(tensor.detach())), None)
+    for name, tensor in tensors:
+        if not tensor.is_meta and not is_finite(tensor.detach()):
+            return name
+    return None

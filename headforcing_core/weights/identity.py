@@ -32,11 +32,13 @@ _SETTLED_SECONDS = 2.0  # a file written later than this ago may change again wi
 
 def identity(tensors: Iterable[tuple[str, Tensor]]) -> str:
     """16 hexadecimal digits for all tensors in this order, wherever they lie; settings for them belong into names."""
-    found, rest = hashlib.blake2b(digest_size=8), iter(tensors)
+    found = hashlib.blake2b(digest_size=8)
+    rest = iter(tensors)
     with ThreadPoolExecutor(_THREADS) as pool:  # CRCs are computed without Python's lock
         # few tensors at a time: they may be mapped from a file larger than memory
         while batch := list(islice(rest, _THREADS)):
-            for (name, tensor), values in zip(batch, pool.map(checksums, (t for _, t in batch)), strict=True):
+            checked = pool.map(checksums, [tensor for _, tensor in batch])
+            for (name, tensor), values in zip(batch, checked, strict=True):
                 found.update(repr((name, str(tensor.dtype), tuple(tensor.shape))).encode())
                 found.update(b"".join(value.to_bytes(4, "little") for value in values))
     return found.hexdigest()
@@ -66,8 +68,11 @@ def file_identity(path: Path, part: str, compute: Callable[[], str]) -> str:
 
 def checksums(tensor: Tensor) -> list[int]:
     """The CRC-32 of each MiB of a tensor's bytes, on the CPU: a GPU's are copied there."""
-    rows = (part.cpu().contiguous().flatten().view(torch.uint8) for part in _parts(tensor))
-    return [zlib.crc32(chunk.numpy()) for row in rows for chunk in row.split(CHUNK)]
+    found = []
+    for part in _parts(tensor):
+        row = part.cpu().contiguous().flatten().view(torch.uint8)
+        found += [zlib.crc32(chunk.numpy().data) for chunk in torch.split(row, CHUNK)]
+    return found
 
 
 def _parts(tensor: Tensor) -> Iterator[Tensor]:

@@ -54,7 +54,7 @@ _LORA_SUFFIX = re.compile(
 )
 
 _NEED = "choose a Self Forcing (Wan2.1 text-to-video) checkpoint"
-_IMAGE_PARTS = ("img_emb.", "condition_embedder.image_embedder.")
+_IMAGE_PARTS = re.compile(r"^img_emb\.|^condition_embedder\.image_embedder\.|\.k_img\.|\.add_k_proj\.")
 _EXPERT = re.compile(r"(?:high|low)[-_ ]?noise|transformer_2|a14b.*(?:high|low)|(?:high|low).*a14b")
 _MOST_LINKS = 20
 _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
@@ -79,8 +79,9 @@ _OTHER_MODELS = (  # pattern of a name, and what a file with such a tensor is
 def strip_prefixes(name: str) -> str:
     """Remove the prefixes and infixes that FSDP, torch.compile, PEFT and pipelines add to parameter names."""
     name = _without_infixes(name)
-    while prefix := next((p for p in _PREFIXES if name.startswith(p)), None):
-        name = name[len(prefix) :]
+    while name.startswith(_PREFIXES):
+        for prefix in _PREFIXES:
+            name = name.removeprefix(prefix)
     return name
 
 
@@ -101,7 +102,7 @@ def looks_like_wan(names: Iterable[str]) -> bool:
 def is_lora(names: Iterable[str]) -> bool:
     """Whether the names are those of a LoRA alone: adapter tensors without their base model."""
     names = list(names)
-    return any(_LORA_SUFFIX.search(name) for name in names) and not looks_like_wan(names)
+    return any(map(_LORA_SUFFIX.search, names)) and not looks_like_wan(names)
 
 
 def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
@@ -121,12 +122,18 @@ def find_layouts(tree: Mapping[object, object]) -> dict[str, dict[str, Tensor]]:
             if key in layouts and looks_like_wan(layouts[key]) and looks_like_wan(group):
                 key = ".".join(parts)  # another model under the same last key
             layouts.setdefault(key, {}).update(group)
-    rank = {name: number for number, name in enumerate(_WRAPPERS)}
+    return {key: layouts[key] for key in sorted(layouts, key=_order)}
 
-    def preference(key: str) -> tuple[bool, int]:
-        return not _EMA.search(key) and key != _WRAPPERS[0], rank.get(key, len(rank) + (key == BARE))
 
-    return {key: layouts[key] for key in sorted(layouts, key=preference)}
+def _order(key: str) -> int:
+    """Place of a group of tensors among those of a file, preferred ones first."""
+    if key == _WRAPPERS[0]:
+        return 0
+    if _EMA.search(key):
+        return 1
+    if key in _WRAPPERS:
+        return 1 + _WRAPPERS.index(key)
+    return len(_WRAPPERS) + 2 if key == BARE else len(_WRAPPERS) + 1
 
 
 def _mappings(
@@ -145,17 +152,22 @@ def _mappings(
 def _by_prefix(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
     """The tensors of a dict by what stands in front of each model's names in it; those of no model under ""."""
     names = {name: _without_infixes(name) for name in tensors}
-    ending = "patch_embedding.weight"
-    found = {name.removesuffix(ending) for name in names.values() if name.endswith(ending)}
+    found = set()
+    for name in names.values():
+        if name.endswith("patch_embedding.weight"):
+            found.add(name.removesuffix("patch_embedding.weight"))
     # usual ones stay: `wan_name` takes them off, and two copies of a model in one dict are noticed there
     unusual = [prefix for prefix in found if prefix.endswith(".") and strip_prefixes(prefix)]
-    prefixes = sorted(unusual, key=len, reverse=True)
+    prefixes = sorted(unusual, key=len)
     groups: dict[str, dict[str, Tensor]] = {}
     for name, plain in names.items():
-        own = next((prefix for prefix in prefixes if plain.startswith(prefix)), None)
-        if own is None:  # a flat file of a LoRA may have the wrapper as a prefix
-            wrapper = plain.partition(".")[0]
-            own = f"{wrapper}." if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper) else ""
+        own = ""
+        wrapper = plain.partition(".")[0]
+        if wrapper in _WRAPPERS or _TRAINING_ONLY.search(wrapper):  # as in a flat file of a LoRA
+            own = f"{wrapper}."
+        for prefix in prefixes:  # the longest one counts
+            if plain.startswith(prefix):
+                own = prefix
         groups.setdefault(own, {})[plain.removeprefix(own)] = tensors[name]
     return groups
 
@@ -218,22 +230,20 @@ def _reject_other_models(tensors: Weights, file: str) -> None:
         first = next(iter(tensors), "nothing")
         raise HeadForcingError(f"{file} is not a Wan video model (it begins with {first!r}): {_NEED}")
     channels = _shape(tensors, "patch_embedding.weight", 5, file)[1]
-    images = any(n.startswith(_IMAGE_PARTS) or ".k_img." in n or ".add_k_proj." in n for n in tensors)
-    made = tensors.get("head.head.weight")
-    # Fun Control takes 48 channels, as the VAE of Wan 2.2 has, and makes 16
-    wan22 = channels == WAN22.channels and (made is None or len(made) == 4 * WAN22.channels)
-    if images or not (channels == WAN21.channels or wan22):
+    images = any(map(_IMAGE_PARTS.search, tensors))
+    head = tensors.get("head.head.weight")
+    known = channels == WAN21.channels
+    if channels == WAN22.channels:  # which Fun Control takes, too, and makes 16
+        known = head is None or len(head) == 4 * WAN22.channels
+    if images or not known:
         raise HeadForcingError(f"{file} is {other_wan(channels, images)}: {_NEED}")
-    # unscaled fp8 weights only need a cast
-    if any(
-        name.rsplit(".", 1)[-1] in _QUANTISED
-        or (_BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point)
-        for name, tensor in tensors.items()
-    ):
-        raise HeadForcingError(
-            f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node and "
-            "connect its MODEL"
-        )
+    for name, tensor in tensors.items():  # unscaled fp8 weights only need a cast
+        whole_numbers = _BLOCK.match(name) and name.endswith("weight") and not tensor.dtype.is_floating_point
+        if whole_numbers or name.rsplit(".", 1)[-1] in _QUANTISED:
+            raise HeadForcingError(
+                f"{file} is quantised, which only ComfyUI can run: load it with ComfyUI's Load Diffusion Model node "
+                "and connect its MODEL"
+            )
 
 
 def other_wan(channels: int, images: bool) -> str:
@@ -275,8 +285,10 @@ def expected_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
         model = WanModel(replace(config, num_layers=1))
     shapes: dict[str, tuple[int, ...]] = {}
     for name, parameter in model.named_parameters():
-        layers = range(config.num_layers) if name.startswith("blocks.0.") else (0,)
-        shapes |= {name.replace("blocks.0.", f"blocks.{layer}."): tuple(parameter.shape) for layer in layers}
+        shapes[name] = tuple(parameter.shape)
+        if name.startswith("blocks.0."):
+            for layer in range(1, config.num_layers):
+                shapes[name.replace("blocks.0.", f"blocks.{layer}.")] = tuple(parameter.shape)
     return shapes
 
 
@@ -286,6 +298,7 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     Raises HeadForcingError for missing tensors and impossible dimensions.
     """
     patch = _shape(tensors, "patch_embedding.weight", 5, file)
+    numbers = [int(match[1]) for match in map(_BLOCK.match, tensors) if match is not None]
     dim = _shape(tensors, "head.modulation", 3, file)[-1]
     if num_heads is None and (dim == 0 or dim % 128):
         raise HeadForcingError(f"{file} is {dim} wide, which is no multiple of the usual 128 per head: give num_heads")
@@ -295,7 +308,7 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
     config = WanConfig(
         dim=dim,
         ffn_dim=_shape(tensors, "blocks.0.ffn.0.weight", 2, file)[0],
-        num_layers=1 + max(int(match[1]) for name in tensors if (match := _BLOCK.match(name))),
+        num_layers=1 + max(numbers),
         num_heads=heads,
         in_dim=patch[1],
         out_dim=_shape(tensors, "head.head.weight", 2, file)[0] // max(1, math.prod(patch[2:])),
@@ -304,8 +317,8 @@ def infer_config(tensors: Weights, num_heads: int | None, text_len: int | None, 
         text_len=text_len or WanConfig.text_len,
         patch_size=(patch[2], patch[3], patch[4]),
     )
-    sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim, *config.patch_size)
-    if min(sizes) < 1:
+    sizes = (dim, config.ffn_dim, config.out_dim, config.freq_dim, config.text_dim)
+    if min(*sizes, *config.patch_size) < 1:
         raise HeadForcingError(f"{file} is damaged: a size of its model is 0 ({config}); download it again")
     return config
 
@@ -325,23 +338,26 @@ def check_complete(tensors: Weights, config: WanConfig, file: str) -> list[str]:
     expected = expected_shapes(config)
     missing = [name for name in expected if name not in tensors]
     if missing:
-        shown = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        shown = ", ".join(missing[:3])
+        if len(missing) > 3:
+            shown += ", ..."
         raise HeadForcingError(
             f"{file} is incomplete: {len(missing)} of {len(expected)} tensors are missing ({shown}); "
             "download the whole model, or join its parts into one file"
         )
     for name, shape in expected.items():
-        if tuple(tensors[name].shape) != shape:
+        found = tuple(tensors[name].shape)
+        if found != shape:
             raise HeadForcingError(
-                f"{file}: {name} has shape {tuple(tensors[name].shape)} where a Wan 2.1 model of width {config.dim} "
-                f"has {shape}; download the file again or choose another one"
+                f"{file}: {name} has shape {found} where a Wan 2.1 model of width {config.dim} has {shape}; download "
+                "the file again or choose another one"
             )
     extra = [name for name in tensors if name not in expected]
-    changed = next((name for name in extra if name.startswith("blocks.")), None)
-    if changed:
-        what = "holds a LoRA beside its model that is not merged" if _LORA_SUFFIX.search(changed) else "is another Wan"
-        raise HeadForcingError(
-            f"{file} {what} (its layers have {changed}, which Wan 2.1 text-to-video lacks): choose a Self Forcing "
-            "(text-to-video) checkpoint, and give a LoRA as a file of its own"
-        )
+    for name in extra:
+        if name.startswith("blocks."):
+            what = "holds a LoRA beside its model that is not merged" if _LORA_SUFFIX.search(name) else "is another Wan"
+            raise HeadForcingError(
+                f"{file} {what} (its layers have {name}, which Wan 2.1 text-to-video lacks): choose a Self Forcing "
+                "(text-to-video) checkpoint, and give a LoRA as a file of its own"
+            )
     return extra

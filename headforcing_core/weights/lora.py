@@ -26,8 +26,16 @@ log = logging.getLogger(__name__)
 _LAYER = re.compile(r"blocks[._](\d{1,3})[._]")
 _MAX_LAYERS = 100  # Wan 2.1 14B has 40
 _COMFYUI = {"down": "lora_A.weight", "up": "lora_B.weight", "set": "set_weight", "magnitude": "dora_scale"}
-_HADA = ("hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b")
-_LOKR = ("lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b")
+_HADA = {"hada_w1_a", "hada_w1_b", "hada_w2_a", "hada_w2_b"}
+_LOKR = {"lokr_w1", "lokr_w1_a", "lokr_w1_b", "lokr_w2", "lokr_w2_a", "lokr_w2_b"}
+_FACTORS = ("lokr_w1", "lokr_w2")
+_RANKED = (
+    "down",
+    "hada_w1_b",
+    "hada_w2_b",
+    "lokr_w2_b",
+    "lokr_w1_b",
+)  # with as many rows as the rank; alpha is by the first
 
 
 @dataclass
@@ -46,100 +54,87 @@ class LoraPatch:
         if not self._is_complete():
             raise HeadForcingError(f"{lora_name} is incomplete: half of its tensors for {target} are missing")
         if not self._fits(shape):
-            given = [tuple(tensor.shape) for what, tensor in self.tensors.items() if what not in ("alpha", "rank")]
+            given = []
+            for what, tensor in self.tensors.items():
+                if what not in ("alpha", "rank"):
+                    given.append(tuple(tensor.shape))
             raise HeadForcingError(
                 f"{lora_name} was made for a model of another size: {target} is {tuple(shape)} here, its tensors are "
                 f"{given}; use a LoRA for this model"
             )
 
     def _is_complete(self) -> bool:
+        """Whether there is a change, and no tensor of a product is missing."""
         has = self.tensors.keys()
-        whole = [("down" in has) == ("up" in has)]
-        if any(name in has for name in _HADA):
-            whole.append(all(name in has for name in _HADA))
-        if any(name in has for name in _LOKR):
-            for part in ("lokr_w1", "lokr_w2"):
-                whole.append(part in has or {f"{part}_a", f"{part}_b"} <= has)
-        changes = {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"} & has
-        return all(whole) and bool(changes)
+        if ("down" in has) != ("up" in has):
+            return False
+        if has & _HADA and not has >= _HADA:
+            return False
+        if has & _LOKR:
+            for factor in _FACTORS:
+                if factor not in has and not has >= {f"{factor}_a", f"{factor}_b"}:
+                    return False
+        return bool(has & {"up", "hada_w1_a", "lokr_w1", "lokr_w1_a", "diff", "set"})
 
     def _fits(self, shape: torch.Size) -> bool:
-        """Whether the change has the size of the parameter; no rank is larger than it needs to be."""
-        get = self.tensors.get
-        outputs = shape[0] if shape else 1
-        inputs = math.prod(shape[1:])
-        most = max(outputs, inputs)
-        if any(value is not None and value.shape != shape for value in (get("diff"), get("set"))):
+        """Whether the change has the size of the parameter; tried with tensors that hold no numbers."""
+        size = (shape[0] if shape else 1, math.prod(shape[1:]))
+        for what, tensor in self.tensors.items():
+            if what in ("diff", "set") and tensor.shape != shape:
+                return False
+            if what in _RANKED and not 0 < tensor.shape[:1].numel() <= max(size):
+                return False
+        try:
+            product = self._product("meta")
+        except (RuntimeError, IndexError):  # they cannot be multiplied
             return False
-        up, down = get("up"), get("down")
-        if up is not None and down is not None:
-            rank = math.prod(up.shape[1:])
-            if min(up.ndim, down.ndim, len(shape)) < 2 or not 0 < rank <= most:
-                return False
-            if up.shape[0] != outputs or math.prod(down.shape[1:]) != inputs or down.shape[0] != rank:
-                return False
-        if all(name in self.tensors for name in _HADA):
-            for a, b in (("hada_w1_a", "hada_w1_b"), ("hada_w2_a", "hada_w2_b")):
-                if not _is_product(self.tensors[a], self.tensors[b], outputs, inputs, most):
-                    return False
-        if any(name in self.tensors for name in _LOKR):
-            sizes = [self._kronecker_size(part, most) for part in ("lokr_w1", "lokr_w2")]
-            if None in sizes or len(shape) != 2:
-                return False
-            (rows, columns), (more_rows, more_columns) = sizes  # type: ignore[misc]
-            if (rows * more_rows, columns * more_columns) != (outputs, inputs):
-                return False
-        magnitude = get("magnitude")
-        return magnitude is None or magnitude.numel() in (outputs, inputs)
-
-    def _kronecker_size(self, part: str, most: int) -> tuple[int, int] | None:
-        """Rows and columns of a factor of LoKr; None for tensors that are no matrices."""
-        whole = self.tensors.get(part)
-        if whole is not None:
-            return (whole.shape[0], whole.shape[1]) if whole.ndim == 2 else None
-        a, b = self.tensors[f"{part}_a"], self.tensors[f"{part}_b"]
-        if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[0] or a.shape[1] > most:
-            return None
-        return a.shape[0], b.shape[1]
+        if product is not None and (product.shape != size or len(shape) < 2):
+            return False
+        magnitude = self.tensors.get("magnitude")
+        return magnitude is None or magnitude.numel() in size
 
     def apply(self, weight: Tensor, strength: float) -> Tensor:
         """The changed weight in float32."""
-        before = weight.to(torch.float32)
-        given = self.tensors
-        if "set" in given:
-            before = given["set"].to(torch.float32)
+        before = self.tensors.get("set", weight).to(torch.float32)
         result = before
-        delta = self._delta(weight.shape)
-        magnitude = given.get("magnitude")
-        if delta is not None and magnitude is not None:
-            result = before + strength * (_decomposed(before + delta, magnitude) - before)
-        elif delta is not None:
+        product = self._product()
+        if product is not None:
+            delta = (self._scale_of_product() * product).reshape(weight.shape)
+            magnitude = self.tensors.get("magnitude")
+            if magnitude is not None:
+                delta = _decomposed(before + delta, magnitude) - before
             result = before + strength * delta
-        if "diff" in given:
-            result = result + strength * given["diff"].to(torch.float32)
+        if "diff" in self.tensors:
+            result = result + strength * self.tensors["diff"].to(torch.float32)
         return result
 
-    def _delta(self, shape: torch.Size) -> Tensor | None:
-        """The difference at strength 1, without what DoRA adds; None if there is only a whole difference."""
-        given = {what: tensor.to(torch.float32) for what, tensor in self.tensors.items()}
+    def _product(self, device: str | None = None) -> Tensor | None:
+        """The matrix that is scaled and added, without what DoRA adds; None if there is only a whole difference."""
+        given = {what: tensor.to(device, torch.float32) for what, tensor in self.tensors.items()}
         if "up" in given:
-            product = given["up"].flatten(1) @ given["down"].flatten(1)
-            return (self.scale(len(given["down"])) * product).reshape(shape)
+            return given["up"].flatten(1) @ given["down"].flatten(1)
         if "hada_w1_a" in given:
-            product = (given["hada_w1_a"] @ given["hada_w1_b"]) * (given["hada_w2_a"] @ given["hada_w2_b"])
-            return (self.scale(len(given["hada_w1_b"])) * product).reshape(shape)
+            first = given["hada_w1_a"] @ given["hada_w1_b"]
+            second = given["hada_w2_a"] @ given["hada_w2_b"]
+            if first.shape != second.shape:
+                raise RuntimeError("the factors of a LoHa have two sizes")
+            return first * second
         if "lokr_w1" in given or "lokr_w1_a" in given:
-            rank = None  # of the factor that is divided; alpha has no meaning without one
             factors = []
-            for part in ("lokr_w1", "lokr_w2"):
+            for part in _FACTORS:
                 if part in given:
                     factors.append(given[part])
                 else:
                     factors.append(given[f"{part}_a"] @ given[f"{part}_b"])
-                    rank = len(given[f"{part}_b"])
-            scale = 1.0 if rank is None else self.scale(rank)
-            return scale * torch.kron(factors[0], factors[1])
+            return torch.kron(*factors)
         return None
+
+    def _scale_of_product(self) -> float:
+        """The factor of `_product` at strength 1; of LoKr by the factor that is divided, else alpha has no meaning."""
+        for part in _RANKED:
+            if part in self.tensors:
+                return self.scale(len(self.tensors[part]))
+        return 1.0
 
     def scale(self, rank: int) -> float:
         """The factor of the product: alpha by rank, 1 if the file states no alpha."""
@@ -149,20 +144,16 @@ class LoraPatch:
         return 1.0 if self.stated is None else self.stated.scale(self.module, rank)
 
 
-def _is_product(a: Tensor, b: Tensor, rows: int, columns: int, most: int) -> bool:
-    """Whether `a @ b` is a matrix of this size."""
-    if a.ndim != 2 or b.ndim != 2:
-        return False
-    return a.shape[0] == rows and b.shape[1] == columns and a.shape[1] == b.shape[0] <= most
-
-
 def _decomposed(merged: Tensor, magnitude: Tensor) -> Tensor:
     """DoRA (Eq. 5): the merged weight with each row, or column, at the length that was learned."""
     flat = merged.flatten(1)
-    by_row = magnitude.numel() == len(flat) and not (magnitude.ndim > 1 and magnitude.shape[0] == 1 < len(flat))
+    one_row = magnitude.ndim > 1 and magnitude.shape[0] == 1 and len(flat) > 1
+    by_row = magnitude.numel() == len(flat) and not one_row
     norm = flat.norm(dim=1 if by_row else 0, keepdim=True)
     learned = magnitude.to(torch.float32).reshape(norm.shape)
-    return (flat * (learned / norm.clamp_min(torch.finfo(torch.float32).eps))).reshape(merged.shape)
+    smallest = torch.finfo(torch.float32).eps
+    scaled: Tensor = flat * (learned / norm.clamp_min(smallest))
+    return scaled.view_as(merged)
 
 
 def read_patches(
@@ -185,24 +176,24 @@ def comfyui_names(
 
     Raises HeadForcingError for tensors of no Wan model.
     """
-    layers = 1 + max((int(found[1]) for key in lora_state_dict if (found := _LAYER.search(key))), default=0)
+    numbers = [int(number) for key in lora_state_dict for number in _LAYER.findall(key)[:1]]
+    layers = 1 + max(numbers, default=0)
     names = expected_shapes(WanConfig(num_layers=min(layers, _MAX_LAYERS)))
     renamed: dict[str, Tensor] = {}
     for target, patch in _match(lora_state_dict, names, lora_name, stated).items():
         module = target.removesuffix(".weight").removesuffix(".bias")
-        for what, tensor in patch.tensors.items():
-            if what == "rank":  # that of the factors
-                continue
+        tensors = dict(patch.tensors)
+        tensors.pop("rank", None)  # that of the factors
+        if "down" in tensors and "alpha" not in tensors and stated is not None:
+            rank = len(tensors["down"])
+            tensors["alpha"] = torch.tensor(patch.scale(rank) * rank)
+        for what, tensor in tensors.items():
             suffix = _COMFYUI.get(what, what)
             if what == "diff" and target.endswith(".bias"):
                 suffix = "diff_b"
             if what == "magnitude" and tensor.ndim == 1:
                 tensor = tensor[:, None]
             renamed[f"diffusion_model.{module}.{suffix}"] = tensor
-        down = patch.tensors.get("down")
-        if down is not None and "alpha" not in patch.tensors and stated is not None:
-            alpha = torch.tensor(patch.scale(len(down)) * len(down))
-            renamed[f"diffusion_model.{module}.alpha"] = alpha
     return renamed
 
 
@@ -229,19 +220,22 @@ def _match(
     unknown = list[str]()
     images = list[str]()
     for key, tensor in lora.items():
-        parts = split_key(key)
-        module, what = parts or (key, "")
+        module, what = split_key(key) or (key, "")
         if what in OTHER_KINDS and targets.find(module, "down") is not None:
             raise HeadForcingError(
                 f"{lora_name} is {OTHER_KINDS[what]} (it has {one_line(key, 80)}), which --lora does not merge: "
                 "connect it with ComfyUI's LoraLoaderModelOnly"
             )
         target = targets.find(module, what) if what else None
+        if target is None and is_of_images(key):
+            images.append(key)
+            continue
         if target is None:
-            (images if is_of_images(key) else unknown).append(key)
+            unknown.append(key)
             continue
         patch = patches.setdefault(target, LoraPatch(module, stated=stated))
-        what = "diff" if what in ("diff_b", "diff_m") else what
+        if what in ("diff_b", "diff_m"):
+            what = "diff"
         if what in patch.tensors:
             raise HeadForcingError(f"{lora_name} changes {target} twice (by {key}, too): use a file with one LoRA")
         patch.tensors[what] = tensor

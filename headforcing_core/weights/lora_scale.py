@@ -36,7 +36,7 @@ class StatedAlpha:
         for pattern, own in self.patterns.items():
             if module == pattern or module.endswith(f".{pattern}"):
                 alpha = own
-        return alpha / (math.sqrt(rank) if self.by_root else rank)
+        return alpha / math.sqrt(rank) if self.by_root else alpha / rank
 
 
 def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) -> StatedAlpha | None:
@@ -48,17 +48,19 @@ def stated_alpha(path: Path, metadata: Mapping[str, str], names: Iterable[str]) 
     Raises HeadForcingError for two that disagree, and for values that are no numbers.
     """
     found = {}
-    header = _from_header(path, metadata, any(".lora_down" in name for name in names))
+    kohya_names = any(".lora_down" in name for name in names)
+    header = _from_header(path, metadata, kohya_names)
     if header is not None:
         found["its header"] = header
     config = path.with_name(_CONFIG)
     if path.stem == "adapter_model" and config.is_file():
-        stated = _from_fields(_read(config.read_bytes(), config.name), config.name, "")
+        fields = _read(config.read_bytes(), config.name)
+        stated = _from_fields(fields, config.name, "")
         if stated is not None:
             found[config.name] = stated
     if len(set(map(repr, found.values()))) > 1:
-        told = " and ".join(f"{place} states alpha {stated.alpha:g}" for place, stated in found.items())
-        raise HeadForcingError(f"{path.name}: {told}; correct one of them")
+        both = " and ".join(f"{place} states alpha {stated.alpha:g}" for place, stated in found.items())
+        raise HeadForcingError(f"{path.name}: {both}; correct one of them")
     return next(iter(found.values()), None)
 
 
@@ -66,10 +68,9 @@ def _from_header(path: Path, metadata: Mapping[str, str], kohya_names: bool) -> 
     text = metadata.get(_HEADER)
     if text is not None:
         fields = _read(text.encode(), f"the header of {path.name}")
-        prefixes = {name.removesuffix("lora_alpha") for name in fields if name.endswith("lora_alpha")}
-        for prefix in sorted(prefixes):
-            if "text_encoder" not in prefix:
-                return _from_fields(fields, path.name, prefix)
+        for name in sorted(fields):
+            if name.endswith("lora_alpha") and "text_encoder" not in name:
+                return _from_fields(fields, path.name, name.removesuffix("lora_alpha"))
     kohya = metadata.get("ss_network_alpha", "")
     if kohya_names and re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", kohya):
         return StatedAlpha(float(kohya))
@@ -81,9 +82,11 @@ def _from_fields(fields: Mapping[str, Any], name: str, prefix: str) -> StatedAlp
     if alpha is None:
         return None
     patterns = fields.get(f"{prefix}alpha_pattern") or {}
-    values = [alpha, *(patterns.values() if isinstance(patterns, dict) else [None])]
-    if not all(isinstance(value, (int, float)) and math.isfinite(value) for value in values):
-        raise HeadForcingError(f"{name} is damaged: its alpha is not a number")
+    if not isinstance(patterns, dict):
+        patterns = {"": None}
+    for value in (alpha, *patterns.values()):
+        if not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise HeadForcingError(f"{name} is damaged: its alpha is not a number")
     return StatedAlpha(float(alpha), bool(fields.get(f"{prefix}use_rslora")), patterns)
 
 

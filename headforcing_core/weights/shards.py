@@ -16,7 +16,7 @@ _NUMBERED = re.compile(
 _MOST_FILES = 1000
 _MOST_INDEX_BYTES = 16 << 20
 NAMES = re.compile(r"-of-\d|^(?:non_)?block|\.index\.json$")  # any file of a model in several has such a name
-_BLOCK = re.compile(r"block_\d{1,3}\.safetensors")  # LightX2V: a file for each layer, and one for the rest
+_BLOCK = re.compile(r"block_(\d{1,3})\.safetensors")  # LightX2V: a file for each layer, and one for the rest
 _REST = "non_block.safetensors"
 
 
@@ -44,9 +44,9 @@ def _in_folder(folder: Path) -> list[Path]:
         return _of_index(indices[0])
     if (folder / _REST).is_file():
         return _by_block(folder)
-    first = sorted(path for path in folder.glob("*-of-*") if _NUMBERED.fullmatch(path.name))
-    if first and not indices:
-        return shard_files(first[0])
+    numbered = [path for path in folder.glob("*-of-*") if _NUMBERED.fullmatch(path.name)]
+    if numbered and not indices:
+        return shard_files(min(numbered))
     raise HeadForcingError(f"{folder} is a folder: choose a file in it")
 
 
@@ -54,8 +54,9 @@ def _of_index(index: Path) -> list[Path]:
     try:
         if index.stat().st_size > _MOST_INDEX_BYTES:
             raise ValueError("it is too large")
-        names = set(json.loads(index.read_text("utf-8"))["weight_map"].values())
-        if not names or len(names) > _MOST_FILES or any(Path(name).name != name for name in names):
+        fields = json.loads(index.read_text("utf-8"))
+        names = set(fields["weight_map"].values())
+        if not 0 < len(names) <= _MOST_FILES or any(Path(name).name != name for name in names):
             raise ValueError("it names no files beside it")
     except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise HeadForcingError(
@@ -65,21 +66,26 @@ def _of_index(index: Path) -> list[Path]:
 
 
 def _numbered(path: Path, found: re.Match[str]) -> list[Path]:
-    count, width = int(found["count"]), len(found["number"])
+    count = int(found["count"])
     if not 0 < count <= _MOST_FILES:
         raise HeadForcingError(f"{path.name} states {count} files, expected 1 to {_MOST_FILES}: rename it")
-    stem, of, ending = found["stem"], found["count"], found["ending"]
-    return _present([path.with_name(f"{stem}-{number:0{width}}-of-{of}{ending}") for number in range(1, count + 1)])
+    files = []
+    for number in range(1, count + 1):
+        digits = str(number).zfill(len(found["number"]))
+        files.append(path.with_name(f"{found['stem']}-{digits}-of-{found['count']}{found['ending']}"))
+    return _present(files)
 
 
 def _by_block(folder: Path) -> list[Path]:
-    blocks = sorted((path for path in folder.glob("block_*.safetensors") if _BLOCK.fullmatch(path.name)), key=_number)
-    last = _number(blocks[-1]) if blocks else 0
-    return _present([folder / _REST, *(folder / f"block_{number}.safetensors" for number in range(last + 1))])
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.removeprefix("block_"))
+    last = 0
+    for path in folder.glob("block_*.safetensors"):
+        block = _BLOCK.fullmatch(path.name)
+        if block is not None:
+            last = max(last, int(block[1]))
+    files = [folder / _REST]
+    for number in range(last + 1):
+        files.append(folder / f"block_{number}.safetensors")
+    return _present(files)
 
 
 def _present(files: list[Path]) -> list[Path]:

@@ -51,20 +51,23 @@ class UMT5Encoder:
     """A umT5 encoder and its sentencepiece tokenizer."""
 
     def __init__(self, model: Any, tokenizer: Any):
-        self.model, self.tokenizer = model, tokenizer
+        self.model = model
+        self.tokenizer = tokenizer
 
     def tokens(self, prompt: str) -> list[int]:
         """Token ids of the cleaned prompt with the end token, at most 512."""
-        return self.tokenizer.encode(clean_prompt(prompt))[: MAX_TOKENS - 1] + [_END]
+        tokens: list[int] = self.tokenizer.encode(clean_prompt(prompt))
+        return [*tokens[: MAX_TOKENS - 1], _END]
 
     @torch.no_grad()
     def encode(self, prompts: list[str]) -> list[Tensor]:
         """One `[tokens, text_dim]` per prompt, each encoded alone: independent of padding and of the batch."""
         device = self.model.shared.weight.device
-        return [
-            self.model(input_ids=torch.tensor([self.tokens(prompt)], device=device)).last_hidden_state[0]
-            for prompt in prompts
-        ]
+        encoded = []
+        for prompt in prompts:
+            ids = torch.tensor([self.tokens(prompt)], device=device)
+            encoded.append(self.model(input_ids=ids).last_hidden_state[0])
+        return encoded
 
 
 def clean_prompt(prompt: str) -> str:
@@ -97,8 +100,10 @@ def load_text_encoder(
     with torch.device("meta"):
         model = transformers.UMT5EncoderModel(config)
     expected = model.state_dict()
-    for name in sorted(set(expected) - {"encoder.embed_tokens.weight"}):
-        found, shape = weights.get(name), expected[name].shape
+    del expected["encoder.embed_tokens.weight"]  # the same as `shared.weight`
+    for name in sorted(expected):
+        found = weights.get(name)
+        shape = expected[name].shape
         if found is None or found.shape != shape:
             state = "missing" if found is None else f"of shape {list(found.shape)}"
             raise HeadForcingError(f"{path.name} is not a umT5 encoder: {name} is {state}, expected {list(shape)}.")
@@ -143,15 +148,19 @@ class StoredLinear(nn.Module):
 
 def encoder_bytes(path: str | Path) -> int:
     """Estimated memory in bytes of encoding a prompt in bf16 with the umT5 encoder of a file, by the shapes in it."""
-    path, dtype = Path(path), torch.bfloat16
-    weights, total = _read_umt5(path)[0], 0
-    sizes = sizes_of(weights, path)
+    dtype = torch.bfloat16
+    weights = _read_umt5(Path(path))[0]
+    sizes = sizes_of(weights, Path(path))
+    total = 0
     for name, tensor in weights.items():
-        kept = tensor.ndim == 2 and _stays(name.removesuffix(".weight"), tensor, dtype)
-        total += tensor.numel() * (tensor.dtype if kept else dtype).itemsize
-    widest = sizes["d_model"] * max(sizes["d_ff"], sizes["num_heads"] * sizes["d_kv"]) * dtype.itemsize
-    scores = sizes["num_heads"] * MAX_TOKENS**2 * (3 * torch.float32.itemsize + 2 * dtype.itemsize)
-    return total + widest + scores
+        if _stays(name.removesuffix(".weight"), tensor, dtype):
+            total += tensor.nbytes
+        else:
+            total += tensor.numel() * dtype.itemsize
+    heads = sizes["num_heads"]
+    widest = sizes["d_model"] * max(sizes["d_ff"], heads * sizes["d_kv"]) * dtype.itemsize
+    score_bytes = 3 * torch.float32.itemsize + 2 * dtype.itemsize
+    return total + widest + heads * MAX_TOKENS**2 * score_bytes
 
 
 def _stays(layer: str, stored: Tensor, dtype: torch.dtype) -> bool:
@@ -179,11 +188,10 @@ def _read_umt5(path: Path) -> tuple[dict[str, Tensor], dict[str, Tensor], Tensor
     weights: dict[str, Tensor] = {}
     scales: dict[str, Tensor] = {}
     for stored, tensor in tensors.items():
+        name = _WAN_TOP.get(stored, stored)
         block = re.fullmatch(r"blocks\.(\d+)\.(.+)", stored)
         if block:
             name = f"encoder.block.{block[1]}.{_WAN_BLOCK.get(block[2], block[2])}"
-        else:
-            name = _WAN_TOP.get(stored, stored)
         layer, _, kind = name.rpartition(".")
         if kind in _SCALES:
             scales[layer] = tensor.flatten()
@@ -200,9 +208,9 @@ def sizes_of(weights: Mapping[str, Tensor], path: Path) -> dict[str, int]:
         if not 0 < layers <= _MAX_LAYERS:
             raise LookupError
         vocab_size, d_model = weights["shared.weight"].shape
-        buckets, heads = weights[first + "0.SelfAttention.relative_attention_bias.weight"].shape
-        d_kv = weights[first + "0.SelfAttention.q.weight"].shape[0] // heads
-        d_ff = weights[first + "1.DenseReluDense.wi_0.weight"].shape[0]
+        buckets, heads = weights[f"{first}0.SelfAttention.relative_attention_bias.weight"].shape
+        d_kv = len(weights[f"{first}0.SelfAttention.q.weight"]) // heads
+        d_ff = len(weights[f"{first}1.DenseReluDense.wi_0.weight"])
     except (LookupError, ValueError, ZeroDivisionError) as error:
         raise HeadForcingError(
             f"{path.name} is not a umT5 encoder: it has {layers} layers (umT5-xxl 24), or its first one lacks tensors"
@@ -222,8 +230,8 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     folder = path if path.is_dir() else path.parent
     places = ("", "google/umt5-xxl", "../tokenizer")  # the last beside diffusers' text_encoder
     beside = [folder / place / "spiece.model" for place in places]
-    source = next((file for file in beside if file.is_file()), None)
-    if embedded is None and source is None:
+    files = [file for file in beside if file.is_file()]
+    if embedded is None and not files:
         raise HeadForcingError(
             f"{path.name} contains no tokenizer; put spiece.model of google/umt5-xxl beside it, at {beside[0]} "
             f"or {beside[1]}."
@@ -231,7 +239,7 @@ def _load_tokenizer(path: Path, embedded: Tensor | None, sentencepiece: ModuleTy
     try:
         if embedded is not None:
             return sentencepiece.SentencePieceProcessor(model_proto=embedded.numpy().tobytes())
-        return sentencepiece.SentencePieceProcessor(model_file=str(source))
+        return sentencepiece.SentencePieceProcessor(model_file=str(files[0]))
     except (OSError, RuntimeError) as error:
         raise HeadForcingError(f"The tokenizer of {path.name} is not a sentencepiece model ({error}).") from error
 
@@ -246,7 +254,9 @@ class PromptEmbeddings(dict[str, Tensor]):
 
 def save_embeddings(path: str | Path, embeddings: Mapping[str, Tensor]) -> None:
     """Write `{prompt: [tokens, text_dim]}` as tensors `prompt_0`, ..., with the prompts as JSON in the metadata."""
-    tensors = {f"prompt_{i}": rows.detach().cpu().clone().contiguous() for i, rows in enumerate(embeddings.values())}
+    tensors = {}
+    for number, rows in enumerate(embeddings.values()):
+        tensors[f"prompt_{number}"] = rows.detach().cpu().clone().contiguous()
     metadata = {"format": _EMBEDDINGS_FORMAT, "prompts": json.dumps(list(embeddings), ensure_ascii=False)}
     with replacing(path) as temporary:
         temporary.write_bytes(save(tensors, metadata))
@@ -260,7 +270,10 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
         prompts = json.loads(metadata["prompts"])
         if not isinstance(prompts, list) or not all(isinstance(text, str) for text in prompts):
             raise HeadForcingError("its prompts are not a list of texts")
-        return PromptEmbeddings({text: _checked_rows(tensors.get(f"prompt_{i}"), i) for i, text in enumerate(prompts)})
+        embeddings = PromptEmbeddings()
+        for number, text in enumerate(prompts):
+            embeddings[text] = _checked_rows(tensors.get(f"prompt_{number}"), number)
+        return embeddings
     except (KeyError, ValueError, RecursionError) as error:
         raise HeadForcingError(
             f"{path} is not a prompt embeddings file ({error}); write one with `headforcing encode`."
@@ -269,10 +282,11 @@ def load_embeddings(path: str | Path) -> PromptEmbeddings:
 
 def _checked_rows(rows: object, number: int) -> Tensor:
     """A copy of a stored embedding; HeadForcingError unless it is `[tokens, text_dim]` of finite numbers."""
-    if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
-        found = f"{list(rows.shape)} in {rows.dtype}" if isinstance(rows, Tensor) else "nothing"
-        wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
-        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {found}")
+    wanted = "[tokens, text_dim] in float32, float16 or bfloat16"
+    if not isinstance(rows, Tensor):
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got nothing")
+    if rows.ndim != 2 or rows.numel() == 0 or rows.dtype not in WRITABLE:
+        raise HeadForcingError(f"prompt_{number} must be {wanted}, got {list(rows.shape)} in {rows.dtype}")
     if not is_finite(rows):
         raise HeadForcingError(f"prompt_{number} holds NaN or infinity")
     return rows.clone()

@@ -13,14 +13,8 @@ from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
-from ...headforcing_core.commands.profiles import Measured, measure, setup_of
-from ...headforcing_core.commands.values import (
-    DTYPES,
-    ModelFiles,
-    find_profile,
-    parse_size,
-    render_options,
-)
+from ...headforcing_core.commands.profiles import MeasuredModel, measure, setup_of
+from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
@@ -190,8 +184,8 @@ def measure_profile(args: argparse.Namespace) -> Path:
     path: Path = args.out / "profile.json"
     family = with_family(render_options(args), args.weights)[0].model_family
     files, (count, seconds) = ModelFiles.of(args), BUDGETS["full"]
-    setup = setup_of(files, PROFILING_PROMPTS[:count], seconds=seconds, size=parse_size(args.size), family=family)
-    model = Measured(files, setup, DTYPES[args.dtype], args.device)
+    setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, size=parse_size(args.size), family=family)
+    model = MeasuredModel(files, setup, DTYPES[args.dtype], args.device)
     measure(path, model, family, farm_of(args), quiet=args.json)
     return path
 

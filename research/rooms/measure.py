@@ -80,7 +80,7 @@ def rooms(args: argparse.Namespace) -> Result:
     by = measured_by()
     for name in asked:
         found[name] = {**answers[name].to_dict(), "weights": by}
-        texts.append(write_result(args.out, name, answers[name].text(), found[name], indent=None)["text"])
+        texts.append(write_result(args.out, name, text=answers[name].text(), found=found[name], indent=None)["text"])
     verdicts = [gate(student["memory"], base["memory"]), *verdicts_of(answers)]
     beside = secondary(answers, student["effects"]["0"])
     told = {
@@ -88,17 +88,8 @@ def rooms(args: argparse.Namespace) -> Result:
         "secondary": beside,
     }
     found["verdicts"] = told | {"weights": by, "files": measured_files()}
-    text = "\n".join(
-        [
-            verdict_table(verdicts),
-            *costs_table(verdicts),
-            "",
-            SECONDARY,
-            "",
-            *beside,
-        ]
-    )
-    texts.append(write_result(args.out, "verdicts", text, found["verdicts"])["text"])
+    text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
+    texts.append(write_result(args.out, "verdicts", text=text, found=found["verdicts"])["text"])
     return {"text": "\n\n".join(texts), "json": found}
 
 

@@ -60,7 +60,7 @@ def references(args: argparse.Namespace) -> Result:
         made = [[measure(judge, number, *row) for row in rows.values()] for number in todo]
     videos = {row: [story[place] for story in made] for place, row in enumerate(rows)}
     found = {"rows": videos, "numbers": [FIRST, FIRST + args.videos]}
-    return write_result(args.out, "references", table(videos), found, indent=None)
+    return write_result(args.out, "references", text=table(videos), found=found, indent=None)
 
 
 def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:

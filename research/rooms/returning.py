@@ -97,7 +97,7 @@ def returns(args: argparse.Namespace) -> Result:
     videos = {row: [known[_key(row, number)] for number in numbers] for row in ROWS}
     verdicts = [verdict.to_dict() for verdict in verdicts_of(videos)]
     found = {"verdicts": verdicts, "rows": videos, "weights": measured_by()}
-    return write_result(args.out, "returns", table(videos), found, indent=None)
+    return write_result(args.out, "returns", text=table(videos), found=found, indent=None)
 
 
 def _key(row: str, number: int) -> str:

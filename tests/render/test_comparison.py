@@ -129,28 +129,33 @@ class Parallel(Farm):
     parallel = True
 
     def __init__(self):
-        self.given = []
+        self.given = {}
 
     def run(self, function, jobs):
-        self.given.extend(jobs)
+        self.given.update(jobs)
         return super().run(function, jobs)
 
 
-@pytest.mark.parametrize(("runs", "turns"), [(None, ["a", "b", "c"]), (Path("runs"), ["a and 1 more", "b"])])
-def test_videos_of_one_run_folder_are_made_by_one_worker_of_a_farm(runs, turns, monkeypatch):
-    """And a video that fails names itself after those that its worker has made."""
+def test_workers_of_a_farm_get_whole_paths_and_wait_for_each_other_in_one_run_folder(tmp_path, monkeypatch):
+    farm = Parallel()
+    monkeypatch.setattr(compare_command, "farm_of", lambda args: farm)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "story.txt").write_text(BALL, encoding="utf-8")
+    more = ["--runs", "runs", "--prompts", "@story.txt", "--seconds", "1", "--scale", "1"]
+    assert compare(Path("out"), *more, methods=METHODS[:2]) == 0
+    assert list(farm.given) == [f"{method}-seed0" for method in METHODS[:2]]
+    for job in farm.given.values():
+        assert job.args.out == tmp_path / "out" and job.args.runs == tmp_path / "runs" and job.args.prompts == BALL
+        assert job.args.json and job.patience > 3600, "a worker shows no bar, and waits while another makes its video"
 
-    def made(job):
-        if job.seed == "cc":
-            raise HeadForcingError("no room")
-        return job.seed
 
-    setups, farm, rows = {"a": "one", "b": "other", "c": "one"}, Parallel(), []
-    jobs = {name: SimpleNamespace(args=SimpleNamespace(runs=runs), seed=name * 2) for name in setups}
-    monkeypatch.setattr(compare_command, "render_compared", made)
-    with pytest.raises(HeadForcingError, match="^c: no room$"):
-        rows.extend(compare_command.run_compared(jobs, setups, farm))
-    assert farm.given == turns and rows[0] == ("a", "aa")
+def test_a_video_that_fails_ends_a_comparison_with_its_name(tmp_path, monkeypatch, capsys):
+    def failing(job):
+        raise HeadForcingError("no room")
+
+    monkeypatch.setattr(compare_command, "render_compared", failing)
+    assert compare(tmp_path) == 2
+    assert capsys.readouterr().err.endswith("error: head_forcing-seed0: no room\n")
 
 
 def test_real_weights_are_compared_with_a_text_encoder_s_embeddings_and_a_vae(tmp_path: Path, tiny, tiny_model, capsys):

@@ -235,12 +235,12 @@ def test_a_rank_whose_device_is_too_small_is_named_before_weights_are_loaded(mon
     needs, alone = source.check_needs(plan, None), replace(source.machine, peers=None)
     whole = replace(source, machine=alone).check_needs(plan, None)
     assert needs.cache + check_rank_memory(
-        whole, plan, ThreadPeers(0, 2, Meeting(2)), False, None
+        whole, plan, ThreadPeers(0, 2, Meeting(2)), sharded=False, room=None
     ).cache == pytest.approx(whole.cache, abs=1)
     assert needs.weights < whole.weights and needs.activations == whole.activations // 2
     fast = ThreadPeers(1, 2, Meeting(2))
     fast.speeds = (1.0, 3.0)
-    assert check_rank_memory(whole, plan, fast, False, None).activations == whole.activations * 3 // 4
+    assert check_rank_memory(whole, plan, fast, sharded=False, room=None).activations == whole.activations * 3 // 4
     monkeypatch.setattr(source_command, "room_on", lambda device: 2 * needs.memory - 1)  # of both on one CPU
     monkeypatch.setattr(Source, "load", lambda *_, **__: pytest.fail("weights were loaded"))
     with pytest.raises(HeadForcingError, match="rank 1 of 2: not enough memory"):
