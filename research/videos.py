@@ -69,8 +69,8 @@ class ScoredVideo:
         options = {field.name: getattr(asked, field.name) for field in fields(asked)}
         files: dict[str, Path | None] = {name: given.get(name) for name in ("text_encoder", "embeddings", "vae")}
         profile = options.pop("profile")
-        _ = options.pop("policy")
-        _ = options.pop("state_seconds")
+        options.pop("policy")
+        options.pop("state_seconds")
         return {
             "weights": source.info.fingerprint,
             **{name: f"{path.name}, {path.stat().st_size} bytes" if path else "" for name, path in files.items()},

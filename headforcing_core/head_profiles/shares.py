@@ -125,7 +125,9 @@ class ReturnStory:
                 "out --returns"
             )
         opening = blocks - 3 * visit
-        before, scene, between = ((number + place) % count for place in range(3))
+        before = number % count
+        scene = (number + 1) % count
+        between = (number + 2) % count
         prompts = (before,) * opening + (scene,) * visit + (between,) * visit + (scene,) * visit
         visited = range(opening * setup.frames_per_block, (opening + visit) * setup.frames_per_block)
         return cls(prompts, visited, range(blocks - visit, blocks))

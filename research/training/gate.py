@@ -70,9 +70,11 @@ def make_case(autoencoder: RoomsAutoencoder, away: int, seed: int) -> Case:
         render(looks, seed),
         render(looks, seed, [int(look.room == looks[-1].room) for look in looks]),
     )
-    true, other = (latent_cells(clip.pictures)[-BLOCK_FRAMES:] for clip in clips)
+    true = latent_cells(clips[0].pictures)[-BLOCK_FRAMES:]
+    other = latent_cells(clips[1].pictures)[-BLOCK_FRAMES:]
     actor = latent_cells(clips[0].shape)[-BLOCK_FRAMES:]
-    own, changed = (autoencoder.encode(clip.video_frames) for clip in clips)
+    own = autoencoder.encode(clips[0].video_frames)
+    changed = autoencoder.encode(clips[1].video_frames)
     text = torch.stack([word_vectors(look.prompt) for look in looks])
     return Case(own, changed, ((true - other).abs() > 0.3) & (actor < 0.05), text)
 

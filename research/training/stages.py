@@ -269,7 +269,10 @@ def distill(run: Run) -> None:
     recipe = run.recipe
     workers = run.workers
     steps = run.recipe.student_steps
-    teacher, fake, student = (training.load(recipe.config, recipe.file("base")) for _ in range(3))
+    base = recipe.file("base")
+    teacher = training.load(recipe.config, base)
+    fake = training.load(recipe.config, base)
+    student = training.load(recipe.config, base)
     fake_optimizer = Optimizer(fake, muon=6e-3, adam=6e-4, betas=(0.5, 0.99))
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
     average = Average(student, 0.95)

@@ -17,7 +17,7 @@ MAY_IMPORT = {
     "files": "", "kernels": "", "model": "files kernels", "timeline": "files", "weights": "files model",
     "rollout": "files model timeline", "cache": "files kernels model timeline rollout",
     "methods": "files model timeline cache rollout", "head_profiles": "files model timeline cache rollout",
-    "video": "files kernels model timeline weights", "report": "files timeline cache rollout video",
+    "video": "files kernels model timeline weights", "report": "files timeline rollout video",
     "runs": "files timeline cache",
     "render": "files kernels model timeline weights cache rollout methods head_profiles video report runs",
     "demo": "files model timeline weights",
