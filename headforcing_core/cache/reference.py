@@ -37,7 +37,7 @@ class HeldPictures:
 
 
 class ReferenceCache(Cache):
-    """Drop-in replacement for `HeadCache` in rollouts; not with guards, which change `rope_of` and `context`."""
+    """Drop-in replacement for `HeadCache` in rollouts."""
 
     def __init__(self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str = "cpu"):
         self.shape = shape
@@ -97,12 +97,7 @@ class ReferenceCache(Cache):
         indices = list(range(len(frames))) if self.policy.rope == "contiguous" else numbers
         k = torch.stack([frame[layer][0][head] for frame in frames])
         v = torch.stack([frame[layer][1][head] for frame in frames])
-        rope = self.rope_of(layer, head)
-        return rope.rotate_temporal(q, indices[-len(q) :]), rope.rotate_temporal(k, indices), v
-
-    def rope_of(self, layer: int, head: int) -> RotaryEmbedding:
-        """The rotations of one head."""
-        return self.rope
+        return self.rope.rotate_temporal(q, indices[-len(q) :]), self.rope.rotate_temporal(k, indices), v
 
     def seen(self, layer: int, head: int) -> tuple[list[Frame], list[int]]:
         """The frames in a head's context, entries first, the current block last, and their numbers in the video."""
