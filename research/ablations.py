@@ -58,6 +58,7 @@ class GivenFramesCache(HeadCache):
 
     def __init__(self, shape: CacheShape, *options: Any):
         super().__init__(shape, *options)
+        assert isinstance(shape.policy, GivenFrames)
         self.given: Sequence[tuple[int, ...]] = shape.policy.given
         self._copies: dict[int, KeptFrame] = {}
 
@@ -166,5 +167,5 @@ class _RandomMemory(EpisodicMemory):
 
     def consider(self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any) -> MemoryEvent:
         if self._draw.random() < 0.5:
-            return MemoryEvent(block, frame, -1.0, False, None, None)
+            return MemoryEvent(block, frame, delta=-1.0, admitted=False, merged=None, dropped=None)
         return super().consider(block, frame, prompt, heads, store)
