@@ -62,6 +62,7 @@ def untouched(norm: nn.Module, x: Tensor) -> bool:
         return True
     if getattr(norm, "weight_function", None) or getattr(norm, "bias_function", None):
         return False
-    if any(weight.device != x.device for weight in norm.parameters()):
+    bias = getattr(norm, "bias", None)  # an RMS norm has none
+    if norm.weight.device != x.device or (bias is not None and bias.device != x.device):
         return False
     return not (getattr(norm, "comfy_cast_weights", False) and hasattr(norm, "_v"))
