@@ -7,7 +7,7 @@ from .apply import ApplyHeadForcing
 from .compare_methods import CompareMethods
 from .decode_video import DecodeLatentsToVideo
 from .finish_video import FinishVideo
-from .host import live_story, pages, runs
+from .host.browser import live_story, pages, runs
 from .inspect_profile import InspectHeadProfile
 from .load_demo import LoadDemoModel
 from .load_model import LoadSelfForcing

@@ -23,12 +23,13 @@ from ..headforcing_core.render.sinks import KeptLatents
 from ..headforcing_core.rollout.rows import Embeddings
 from ..headforcing_core.timeline.clock import video_frames_of
 from ..headforcing_core.timeline.timeline import Timeline
-from .host import bridge, helpers, memory
-from .host.conditioning import TIMELINE, check_parts, read_prompts
-from .host.helpers import HeadProfileType
-from .host.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
-from .host.model_contents import check_contents, contents, used_options
-from .host.render import HostRender, request_of
+from .host.graph import schema
+from .host.graph.conditioning import TIMELINE, check_parts, read_prompts
+from .host.graph.schema import HeadProfileType
+from .host.model import bridge, memory
+from .host.model.loaded_model import NO_NAME, ModelName, check_text_width, name_model, options_for
+from .host.model.model_contents import check_contents, contents, used_options
+from .host.model.render import HostRender, request_of
 from .sampler_inputs import HeadForcingOptions, sampler_options
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ log = logging.getLogger(__name__)
 class ApplyHeadForcing(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingApply",
             "Apply Head Forcing",
             "sampling",
@@ -57,7 +58,7 @@ class ApplyHeadForcing(io.ComfyNode):
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(
         cls, model: Any, positive: list[Any], head_profile: Any = None, options: dict[str, Any] | None = None
     ) -> io.NodeOutput:
@@ -119,7 +120,7 @@ class NativeRequest:
 def applied(model: Any, request: NativeRequest) -> Any:
     """A clone of a MODEL for `RolloutSampler`: ComfyUI reserves memory for a block and caches, not for all blocks."""
 
-    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+    def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             render = request.render(patcher, noise_shape)
             plan = render.request.plan()
@@ -141,7 +142,7 @@ class RolloutSampler(comfy.samplers.Sampler):
     def __init__(self, request: NativeRequest):
         self.request = request
 
-    @helpers.shows_errors
+    @schema.shows_errors
     def sample(
         self,
         model_wrap: Any,

@@ -23,16 +23,17 @@ from ..headforcing_core.render.comparison import (
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.resources import Needs
-from .host import folders, helpers, player
-from .host.conditioning import read_prompts
-from .host.helpers import HeadProfileType
-from .host.loaded_model import name_model, options_for
-from .host.memory import check_disk_room
-from .host.model_contents import check_contents, contents
-from .host.native_model import size_for
-from .host.progress import RenderProgress
-from .host.render import HostRender, model_pictures, request_of, sample
-from .host.start import pictures_of
+from .host.browser import player
+from .host.browser.progress import RenderProgress
+from .host.graph import folders, schema, video_files
+from .host.graph.conditioning import read_prompts
+from .host.graph.schema import HeadProfileType
+from .host.model.loaded_model import name_model, options_for
+from .host.model.memory import check_disk_room
+from .host.model.model_contents import check_contents, contents
+from .host.model.native_model import size_for
+from .host.model.render import HostRender, model_pictures, request_of, sample
+from .host.model.start import pictures_of
 
 EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 
@@ -40,7 +41,7 @@ EXAMPLE = "head_forcing, self_forcing_window_21, infinity_rope"
 class CompareMethods(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingCompareMethods",
             "Compare Methods",
             "sampling",
@@ -57,12 +58,12 @@ class CompareMethods(io.ComfyNode):
                     + ", ".join(method_names())
                     + ". all: every published one that the weights allow.",
                 ),
-                *helpers.size_inputs(),
-                helpers.seconds_input(),
-                helpers.seed_input(),
+                *schema.size_inputs(),
+                schema.seconds_input(),
+                schema.seed_input(),
                 io.String.Input("filename_prefix", default="video/Compare"),
                 HeadProfileType.Input("head_profile", optional=True),
-                helpers.family_input(),
+                schema.family_input(),
                 io.Boolean.Input("resume", default=True, optional=True),
             ],
             outputs=[io.Video.Output(display_name="video"), io.String.Output(display_name="table")],
@@ -71,8 +72,8 @@ class CompareMethods(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, methods: str | None = None) -> bool | str:
-        """Refuse names of methods that are not there when the graph is queued, see `helpers.refusal`."""
-        return helpers.refusal(entries_of, methods)
+        """Refuse names of methods that are not there when the graph is queued, see `schema.refusal`."""
+        return schema.refusal(entries_of, methods)
 
     @classmethod
     @player.shows_errors
@@ -108,7 +109,7 @@ class CompareMethods(io.ComfyNode):
         rows = [_compare(video, place, progress) for place, video in enumerate(todo)]
         progress.completed()
         with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-            tags = helpers.graph_tags(cls.hidden)
+            tags = video_files.graph_tags(cls.hidden)
             grid(file.path, rows, fps=todo[0].plan.timeline.clock.fps, metadata=tags, on_progress=_stop_where_asked)
         video = InputImpl.VideoFromFile(str(file.path))
         text = "\n".join([report_text(rows, left_out), *contents(model).lines(), *named.notes])

@@ -14,18 +14,20 @@ from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
-from .host import folders, helpers, player, runs
-from .host.sentences import Sentence
-from .host.vae import check_vae, load_decoder
+from ..headforcing_core.video.writer import VideoSettings
+from .host.browser import player, runs
+from .host.browser.sentences import Sentence
+from .host.graph import folders, schema, video_files
+from .host.model.vae import check_vae, load_decoder
 
 CHUNK_FRAMES = 3
 CONNECTED = "connected samples"
 
 
-class DecodeLatentsToVideo(helpers.FileNode):
+class DecodeLatentsToVideo(schema.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingDecodeVideo",
             "Decode Latents to Video",
             "video",
@@ -35,9 +37,9 @@ class DecodeLatentsToVideo(helpers.FileNode):
                 io.Vae.Input("vae"),
                 io.String.Input("filename_prefix", default="video/HeadForcing"),
                 io.Float.Input("fps", default=16.0, min=1.0, max=120.0, step=1.0),
-                helpers.crf_input(),
-                helpers.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
-                helpers.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
+                schema.crf_input(),
+                schema.advanced(io.Int.Input("upscale", default=1, min=1, max=16)),
+                schema.advanced(io.Combo.Input("run", options=[CONNECTED, *runs.run_names()], default=CONNECTED)),
             ],
             outputs=[io.Video.Output(display_name="video", is_output_list=True)],
             makes_video=True,
@@ -75,16 +77,13 @@ class DecodeLatentsToVideo(helpers.FileNode):
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
+                tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
-                    file.path,
+                    VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    fps=rate,
-                    crf=crf,
-                    video_frames=video.video_frames,
-                    scale=upscale,
-                    metadata=helpers.graph_tags(cls.hidden) | helpers.video_tags(about, rate),
-                    on_progress=on_progress,
+                    video.video_frames,
+                    on_progress,
                 )
             before += video.total
             files.append(file)

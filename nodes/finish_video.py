@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -25,18 +25,19 @@ from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
-from ..headforcing_core.video.writer import VideoWriter, to_uint8
-from .host import folders, helpers, player
-from .host.sentences import Sentence, joined
+from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
+from .host.browser import player
+from .host.browser.sentences import Sentence, joined
+from .host.graph import folders, schema, video_files
 
 BYTES_AT_ONCE = 256 << 20  # of frames before and after each model, about
 MOST_AT_ONCE = 16  # frames of the video
 
 
-class FinishVideo(helpers.FileNode):
+class FinishVideo(schema.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingFinishVideo",
             "Finish Video",
             "video",
@@ -48,7 +49,7 @@ class FinishVideo(helpers.FileNode):
                 io.Int.Input("multiplier", default=2, min=2, max=16),
                 io.String.Input("filename_prefix", default="video/Finished"),
                 io.Audio.Input("audio", optional=True),
-                helpers.crf_input(),
+                schema.crf_input(),
             ],
             outputs=[io.Video.Output(display_name="video")],
             makes_video=True,
@@ -78,8 +79,9 @@ class FinishVideo(helpers.FileNode):
         key = digest(key, models.key, crf, av.__version__)[:8]
         sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
-            tags, place = helpers.graph_tags(cls.hidden), growing.path
-            writer = VideoWriter(place, width, height, fps, crf, tags, partial=place, goes_on=True, sound=sound)
+            tags = video_files.graph_tags(cls.hidden)
+            settings = VideoSettings(growing.path, fps, tags, crf, partial=growing.path)
+            writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
             progress = _Progress(cls.hidden, growing, writer.video_frames, total)
@@ -89,7 +91,7 @@ class FinishVideo(helpers.FileNode):
                     progress.add(video_frames)
                 # numbered now, not at the beginning: others may have come since
                 with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-                    writer.path = file.path
+                    writer.settings = replace(settings, path=file.path)
                     stack.close()
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
@@ -111,7 +113,7 @@ def _footage(video: Any) -> tuple[Footage, str]:
         sound = None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
-    source, window = video.get_stream_source(), helpers.window_of(video)
+    source, window = video.get_stream_source(), video_files.window_of(video)
     if isinstance(source, BytesIO):
         about: Any = sha256(source.getbuffer()).hexdigest()
     else:

@@ -7,14 +7,14 @@ from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import compare_profiles, describe_profile, sanity_checks
 from ..headforcing_core.head_profiles.auto import AutoProfile
 from ..headforcing_core.head_profiles.profile import HeadProfile
-from .host import helpers
-from .host.helpers import HeadProfileType
+from .host.graph import images, schema
+from .host.graph.schema import HeadProfileType
 
 
 class InspectHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingInspectProfile",
             "Inspect Head Profile",
             "analysis",
@@ -22,13 +22,13 @@ class InspectHeadProfile(io.ComfyNode):
             inputs=[
                 HeadProfileType.Input("head_profile"),
                 HeadProfileType.Input("compare_with", optional=True),
-                helpers.theme_input(),
+                schema.theme_input(),
             ],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(
         cls, head_profile: HeadProfile, compare_with: HeadProfile | None = None, theme: str = "dark"
     ) -> io.NodeOutput:
@@ -40,4 +40,4 @@ class InspectHeadProfile(io.ComfyNode):
         else:
             picture = pictures.comparison_map(head_profile, compare_with, theme=theme)
             lines = [compare_profiles(head_profile, compare_with).text()]
-        return io.NodeOutput(helpers.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))
+        return io.NodeOutput(images.to_image(picture), "\n".join([*lines, *sanity_checks(head_profile)]))

@@ -2,14 +2,14 @@
 
 from comfy_api.latest import io
 
-from .host import helpers
-from .host import native_model as native
+from .host.graph import schema
+from .host.model import native_model as native
 
 
 class LoadDemoModel(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingLoadDemo",
             "Load Demo Model",
             "loaders",
@@ -23,6 +23,6 @@ class LoadDemoModel(io.ComfyNode):
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls) -> io.NodeOutput:
         return io.NodeOutput(native.reloadable(native.load_toy_model), native.load_toy_clip(), native.ToyVAE())

@@ -7,7 +7,8 @@ import torch
 from comfy_api.latest import io
 
 from ..headforcing_core.weights.checkpoint import load_state_dict
-from .host import helpers, native_model
+from .host.graph import schema
+from .host.model import native_model
 
 WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8_e4m3fn": torch.float8_e4m3fn}
 
@@ -15,23 +16,23 @@ WEIGHT_DTYPES = {"default": None, "bf16": torch.bfloat16, "fp16": torch.float16,
 class LoadSelfForcing(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingLoadModel",
             "Load Self Forcing",
             "loaders",
             aliases="LongLive, Causal Forcing, RAVEN, autoregressive, causal Wan, long video, infinite",
             inputs=[
                 io.Combo.Input("checkpoint", options=folder_paths.get_filename_list("diffusion_models")),
-                helpers.advanced(
+                schema.advanced(
                     io.Combo.Input("weights", options=["auto", "generator_ema", "generator"], default="auto")
                 ),
-                helpers.advanced(io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")),
+                schema.advanced(io.Combo.Input("weight_dtype", options=list(WEIGHT_DTYPES), default="default")),
             ],
             outputs=[io.Model.Output(display_name="model")],
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls, checkpoint: str, weights: str = "auto", weight_dtype: str = "default") -> io.NodeOutput:
         path = folder_paths.get_full_path_or_raise("diffusion_models", checkpoint)
         return io.NodeOutput(native_model.reloadable(load_model, path, weights, WEIGHT_DTYPES[weight_dtype]))

@@ -11,8 +11,8 @@ from ..headforcing_core.head_profiles.profile import ANCHOR_FRACTION, LOCAL_FRAC
 from ..headforcing_core.head_profiles.profile_plot import profile_picture
 from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.names import RULES
-from .host import folders, helpers
-from .host.helpers import HeadProfileType
+from .host.graph import folders, images, schema
+from .host.graph.schema import HeadProfileType
 
 AUTO = "auto"
 IN_FILE = "in file"
@@ -21,7 +21,7 @@ IN_FILE = "in file"
 class LoadHeadProfile(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingLoadProfile",
             "Load Head Profile",
             "loaders",
@@ -32,9 +32,9 @@ class LoadHeadProfile(io.ComfyNode):
                     options=[AUTO, *bundled_profiles(), *folder_paths.get_filename_list(folders.PROFILE_FOLDER)],
                     default="self_forcing",
                 ),
-                helpers.advanced(io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
-                helpers.advanced(io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
-                helpers.advanced(io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE)),
+                schema.advanced(io.Float.Input("anchor_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
+                schema.advanced(io.Float.Input("local_percent", default=-1.0, min=-1.0, max=60.0, step=1.0)),
+                schema.advanced(io.Combo.Input("rule", options=[IN_FILE, *RULES], default=IN_FILE)),
             ],
             outputs=[HeadProfileType.Output(display_name="head_profile"), io.Image.Output(display_name="picture")],
         )
@@ -45,7 +45,7 @@ class LoadHeadProfile(io.ComfyNode):
         return 0.0 if profile == AUTO else _path(profile).stat().st_mtime
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(
         cls, profile: str, anchor_percent: float = -1.0, local_percent: float = -1.0, rule: str = IN_FILE
     ) -> io.NodeOutput:
@@ -55,11 +55,11 @@ class LoadHeadProfile(io.ComfyNode):
         if profile == AUTO:
             anchor = ANCHOR_FRACTION if anchor is None else anchor
             local = LOCAL_FRACTION if local is None else local
-            return io.NodeOutput(AutoProfile(anchor, local, given), helpers.no_picture())
+            return io.NodeOutput(AutoProfile(anchor, local, given), images.no_picture())
         loaded = load_profile(_path(profile))
         if rule != IN_FILE or anchor is not None or local is not None:
             loaded = with_rule(loaded, given, anchor, local)
-        return io.NodeOutput(loaded, helpers.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
+        return io.NodeOutput(loaded, images.picture_or_nothing(lambda: profile_picture(loaded, theme="dark")))
 
 
 def _path(profile: str) -> Path:

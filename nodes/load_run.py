@@ -5,8 +5,8 @@ from comfy_api.latest import io
 from ..headforcing_core.render.result import report_stored
 from ..headforcing_core.report.latents_plot import run_picture
 from ..headforcing_core.timeline.clock import video_frames_of
-from .host import helpers
-from .host.runs import find_run, finished_blocks, take_names, to_latent
+from .host.browser.runs import find_run, finished_blocks, take_names, to_latent
+from .host.graph import images, schema
 
 NONE = "no runs yet"
 
@@ -14,7 +14,7 @@ NONE = "no runs yet"
 class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingLoadRun",
             "Load Head Forcing Run",
             "loaders",
@@ -30,7 +30,7 @@ class LoadHeadForcingRun(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, run: str | None = None) -> bool | str:
         """Take the names of older lists and of unfinished runs that have grown, too."""
-        return helpers.refusal(find_run, run)
+        return schema.refusal(find_run, run)
 
     @classmethod
     def fingerprint_inputs(cls, run: str) -> int:
@@ -38,7 +38,7 @@ class LoadHeadForcingRun(io.ComfyNode):
         return finished_blocks(run)
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls, run: str) -> io.NodeOutput:
         video = find_run(run)
         latents = to_latent(video, video.latents())[None].transpose(1, 2)
@@ -54,5 +54,5 @@ class LoadHeadForcingRun(io.ComfyNode):
         video_frames = min(video.about["video_frames"], video_frames_of(frames))
         trim = {"video_frames": video_frames, "frames": frames, "restart_frames": video.about.get("restart_frames", [])}
         samples = {"samples": latents, "head_forcing": {**trim, "about": video.about}}
-        picture = helpers.picture_or_nothing(lambda: run_picture(report, "dark", video.about.get("novelty_threshold")))
+        picture = images.picture_or_nothing(lambda: run_picture(report, "dark", video.about.get("novelty_threshold")))
         return io.NodeOutput(samples, "\n".join(lines), picture)

@@ -7,8 +7,8 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.methods.registry import method_policy
-from .host import helpers
-from .host.queued_graph import inputs_of
+from .host.graph import schema
+from .host.graph.queued_graph import inputs_of
 from .sampler_inputs import HeadForcingOptions, method_inputs, sampler_options
 
 # inputs that graphs of earlier versions may have, and their defaults
@@ -18,7 +18,7 @@ REMOVED_INPUTS = {"sink_gate": 0.0, "rope_jitter": 0.0, "compression": "prompt"}
 class HeadForcingOptionsNode(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingOptions",
             "Head Forcing Options",
             "sampling",
@@ -30,11 +30,11 @@ class HeadForcingOptionsNode(io.ComfyNode):
 
     @classmethod
     def validate_inputs(cls, method: str | None = None) -> bool | str:
-        """Answer a misspelt method with the one that was meant, see `helpers.refusal`."""
-        return helpers.refusal(method_policy, method)
+        """Answer a misspelt method with the one that was meant, see `schema.refusal`."""
+        return schema.refusal(method_policy, method)
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls, **settings: Any) -> io.NodeOutput:
         check_removed(inputs_of(cls.hidden, cls.hidden.unique_id))
         sampler_options(settings)  # refuses wrong values

@@ -15,9 +15,9 @@ from ..headforcing_core.head_profiles import profile_plot as pictures
 from ..headforcing_core.head_profiles.agreement import sanity_checks
 from ..headforcing_core.head_profiles.profiler import profile_heads
 from ..headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from ..headforcing_core.head_profiles.rules import RULES, with_rule
+from ..headforcing_core.head_profiles.rules import with_rule
 from ..headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
-from ..headforcing_core.names import BUDGETS
+from ..headforcing_core.names import BUDGETS, RULES
 from ..headforcing_core.render.layout import check_size
 from ..headforcing_core.render.options import DEFAULTS
 from ..headforcing_core.render.resources import pass_bytes
@@ -25,20 +25,20 @@ from ..headforcing_core.rollout.loop import StepCallback
 from ..headforcing_core.rollout.schedule import schedule
 from ..headforcing_core.timeline.clock import BlockClock
 from ..headforcing_core.timeline.grammar import split_prompts
-from .host import folders, helpers
-from .host.bridge import HostedModel, host
-from .host.helpers import HeadProfileType
-from .host.loaded_model import ModelName, compute_dtype, name_model, wan_config
-from .host.model_contents import check_contents, contents
-from .host.native_model import is_toy_clip, size_for
-from .host.player import say
-from .host.progress import previewer
+from .host.browser.player import say
+from .host.browser.progress import previewer
+from .host.graph import folders, images, schema
+from .host.graph.schema import HeadProfileType
+from .host.model.bridge import HostedModel, host
+from .host.model.loaded_model import ModelName, compute_dtype, name_model, wan_config
+from .host.model.model_contents import check_contents, contents
+from .host.model.native_model import is_toy_clip, size_for
 
 
 class ProfileHeads(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingProfileHeads",
             "Profile Heads",
             "analysis",
@@ -47,13 +47,13 @@ class ProfileHeads(io.ComfyNode):
                 io.Model.Input("model"),
                 io.Clip.Input("clip"),
                 io.Combo.Input("preset", options=list(BUDGETS), default="quick"),
-                *helpers.size_inputs(),
-                helpers.seed_input(),
+                *schema.size_inputs(),
+                schema.seed_input(),
                 io.String.Input("save_name", default="my_model"),
                 io.String.Input("prompts", default="", multiline=True, optional=True),
-                helpers.advanced(io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")),
-                helpers.family_input(),
-                helpers.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
+                schema.advanced(io.Combo.Input("rope", options=["absolute", "contiguous"], default="absolute")),
+                schema.family_input(),
+                schema.advanced(io.Combo.Input("rule", options=list(RULES), default="quota")),
             ],
             outputs=[
                 HeadProfileType.Output(display_name="head_profile"),
@@ -64,7 +64,7 @@ class ProfileHeads(io.ComfyNode):
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(
         cls,
         model: Any,
@@ -108,7 +108,7 @@ class ProfileHeads(io.ComfyNode):
         report = [*shares.describe(profile), *sanity_checks(profile), *contents(model).lines()]
         if path is not None:
             report.append(f"saved as {folders.save_profile(profile, path).name} in models/head_profiles")
-        picture = helpers.to_image(pictures.profile_picture(profile, shares, theme="dark"))
+        picture = images.to_image(pictures.profile_picture(profile, shares, theme="dark"))
         return io.NodeOutput(profile, picture, "\n".join(report))
 
 

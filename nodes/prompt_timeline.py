@@ -10,8 +10,8 @@ from ..headforcing_core.render.options import DEFAULTS, RenderOptions
 from ..headforcing_core.timeline.clock import MAX_SECONDS
 from ..headforcing_core.timeline.switch import MAX_BLEND_BLOCKS, SWITCHES, Switch
 from ..headforcing_core.timeline.timeline import parse_timeline
-from .host import helpers
-from .host.conditioning import CLIPS, TimelineNode
+from .host.graph import schema
+from .host.graph.conditioning import CLIPS, TimelineNode
 from .references import References
 
 EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
@@ -22,7 +22,7 @@ EXAMPLE = """0:00 A red fox trots through a snowy forest at dawn, cinematic
 class PromptTimeline(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingPromptTimeline",
             "Prompt Timeline",
             "prompts",
@@ -30,15 +30,15 @@ class PromptTimeline(io.ComfyNode):
             inputs=[
                 io.Clip.Input("clip"),
                 io.String.Input("prompts", multiline=True, default=EXAMPLE),
-                helpers.seconds_input(default=60.0),
-                helpers.advanced(io.String.Input("shared_prompt", default="")),
-                helpers.advanced(io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)),
-                helpers.advanced(
+                schema.seconds_input(default=60.0),
+                schema.advanced(io.String.Input("shared_prompt", default="")),
+                schema.advanced(io.Combo.Input("switch", options=list(SWITCHES), default=DEFAULTS.switch.kind)),
+                schema.advanced(
                     io.Int.Input("blend_blocks", default=DEFAULTS.switch.blend_blocks, min=0, max=MAX_BLEND_BLOCKS)
                 ),
-                helpers.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
+                schema.advanced(io.Boolean.Input("re_anchor", default=DEFAULTS.switch.re_anchor)),
                 References.Input("references", optional=True),
-                helpers.family_input(),
+                schema.family_input(),
             ],
             outputs=[
                 io.Conditioning.Output(display_name="positive"),
@@ -50,10 +50,10 @@ class PromptTimeline(io.ComfyNode):
     @classmethod
     def validate_inputs(cls, prompts: str | None = None) -> bool | str:
         """Check when the graph is queued that the text is a timeline at some length."""
-        return helpers.refusal(lambda text: parse_timeline(text, MAX_SECONDS), prompts)
+        return schema.refusal(lambda text: parse_timeline(text, MAX_SECONDS), prompts)
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(
         cls,
         clip: Any,

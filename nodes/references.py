@@ -6,8 +6,8 @@ from comfy_api.latest import io
 
 from ..headforcing_core.errors import HeadForcingError
 from ..headforcing_core.timeline.references import MAX_REFERENCES, check_names
-from .host import helpers
-from .host.start import one_image
+from .host.graph import schema
+from .host.model.start import one_image
 
 References = io.Custom("HEAD_FORCING_REFERENCES")
 _NAMES = ("hero", "place", "prop", "other")
@@ -16,7 +16,7 @@ _NAMES = ("hero", "place", "prop", "other")
 class SceneReferences(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingReferences",
             "Scene References",
             "prompts",
@@ -33,7 +33,7 @@ class SceneReferences(io.ComfyNode):
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls, **given: Any) -> io.NodeOutput:
         numbers = [n for n in range(1, MAX_REFERENCES + 1) if given.get(f"image_{n}") is not None]
         if not numbers:

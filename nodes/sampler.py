@@ -13,24 +13,25 @@ from ..headforcing_core.render.describe import describe
 from ..headforcing_core.render.plan import RenderPlan
 from ..headforcing_core.render.request import RenderJob
 from ..headforcing_core.render.result import RenderResult
-from .host import folders, helpers, live_story, player
-from .host.conditioning import other_blocks, read_prompts
-from .host.loaded_model import name_model, options_for
-from .host.memory import check_disk_room
-from .host.model_contents import check_contents, contents
-from .host.native_model import size_for
-from .host.progress import RenderProgress
-from .host.queued_graph import Part
-from .host.render import HostRender, request_of, sample
-from .host.start import STARTS, pictures_of, start_of
-from .host.vae import draft_decoder
+from .host.browser import live_story, player
+from .host.browser.progress import RenderProgress
+from .host.graph import folders, schema
+from .host.graph.conditioning import other_blocks, read_prompts
+from .host.graph.part import Part
+from .host.model.loaded_model import name_model, options_for
+from .host.model.memory import check_disk_room
+from .host.model.model_contents import check_contents, contents
+from .host.model.native_model import size_for
+from .host.model.render import HostRender, request_of, sample
+from .host.model.start import STARTS, pictures_of, start_of
+from .host.model.vae import draft_decoder
 from .sampler_inputs import sampler_inputs, sampler_options
 
 
-class HeadForcingSampler(helpers.FileNode):
+class HeadForcingSampler(schema.FileNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingSampler",
             "Head Forcing Sampler",
             "sampling",

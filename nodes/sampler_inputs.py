@@ -9,8 +9,8 @@ from ..headforcing_core.methods.registry import method_names
 from ..headforcing_core.names import ROLE_ARRANGEMENTS
 from ..headforcing_core.render.options import DEFAULTS, RenderOptions, method_options
 from ..headforcing_core.render.settings import MEMORY_INPUTS
-from .host import helpers
-from .host.helpers import HeadProfileType
+from .host.graph import schema
+from .host.graph.schema import HeadProfileType
 
 HeadForcingOptions = io.Custom("HEAD_FORCING_OPTIONS")
 
@@ -53,9 +53,9 @@ def _video() -> list[Any]:
     return [
         io.Model.Input("model"),
         io.Conditioning.Input("positive"),
-        *helpers.size_inputs(),
-        helpers.seconds_input(),
-        helpers.seed_input(),
+        *schema.size_inputs(),
+        schema.seconds_input(),
+        schema.seed_input(),
         HeadProfileType.Input("head_profile", optional=True),
         io.Latent.Input("start_frames", optional=True),
     ]
@@ -63,30 +63,30 @@ def _video() -> list[Any]:
 
 def _method() -> list[Any]:
     return [
-        helpers.advanced(io.Combo.Input("method", options=method_names(), default=DEFAULTS.method)),
-        helpers.family_input(auto=True),
-        helpers.advanced(io.String.Input("sigmas", default=DEFAULTS.sigmas)),
+        schema.advanced(io.Combo.Input("method", options=method_names(), default=DEFAULTS.method)),
+        schema.family_input(auto=True),
+        schema.advanced(io.String.Input("sigmas", default=DEFAULTS.sigmas)),
     ]
 
 
 def _memory() -> list[Any]:
     return [
-        helpers.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
-        helpers.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63, step=3)),
-        helpers.advanced(io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)),
-        helpers.advanced(io.Int.Input("memory_every_blocks", default=3, min=1, max=100)),
-        helpers.advanced(io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)),
+        schema.advanced(io.Int.Input("episodic_frames", default=5, min=0, max=21)),
+        schema.advanced(io.Int.Input("recent_frames", default=3, min=0, max=63, step=3)),
+        schema.advanced(io.Float.Input("novelty_threshold", default=0.95, min=0.0, max=1.0, step=0.005)),
+        schema.advanced(io.Int.Input("memory_every_blocks", default=3, min=1, max=100)),
+        schema.advanced(io.Combo.Input("roles", options=list(ROLE_ARRANGEMENTS), default=DEFAULTS.roles)),
     ]
 
 
 def _files() -> list[Any]:
     return [
-        helpers.advanced(io.Int.Input("batch_size", default=1, min=1, max=64)),
+        schema.advanced(io.Int.Input("batch_size", default=1, min=1, max=64)),
         io.Boolean.Input("resume", default=True, optional=True),
-        helpers.advanced(
+        schema.advanced(
             io.Float.Input("checkpoint_seconds", default=DEFAULTS.state_seconds, min=0.0, max=36000.0, step=10.0)
         ),
         io.Vae.Input("vae", optional=True),
         io.String.Input("filename_prefix", default="video/HeadForcing", optional=True),
-        helpers.advanced(io.Boolean.Input("decode_in_background", default=False)),
+        schema.advanced(io.Boolean.Input("decode_in_background", default=False)),
     ]

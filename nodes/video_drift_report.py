@@ -10,7 +10,7 @@ from comfy_api.latest import InputImpl, io
 from ..headforcing_core.report.drift import DriftReport, report_frames, report_video
 from ..headforcing_core.report.drift_plot import drift_picture
 from ..headforcing_core.video.writer import to_uint8
-from .host import helpers
+from .host.graph import images, schema, video_files
 
 CHUNK_VIDEO_FRAMES = 16
 
@@ -18,17 +18,17 @@ CHUNK_VIDEO_FRAMES = 16
 class VideoDriftReport(io.ComfyNode):
     @classmethod
     def define_schema(cls) -> io.Schema:
-        return helpers.schema(
+        return schema.node_schema(
             "HeadForcingVideoDriftReport",
             "Video Drift Report",
             "analysis",
             aliases="drift, flicker, video quality, metrics, evaluate",
-            inputs=[io.Video.Input("video"), helpers.theme_input()],
+            inputs=[io.Video.Input("video"), schema.theme_input()],
             outputs=[io.Image.Output(display_name="picture"), io.String.Output(display_name="report")],
         )
 
     @classmethod
-    @helpers.shows_errors
+    @schema.shows_errors
     def execute(cls, video: Any, theme: str = "dark") -> io.NodeOutput:
         progress: list[Any] = []
 
@@ -39,7 +39,7 @@ class VideoDriftReport(io.ComfyNode):
             progress[0].update_absolute(done)
 
         report = _measure(video, on_progress)
-        picture = helpers.picture_or_nothing(lambda: drift_picture(report, theme))
+        picture = images.picture_or_nothing(lambda: drift_picture(report, theme))
         return io.NodeOutput(picture, report.text())
 
 
@@ -48,7 +48,7 @@ def _measure(video: Any, on_progress: Callable[[int, int], None]) -> DriftReport
         parts = video.get_components()
         chunks = (to_uint8(chunk[..., :3]).cpu().numpy() for chunk in parts.images.split(CHUNK_VIDEO_FRAMES))
         return report_frames(chunks, float(parts.frame_rate), None, None, on_progress, len(parts.images))
-    start, duration = helpers.window_of(video)
+    start, duration = video_files.window_of(video)
     return report_video(
         video.get_stream_source(), on_progress=on_progress, start_seconds=start, duration_seconds=duration
     )

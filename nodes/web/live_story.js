@@ -1,4 +1,4 @@
-// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/live_story.py.
+// "Apply from the next block" on Prompt Timeline: other prompts for the render that runs, see nodes/host/browser/live_story.py.
 import { app } from "../../scripts/app.js";
 import { listen } from "./renders.js";
 import { button, editors, holds, isLinked, isOpen, make, nodeOf, post, putStory } from "./shared.js";

@@ -1,4 +1,4 @@
-// A run of one sampler alone, with inputs that no widget has: a part of the video or a draft, see nodes/host/queued_graph.py.
+// A run of one sampler alone, with inputs that no widget has: a part of the video or a draft, see nodes/host/graph/part.py.
 // The workflow, its widgets and its seeds stay as they are.
 import { app } from "../../scripts/app.js";
 import { nodeOf } from "./shared.js";

@@ -8,7 +8,7 @@ import { isOpen, nodeOf, openId, rootGraph } from "./shared.js";
 import { said, t } from "./texts.js";
 
 const DROPPED_MS = 10000; // until a dropped file that brings no workflow is forgotten
-const MESSAGE = "head_forcing.progress"; // nodes/host/player.py
+const MESSAGE = "head_forcing.progress"; // nodes/host/browser/player.py
 // the last one of each node of a workflow, the newest at the end: nodes are made anew when another workflow was open
 const messages = new Map();
 const SHOUTS = { stopped: "info", failed: "error" }; // how loud the text is told besides

@@ -1,5 +1,5 @@
 // What the server tells about renders of the open workflow: whenever something happens, and when this page asks, as
-// after it was loaded, after another workflow was opened, and when the server is back. See nodes/host/pages.py.
+// after it was loaded, after another workflow was opened, and when the server is back. See nodes/host/browser/pages.py.
 import { app } from "../../scripts/app.js";
 import { openId } from "./shared.js";
 

@@ -4,7 +4,7 @@ import { make, post } from "./shared.js";
 import { t } from "./texts.js";
 
 /**
- * A stored video as the server lists it, see nodes/host/runs.py.
+ * A stored video as the server lists it, see nodes/host/browser/runs.py.
  * @typedef {object} Take
  * @property {string} value of the widget *run*
  * @property {string} name of its run

@@ -201,6 +201,6 @@ def test_the_example_of_a_new_method_renders_a_video(tmp_path: Path, monkeypatch
 def test_the_table_of_nodes_names_every_node():
     shown = re.findall(r"^\| ([A-Z][\w ]+) \| ", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
     nodes = (ROOT / "nodes").rglob("*.py")
-    schema = r'helpers\.schema\(\s*"HeadForcing\w+",\s*"([A-Z][\w ]+)",'
+    schema = r'node_schema\(\s*"HeadForcing\w+",\s*"([A-Z][\w ]+)",'
     names = [name for path in nodes for name in re.findall(schema, path.read_text("utf-8"))]
     assert len(names) > 8 and sorted(names) == sorted(shown)

@@ -8,14 +8,18 @@ from types import ModuleType
 HOST = Path(__file__).resolve().parents[2] / "nodes" / "host"
 
 
-for package, folder in (("headforcing.nodes", HOST.parent), ("headforcing.nodes.host", HOST)):
+PACKAGES = {"headforcing.nodes": HOST.parent, "headforcing.nodes.host": HOST}
+PACKAGES |= {f"headforcing.nodes.host.{folder}": HOST / folder for folder in ("model", "graph", "browser")}
+for package, folder in PACKAGES.items():
     stand_in = ModuleType(package)  # the modules import each other, and the packages' own files need ComfyUI
     stand_in.__path__ = [str(folder)]
     sys.modules[package] = stand_in
 
 
 def host_module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"headforcing.nodes.host.{name}_alone", HOST / f"{name}.py")
+    """A module by the name of its folder and its own, `graph.folders`."""
+    path = HOST.joinpath(*name.split(".")).with_suffix(".py")
+    spec = importlib.util.spec_from_file_location(f"headforcing.nodes.host.{name}_alone", path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # its dataclasses look themselves up

@@ -18,7 +18,7 @@ from headforcing.headforcing_core.files import replacing
 from host_alone import host_module
 from torch import Tensor, nn
 
-loaded_model, model_contents = host_module("loaded_model"), host_module("model_contents")
+loaded_model, model_contents = host_module("model.loaded_model"), host_module("model.model_contents")
 fingerprint = loaded_model.fingerprint
 
 BLOCK = nn.Module()
@@ -171,7 +171,7 @@ def test_every_kind_of_patch_that_is_not_run_is_named():
 
 @pytest.fixture
 def folders(tmp_path, monkeypatch):
-    """`nodes/host/folders.py` on a ComfyUI of which only the paths are there."""
+    """`nodes/host/graph/folders.py` on a ComfyUI of which only the paths are there."""
 
     def get_save_image_path(prefix, output, width, height):
         """The counter as ComfyUI has it: one more than the highest number of the files that are there."""
@@ -189,7 +189,7 @@ def folders(tmp_path, monkeypatch):
         get_save_image_path=get_save_image_path,
     )
     monkeypatch.setitem(sys.modules, "folder_paths", host)
-    return host_module("folders")
+    return host_module("graph.folders")
 
 
 def write(path):
@@ -318,7 +318,7 @@ def two_timelines() -> dict[str, Any]:
 
 
 def test_the_node_that_a_value_comes_from_is_the_one_with_the_values_it_ran_with():
-    find, graph = host_module("queued_graph").find_source, two_timelines()
+    find, graph = host_module("graph.queued_graph").find_source, two_timelines()
     other, cut = STORY | {"prompts": "b", "seconds": 9.0}, {"sampler": {"inputs": {"positive": ["gone", 0]}}}
     for prompt, name, values, source in (
         (graph, "positive", STORY, "first"), (graph, "positive", other, "second"), (graph, "seed", STORY, None),
@@ -329,7 +329,7 @@ def test_the_node_that_a_value_comes_from_is_the_one_with_the_values_it_ran_with
 
 
 def test_the_graph_and_the_workflow_are_told_what_has_changed_and_nothing_else():
-    seen, rewrite = hidden({}), host_module("queued_graph").rewrite
+    seen, rewrite = hidden({}), host_module("graph.queued_graph").rewrite
     values, named = ["kept", "a", 7, "reset", None], {"prompts": "a", "seconds": 7, "more": 1}
     inner = {"id": 5, "type": "Timeline", "widgets_values": values, "widgets_values_named": named}
     outer = {"id": 12, "type": "graph"}

@@ -10,8 +10,8 @@ from headforcing.headforcing_core.weights.identity import identity
 from host_alone import host_module
 from torch import nn
 
-plain_values, model_contents = host_module("plain_values"), host_module("model_contents")
-loaded_model = host_module("loaded_model")
+plain_values, model_contents = host_module("model.plain_values"), host_module("model.model_contents")
+loaded_model = host_module("model.loaded_model")
 STRENGTH = 1.0
 
 

@@ -3,7 +3,7 @@
 import importlib.util
 from pathlib import Path
 
-FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "sentences.py"
+FILE = Path(__file__).resolve().parents[2] / "nodes" / "host" / "browser" / "sentences.py"
 spec = importlib.util.spec_from_file_location("sentences_of_players", FILE)  # the package `nodes.host` needs ComfyUI
 assert spec and spec.loader
 module = importlib.util.module_from_spec(spec)

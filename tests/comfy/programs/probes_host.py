@@ -186,7 +186,7 @@ MINE, EVIL = ({"Host": name, "Origin": f"https://{name}"} for name in ("my.examp
 
 @probe
 def requests_are_told_apart_by_site_and_name_however_comfyui_was_started():
-    pages = module(".nodes.host.pages")
+    pages = module(".nodes.host.browser.pages")
     # where ComfyUI listens, its --enable-cors-header, a request's headers, and whether it is answered
     for listen, cors, headers, expected in (
         # a server that answers pages of every site: ComfyUI then checks no origin itself

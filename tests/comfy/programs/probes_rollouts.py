@@ -136,7 +136,7 @@ def measuring_on_the_native_model_equals_the_cores_own_and_frees_its_caches():
 def cancel_stops_within_one_model_call_and_frees_the_cache():
     """Cancel is pressed during the 7th model call."""
     server.PromptServer.instance = MagicMock(client_id=None, last_node_id=None)
-    progress, model, calls = module(".nodes.host.progress"), native(), []
+    progress, model, calls = module(".nodes.host.browser.progress"), native(), []
     hidden = types.SimpleNamespace(unique_id="3", extra_pnginfo=None)
     plan, forward = make_plan(model, 3.0), bridge.forward_block
 

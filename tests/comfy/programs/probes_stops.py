@@ -36,8 +36,8 @@ CASES = [  # stage, kind, whether a thread decodes
 
 @smoke
 def a_render_that_is_stopped_leaves_nothing_behind_and_is_completed_by_the_next():
-    said, folders, memory = [], module(".nodes.host.folders"), module(".nodes.host.memory")
-    RenderProgress = module(".nodes.host.progress").RenderProgress
+    said, folders, memory = [], module(".nodes.host.graph.folders"), module(".nodes.host.model.memory")
+    RenderProgress = module(".nodes.host.browser.progress").RenderProgress
     model, vae, output = toy.load_toy_model(), toy.ToyVAE(), folders.output_folder()
     text = "a red ball bouncing in the teal plain room | a yellow cross in the navy room"
     timeline, options = core.timeline.parse_timeline(text, 3.0), core.options.RenderOptions(seed=3, state_seconds=0.01)

@@ -13,18 +13,17 @@ import latent_preview
 from PIL import Image
 from torch import Tensor
 
-from ...headforcing_core.cache.memory import MemoryEvent
-from ...headforcing_core.head_profiles.auto import warm_up_frames
-from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.render import Listener, Render
-from ...headforcing_core.rollout.loop import Block
-from ...headforcing_core.runs.folder import RunFolder
-from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
-from ...headforcing_core.timeline.editor import words_key
-from ...headforcing_core.video.writer import VideoInfo
-from .folders import shown
+from ....headforcing_core.head_profiles.auto import warm_up_frames
+from ....headforcing_core.render.plan import RenderPlan
+from ....headforcing_core.render.render import Listener, Render
+from ....headforcing_core.rollout.loop import Block, MemoryEvent
+from ....headforcing_core.runs.folder import RunFolder
+from ....headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
+from ....headforcing_core.timeline.editor import words_key
+from ....headforcing_core.video.writer import VideoInfo
+from ..graph.folders import shown
+from ..graph.part import WHOLE, Part, skipped_video_frames
 from .player import NodePlayer
-from .queued_graph import WHOLE, Part, skipped_video_frames
 from .sentences import Sentence, joined
 
 log = logging.getLogger(__name__)

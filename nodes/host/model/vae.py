@@ -16,15 +16,15 @@ import comfy.utils
 import torch
 from torch import Tensor
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21, WAN22, LatentFormat
-from ...headforcing_core.video.memory import DecoderMemory
-from ...headforcing_core.video.restarts import FrameCodec
-from ...headforcing_core.video.stream import StreamingDecoder
-from ...headforcing_core.video.wan22 import Wan22Decoder
-from ...headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
-from ...headforcing_core.video.wan_vae import WanVideoDecoder
-from . import folders
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.latents import WAN21, WAN22, LatentFormat
+from ....headforcing_core.video.memory import DecoderMemory
+from ....headforcing_core.video.restarts import FrameCodec
+from ....headforcing_core.video.stream import StreamingDecoder
+from ....headforcing_core.video.wan22 import Wan22Decoder
+from ....headforcing_core.video.wan_decoder import CHUNK_FRAMES, WanDecoder
+from ....headforcing_core.video.wan_vae import WanVideoDecoder
+from ..graph import folders
 
 _WAN_VAES = (comfy.ldm.wan.vae.WanVAE, comfy.ldm.wan.vae2_2.WanVAE)
 

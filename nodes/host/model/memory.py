@@ -10,8 +10,8 @@ import comfy.model_management as management
 import torch
 from comfy.controlnet import ControlBase
 
-from ...headforcing_core.render.resources import Needs, check_disk, in_turn
-from . import folders
+from ....headforcing_core.render.resources import Needs, check_disk, in_turn
+from ..graph import folders
 from .model_contents import KEY
 
 

@@ -12,17 +12,18 @@ from typing import Any
 
 import comfy.model_management
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.live_story import Story
-from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.resources import check_growth
-from ...headforcing_core.rollout.rows import Embeddings, HasBegunError
-from ...headforcing_core.timeline.clock import format_time
-from ...headforcing_core.timeline.timeline import Timeline
-from . import helpers, pages, queued_graph
-from .conditioning import TimelineNode, node_of
-from .loaded_model import check_text_width
-from .memory import free_on
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.render.live_story import Story
+from ....headforcing_core.render.plan import RenderPlan
+from ....headforcing_core.render.resources import check_growth
+from ....headforcing_core.rollout.rows import Embeddings, HasBegunError
+from ....headforcing_core.timeline.clock import format_time
+from ....headforcing_core.timeline.timeline import Timeline
+from ..graph import queued_graph
+from ..graph.conditioning import TimelineNode, node_of
+from ..model.loaded_model import check_text_width
+from ..model.memory import free_on
+from . import pages
 
 log = logging.getLogger(__name__)
 
@@ -107,8 +108,8 @@ class LiveStory(Story):
             self.node_id = queued_graph.find_source(hidden, "positive", _NODE, self.node.widgets)
         asked = queued_graph.inputs_of(hidden, hidden.unique_id).get("seconds")
         self.seconds = 0.0 if queued_graph.is_link(asked) and asked[:1] == [self.node_id] else seconds
-        self.workflow = helpers.workflow_id(hidden)
-        self.prompt_id = helpers.prompt_id()
+        self.workflow = queued_graph.workflow_id(hidden)
+        self.prompt_id = queued_graph.prompt_id()
         self.changed_by = ""
         self.reload: Callable[[], Any] = lambda: None
         self.video_frames = 0

@@ -9,13 +9,13 @@ from weakref import WeakValueDictionary
 
 import torch
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.options import DEFAULTS, RenderOptions
-from ...headforcing_core.timeline.clock import BlockClock
-from ...headforcing_core.timeline.editor import read_widgets
-from ...headforcing_core.timeline.switch import Switch
-from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
-from .loaded_model import check_text_width
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.render.options import DEFAULTS, RenderOptions
+from ....headforcing_core.timeline.clock import BlockClock
+from ....headforcing_core.timeline.editor import read_widgets
+from ....headforcing_core.timeline.switch import Switch
+from ....headforcing_core.timeline.timeline import Timeline, parse_timeline
+from ..model.loaded_model import check_text_width
 
 TIMELINE = "head_forcing_timeline"
 # Parts of an entry that change what a native sampler makes.

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from ...headforcing_core.errors import HeadForcingError
+from ....headforcing_core.errors import HeadForcingError
 from .plain_values import author, variable
 
 KEY = "head_forcing"  # of our wrappers, and of the hosted model among the options of a pass

@@ -6,17 +6,17 @@ from typing import Any
 
 from torch import Tensor
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21
-from ...headforcing_core.names import DEFAULT_START_SECONDS
-from ...headforcing_core.render.options import RenderOptions
-from ...headforcing_core.render.request import StartLatents
-from ...headforcing_core.render.start import Start, image_frames
-from ...headforcing_core.rollout.rows import Picture
-from ...headforcing_core.rollout.schedule import Schedule
-from ...headforcing_core.video.section import read_section
-from . import helpers
-from .conditioning import node_of
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.latents import WAN21
+from ....headforcing_core.names import DEFAULT_START_SECONDS
+from ....headforcing_core.render.options import RenderOptions
+from ....headforcing_core.render.request import StartLatents
+from ....headforcing_core.render.start import Start, image_frames
+from ....headforcing_core.rollout.rows import Picture
+from ....headforcing_core.rollout.schedule import Schedule
+from ....headforcing_core.video.section import read_section
+from ..graph import video_files
+from ..graph.conditioning import node_of
 from .vae import check_vae, codec_of, is_draft
 
 STARTS = ("start_frames", "start_image", "start_video")
@@ -57,7 +57,7 @@ def _start_video(video: Any, options: RenderOptions) -> Start:
         DEFAULT_START_SECONDS,
         "last",
         frames_per_block=options.schedule.frames_per_block,
-        window=helpers.window_of(video),
+        window=video_files.window_of(video),
         fps=options.schedule.latents.fps,
     )
     return Start(video_frames, about)

@@ -15,12 +15,12 @@ import comfy.supported_models
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo import word_hash
-from ...headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
-from ...headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21
-from ...headforcing_core.weights.checkpoint import load_state_dict
+from ....headforcing_core.demo import word_hash
+from ....headforcing_core.demo.assets import SIZE, TOY_CONFIG, load_autoencoder, model_path
+from ....headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsStreamingDecoder
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.latents import WAN21
+from ....headforcing_core.weights.checkpoint import load_state_dict
 from .loaded_model import SAME_NAMES, computed_dtype, wan_config
 
 
@@ -82,13 +82,13 @@ class ToyTokenizer:
     def __init__(self, embedding_directory: Any = None, tokenizer_data: Any = None):
         pass
 
-    def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **_: Any) -> dict[str, list]:
+    def tokenize_with_weights(self, text: str, return_word_ids: bool = False, **_: Any) -> dict[str, list[Any]]:
         return {"toy": [[(text, 1.0)]]}
 
     def untokenize(self, tokens: Any) -> Any:
         return tokens
 
-    def state_dict(self) -> dict:
+    def state_dict(self) -> dict[str, Any]:
         return {}
 
 
@@ -99,11 +99,11 @@ class ToyTextEncoder(torch.nn.Module):
         super().__init__()
         self.dtypes = {torch.float32}
 
-    def encode_token_weights(self, tokens: dict[str, list]) -> tuple[torch.Tensor, None]:
+    def encode_token_weights(self, tokens: dict[str, list[Any]]) -> tuple[torch.Tensor, None]:
         [[(text, _)]] = tokens["toy"]
         return word_hash.encode(text)[None], None
 
-    def set_clip_options(self, options: dict) -> None:
+    def set_clip_options(self, options: dict[str, Any]) -> None:
         pass
 
     def reset_clip_options(self) -> None:
@@ -112,7 +112,7 @@ class ToyTextEncoder(torch.nn.Module):
     def memory_estimation_function(self, *_: Any, **__: Any) -> int:
         return 0
 
-    def load_sd(self, sd: dict) -> tuple[list, list]:
+    def load_sd(self, sd: dict[str, Any]) -> tuple[list[str], list[str]]:
         return [], []
 
 

@@ -15,8 +15,9 @@ from comfy_api.latest import ui
 from PIL import Image
 from server import PromptServer
 
-from . import helpers, pages
-from .folders import OutputFile
+from ..graph import queued_graph, schema, video_files
+from ..graph.folders import OutputFile
+from . import pages
 from .sentences import Sentence, parts_of
 
 MESSAGE = "head_forcing.progress"
@@ -37,7 +38,7 @@ def growing(file: OutputFile, id: str) -> dict[str, Any]:
     written = 0
     with suppress(OSError):  # it is finished, and has its number
         written = file.path.stat().st_size
-    return {**helpers.saved(file), "id": id, "bytes": written}
+    return {**video_files.saved(file), "id": id, "bytes": written}
 
 
 class NodePlayer:
@@ -49,8 +50,8 @@ class NodePlayer:
     def __init__(self, hidden: Any):
         self.node_id = hidden.unique_id
         self._client = pages.client()
-        workflow = helpers.workflow_id(hidden)
-        self._about = {"node": self.node_id, "workflow": workflow, "prompt_id": helpers.prompt_id()}
+        workflow = queued_graph.workflow_id(hidden)
+        self._about = {"node": self.node_id, "workflow": workflow, "prompt_id": queued_graph.prompt_id()}
         self._raised = False  # whether the node raised an error, which ComfyUI shows itself
         self._last: dict[str, Any] = {**self._about, "state": "running", "text": "", "video": None, "place": None}
 
@@ -87,7 +88,7 @@ class NodePlayer:
         Not as core's where there is a player: the frontend's own would be an input of the node from then on, and the
         next run of the same graph would make the video again.
         """
-        saved = [helpers.saved(file) for file in files]
+        saved = [video_files.saved(file) for file in files]
         if not self:
             return ui.PreviewVideo(saved)
         self._tell({**self._last, "files": saved})
@@ -115,8 +116,8 @@ class NodePlayer:
 
 
 def shows_errors(execute: Callable[..., Any]) -> Callable[..., Any]:
-    """The `execute` of a node with a player, which shows its errors as `helpers.shows_errors`, until the next run."""
-    inner = helpers.shows_errors(execute)
+    """The `execute` of a node with a player, which shows its errors as `schema.shows_errors`, until the next run."""
+    inner = schema.shows_errors(execute)
 
     @functools.wraps(execute)
     def shown(cls: Any, *args: Any, **kwargs: Any) -> Any:

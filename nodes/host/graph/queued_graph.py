@@ -1,16 +1,10 @@
-"""The graph that was queued, as a node that runs sees it: where its inputs come from, and what it asks of one run."""
+"""The graph that was queued, as a node that runs sees it: where its inputs come from, its workflow and its run."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, TypeGuard
-
-from ...headforcing_core.model.latents import LatentFormat
-from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE, format_time
-from .sentences import Sentence, joined
 
 
 def inputs_of(hidden: Any, node_id: str | None) -> dict[str, Any]:
@@ -90,58 +84,16 @@ def _workflow_node(workflow: Mapping[str, Any], node_id: str) -> dict[str, Any]:
     return found
 
 
-@dataclass(frozen=True)
-class Part:
-    """A part of a video, or a draft of it: a run of a sampler, without arguments all of the video.
-
-    The sampler's buttons queue the graph with inputs that no widget has, so that workflow and widgets stay as they are.
-    """
-
-    from_seconds: float = 0.0  # where the file begins, in seconds of the story
-    until_seconds: float = 0.0  # where the render ends; 0: at the end of the story
-    draft: bool = False  # whether it is rendered smaller and decoded by a tiny decoder where ComfyUI has one
-
-    @classmethod
-    def of(cls, hidden: Any) -> Part:
-        """The part that the queued graph asks for."""
-        asked = inputs_of(hidden, hidden.unique_id)
-        return cls(asked.get("from_seconds", 0.0), asked.get("until_seconds", 0.0), asked.get("draft") is True)
-
-    def until(self, plan: RenderPlan) -> int:
-        """The number of blocks that are made, start blocks included; raises HeadForcingError for what is no time."""
-        return plan.blocks_until(self.until_seconds)
-
-    def first(self, plan: RenderPlan) -> int:
-        """The block with which the file begins: the one before the part, since a decoder has to see what was before."""
-        if self.from_seconds == 0 or plan.restart_frames:
-            return 0
-        block = plan.start_blocks + plan.timeline.clock.block_at(self.from_seconds) - 1
-        return max(0, min(block, self.until(plan) - 1))
-
-    def size(self, width: int, height: int, latents: LatentFormat) -> tuple[int, int]:
-        """Width and height in pixels: of a draft half of both, in whole patches."""
-        if not self.draft:
-            return width, height
-        patch = latents.side_multiple
-        half_width = width // 2 // patch * patch
-        half_height = height // 2 // patch * patch
-        return max(patch, half_width), max(patch, half_height)
-
-    def describe(self, plan: RenderPlan) -> Sentence | None:
-        """Words before a status line; None for all of the video."""
-        words = []
-        if self.draft:
-            words.append(Sentence("draft, %1x%2", plan.width, plan.height))
-        until = self.until(plan)
-        if until < plan.blocks:
-            end = plan.timeline.clock.start_seconds(until - plan.start_blocks)
-            words.append(Sentence("up to %1", format_time(end).partition(".")[0]))
-        return joined(words, ", ") if words else None
+def workflow_id(hidden: Any) -> str:
+    """The id of the graph that was queued; empty where it has none, as when a script queued it."""
+    workflow = (hidden.extra_pnginfo or {}).get("workflow")
+    graph = str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
+    return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
 
 
-WHOLE = Part()
+def prompt_id() -> str:
+    """The id of the run in which a node runs."""
+    from comfy_execution.utils import get_executing_context  # nothing else here needs ComfyUI
 
-
-def skipped_video_frames(plan: RenderPlan, first: int) -> int:
-    """Number of video frames by which a file that begins with block `first` begins later than the video."""
-    return first * plan.schedule.frames_per_block * TEMPORAL_STRIDE
+    context = get_executing_context()
+    return "" if context is None else context.prompt_id

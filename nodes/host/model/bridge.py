@@ -17,12 +17,12 @@ from comfy.cli_args import args as command_line
 from comfy.patcher_extension import WrappersMP
 from torch import Tensor
 
-from ...headforcing_core.cache.shape import Shape
-from ...headforcing_core.devices import upload
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
-from ...headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
-from ...headforcing_core.rollout.schedule import Schedule
+from ....headforcing_core.cache.shape import Shape
+from ....headforcing_core.devices import upload
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.attention import AttentionFunction, attention_function, sdpa
+from ....headforcing_core.model.wan import KeyValueCache, PromptKV, encode_prompt, forward_block
+from ....headforcing_core.rollout.schedule import Schedule
 from .memory import load_with_room
 from .model_contents import KEY, guiding, used_options, used_wrappers
 
@@ -130,7 +130,9 @@ class HostedModel:
         return flow.transpose(0, 1)[None]
 
 
-def _diffusion_model_wrapper(executor, x, timestep, context, *args, **kwargs):
+def _diffusion_model_wrapper(
+    executor: Any, x: Tensor, timestep: Tensor, context: Any, *args: Any, **kwargs: Any
+) -> Any:
     options = kwargs.get("transformer_options") or next((a for a in args if isinstance(a, dict) and KEY in a), {})
     hosted = options.get(KEY)
     if hosted is None:
@@ -178,13 +180,21 @@ def host(
 
     loads: list[Callable[[], Any]] = []
 
-    def sampler_function(denoiser, x, sigmas, extra_args=None, callback=None, disable=None, **_):
+    def sampler_function(
+        denoiser: Any,
+        x: Tensor,
+        sigmas: Tensor,
+        extra_args: Any = None,
+        callback: Any = None,
+        disable: Any = None,
+        **_: Any,
+    ) -> Tensor:
         hosted = HostedModel(denoiser, extra_args or {}, x.device)
         hosted.reload = loads[-1]
         body(hosted, x.device)
         return x
 
-    def prepare(executor, patcher, noise_shape, *args, **kwargs):
+    def prepare(executor: Any, patcher: Any, noise_shape: Any, *args: Any, **kwargs: Any) -> Any:
         loads.append(partial(load_with_room, executor, patcher, noise_shape, *args, memory=memory, **kwargs))
         return loads[-1]()
 

@@ -14,11 +14,12 @@ import latent_preview
 import torch
 from aiohttp import web
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.model.latents import WAN21, WAN22
-from ...headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
-from ...headforcing_core.runs.takes import pictured_blocks, read_label, remove_take, take_bytes, thumbnail, write_label
-from . import folders, helpers, native_model
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.model.latents import WAN21, WAN22
+from ....headforcing_core.runs.stored import StoredVideo, find_video, stored_videos
+from ....headforcing_core.runs.takes import pictured_blocks, read_label, remove_take, take_bytes, thumbnail, write_label
+from ..graph import folders, video_files
+from ..model import native_model
 from .pages import RefusedError, route
 
 THUMBNAIL_PIXELS = 160  # of the longer side
@@ -171,7 +172,7 @@ def _file(label: str) -> dict[str, Any] | None:
     path = folders.output_folder() / label
     if not label or not path.is_file() or not path.resolve().is_relative_to(folders.output_folder().resolve()):
         return None
-    return {**helpers.saved(folders.shown(path))}
+    return {**video_files.saved(folders.shown(path))}
 
 
 def link_file(folder: Path, key: str, path: Path, made_by: str) -> None:

@@ -1,27 +1,18 @@
-"""Shared parts of the nodes: inputs, and plots as IMAGE."""
+"""Schemas and inputs of the nodes, and errors as the editor shows them."""
 
 from __future__ import annotations
 
 import functools
 import json
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from comfy.cli_args import args
-from comfy_api.latest import io, ui
-from comfy_execution.utils import get_executing_context
-from torch import Tensor
+from comfy_api.latest import io
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.render.options import DEFAULTS
-from ...headforcing_core.render.request import file_tags
-from ...headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
-from .folders import NODE_TEXTS, OutputFile, check_prefix, output_folder
-
-log = logging.getLogger(__name__)
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.render.options import DEFAULTS
+from ....headforcing_core.rollout.schedule import AUTO_FAMILY, SCHEDULES
+from .folders import NODE_TEXTS, check_prefix, output_folder
 
 HeadProfileType = io.Custom("HEAD_PROFILE")
 
@@ -63,7 +54,7 @@ def _texts() -> dict[str, Any]:
     return json.loads(NODE_TEXTS.read_text(encoding="utf-8"))
 
 
-def schema(
+def node_schema(
     node_id: str,
     name: str,
     folder: str,
@@ -147,65 +138,3 @@ def theme_input() -> Any:
 def crf_input() -> Any:
     """H.264 quality; a node that writes a video file has it."""
     return advanced(io.Int.Input("crf", default=18, min=0, max=51))
-
-
-def no_picture() -> Tensor:
-    """An empty IMAGE."""
-    return torch.zeros(1, 64, 64, 3)
-
-
-def picture_or_nothing(draw: Callable[[], Any]) -> Tensor:
-    """The plot that `draw` returns as an IMAGE; an empty one and a line in the log if matplotlib is missing."""
-    try:
-        return to_image(draw())
-    except HeadForcingError as error:
-        log.warning("Head Forcing: no plot, %s", error)
-        return no_picture()
-
-
-def to_image(picture: Any) -> Tensor:
-    """A PIL image as an IMAGE, `[1, height, width, 3]` in 0..1."""
-    return torch.from_numpy(np.asarray(picture.convert("RGB"), dtype=np.float32) / 255)[None]
-
-
-def saved(file: OutputFile) -> ui.SavedResult:
-    """A file in the output folder as ComfyUI names it."""
-    return ui.SavedResult(file.name, file.subfolder, io.FolderType.output)
-
-
-def window_of(video: Any) -> tuple[float, float]:
-    """The part of a VIDEO's file that *Video Slice* left, its beginning and length in seconds; zeros for all."""
-    return getattr(video, "get_active_trim_window", lambda: (0.0, 0.0))()  # not in 0.3.75
-
-
-def workflow_id(hidden: Any) -> str:
-    """The id of the graph that was queued; empty where it has none, as when a script queued it."""
-    workflow = (hidden.extra_pnginfo or {}).get("workflow")
-    graph = str(workflow.get("id", "")) if isinstance(workflow, dict) else ""
-    return graph if graph.strip("0-") else ""  # all zeros is that of a graph without one, until its page is reloaded
-
-
-def prompt_id() -> str:
-    """The id of the run in which a node runs."""
-    context = get_executing_context()
-    return "" if context is None else context.prompt_id
-
-
-def graph_tags(hidden: Any) -> dict[str, str]:
-    """Metadata tags of a file from which ComfyUI restores the graph when the file is dropped on the canvas.
-
-    The graph names its run, so that a page shows no video of a later run of the same workflow on it.
-    """
-    if args.disable_metadata:
-        return {}
-    tags = dict(hidden.extra_pnginfo or {})
-    if isinstance(workflow := tags.get("workflow"), dict) and (run := prompt_id()):
-        tags["workflow"] = {**workflow, "extra": {**(workflow.get("extra") or {}), "head_forcing_run": run}}
-    if hidden.prompt is not None:
-        tags["prompt"] = hidden.prompt
-    return {key: json.dumps(value) for key, value in tags.items()}
-
-
-def video_tags(about: Mapping[str, Any], fps: float | None = None) -> dict[str, str]:
-    """The metadata tag from which *Video Drift Report* reads prompts and times, see `render.request.file_tags`."""
-    return {} if args.disable_metadata or not about else file_tags(about, fps)

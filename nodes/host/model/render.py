@@ -15,33 +15,34 @@ import comfy.model_management
 import torch
 from torch import Tensor
 
-from ...headforcing_core.demo import assets
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import is_disk_full
-from ...headforcing_core.hashing import digest
-from ...headforcing_core.render.live_story import LiveEdits
-from ...headforcing_core.render.options import RenderOptions
-from ...headforcing_core.render.plan import RenderPlan
-from ...headforcing_core.render.remedies import check_decoder
-from ...headforcing_core.render.render import Listener, Place, Render, make_video
-from ...headforcing_core.render.request import RenderJob, RenderRequest, StartLatents
-from ...headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
-from ...headforcing_core.render.result import RenderResult
-from ...headforcing_core.render.sinks import KeptLatents, VideoFile
-from ...headforcing_core.rollout.loop import Block
-from ...headforcing_core.rollout.rows import Embeddings, Picture
-from ...headforcing_core.timeline.timeline import Timeline
-from ...headforcing_core.video.memory import DecoderMemory
-from ...headforcing_core.video.restarts import FrameCodec
-from ...headforcing_core.video.writer import VideoInfo
-from . import bridge, folders, helpers, memory, vae
-from .live_story import LiveStory
+from ....headforcing_core.demo import assets
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import is_disk_full
+from ....headforcing_core.hashing import digest
+from ....headforcing_core.render.live_story import LiveEdits
+from ....headforcing_core.render.options import RenderOptions
+from ....headforcing_core.render.plan import RenderPlan
+from ....headforcing_core.render.remedies import check_decoder
+from ....headforcing_core.render.render import Listener, Place, Render, make_video
+from ....headforcing_core.render.request import RenderJob, RenderRequest, StartLatents
+from ....headforcing_core.render.resources import COMFYUI, NO_DECODER, Needs, needs_of
+from ....headforcing_core.render.result import RenderResult
+from ....headforcing_core.render.sinks import KeptLatents, VideoFile
+from ....headforcing_core.rollout.loop import Block
+from ....headforcing_core.rollout.rows import Embeddings, Picture
+from ....headforcing_core.timeline.timeline import Timeline
+from ....headforcing_core.video.memory import DecoderMemory
+from ....headforcing_core.video.restarts import FrameCodec
+from ....headforcing_core.video.writer import VideoInfo
+from ..browser.live_story import LiveStory
+from ..browser.player import growing
+from ..browser.progress import RenderProgress
+from ..browser.runs import link_file, linked_file
+from ..graph import folders, video_files
+from ..graph.part import WHOLE, Part, skipped_video_frames
+from . import bridge, memory, vae
 from .loaded_model import NO_NAME, ModelName, compute_dtype, inexact, wan_config
 from .native_model import is_toy_model
-from .player import growing
-from .progress import RenderProgress
-from .queued_graph import WHOLE, Part, skipped_video_frames
-from .runs import link_file, linked_file
 
 FOUND_PROFILES = folders.user_folder("found_profiles")
 RUNS = folders.runs_folder()
@@ -125,9 +126,9 @@ class HostRender:
         """The tags of the file, from what is noted `about` the video."""
         tags: dict[str, str] = {}
         if self.hidden is not None:
-            tags |= helpers.graph_tags(self.hidden)
+            tags |= video_files.graph_tags(self.hidden)
         if self.part == WHOLE:
-            tags |= helpers.video_tags(about)
+            tags |= video_files.video_tags(about)
         return tags
 
     def decoder(self, plan: RenderPlan) -> DecoderMemory:
@@ -229,10 +230,10 @@ class GrowingVideo(VideoFile):
 
         None of it before the first video frame is written: until then a file of that name is that of an earlier render.
         """
-        file = growing(self.growing, self.id)
+        about = growing(self.growing, self.id)
         if not self.video.video_frames:
-            file["bytes"] = 0
-        return file
+            about["bytes"] = 0
+        return about
 
     def claim(self, stack: ExitStack, plan: RenderPlan) -> tuple[Path, Path]:
         file = folders.growing_file(self.render.filename_prefix, self.name, plan.width, plan.height)
@@ -268,10 +269,11 @@ class GrowingVideo(VideoFile):
 
     def complete(self) -> None:
         job = self._render.job
-        self.video.metadata = self.tags(job)  # the graph has been written anew since `change`
+        # the graph has been written anew since `change`
+        self.video.settings = replace(self.video.settings, tags=self.tags(job))
         # numbered now, not at the beginning: others may have come since
         with folders.output_file(self.render.filename_prefix, ".mp4", job.plan.width, job.plan.height) as file:
-            self.video.path = file.path
+            self.video.settings = replace(self.video.settings, path=file.path)
             super().complete()
 
 

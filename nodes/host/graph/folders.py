@@ -12,11 +12,11 @@ from typing import NamedTuple
 
 import folder_paths
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.files import claimed_first, reason, remove_matching
-from ...headforcing_core.head_profiles.profile import HeadProfile
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.files import claimed_first, reason, remove_matching
+from ....headforcing_core.head_profiles.profile import HeadProfile
 
-NODE_TEXTS = Path(__file__).resolve().parents[2] / "locales" / "en" / "nodeDefs.json"
+NODE_TEXTS = Path(__file__).resolve().parents[3] / "locales" / "en" / "nodeDefs.json"
 PROFILE_FOLDER = "head_profiles"
 ABANDONED_VIDEO_SECONDS = 24 * 3600.0
 ABANDONED_LASTING_SECONDS = 30 * 24 * 3600.0  # of a finished video that was begun: it takes as long to make as it has

@@ -16,10 +16,10 @@ from aiohttp import web
 from comfy.cli_args import args
 from server import PromptServer
 
-from ...headforcing_core.errors import HeadForcingError
-from ...headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
-from ...headforcing_core.timeline.editor import answer
-from ...headforcing_core.timeline.switch import Switch
+from ....headforcing_core.errors import HeadForcingError
+from ....headforcing_core.rollout.schedule import AUTO_FAMILY, schedule
+from ....headforcing_core.timeline.editor import answer
+from ....headforcing_core.timeline.switch import Switch
 
 FROM_ELSEWHERE = (
     "this request comes from another site, or under a name that is not this server's; open ComfyUI itself by its "

@@ -1,0 +1,1 @@
+"""Pages of the editor: routes, the player, progress, live edits and the list of runs."""

@@ -1,0 +1,1 @@
+"""The graph that was queued: prompts, widgets, schemas of nodes, and the files that they name."""
