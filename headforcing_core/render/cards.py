@@ -7,7 +7,7 @@ from functools import cache
 
 import torch
 
-from ..cache.policy import HeadRole
+from ..cache.roles import HeadRole
 from ..head_profiles.profile import HeadProfile
 from ..model.latents import WAN22
 from ..model.wan import WanConfig

@@ -204,7 +204,8 @@ class RenderPlan:
     @property
     def policy(self) -> Method:
         """The method's settings."""
-        return self.shape.policy
+        policy: Method = self.shape.policy
+        return policy
 
     def method(self, known: HeadProfile | None = None) -> Method:
         """The method that makes the cache and runs the rollout; `known` are roles that an earlier render found."""

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ..cache.method import VideoFacts
-from ..cache.policy import CachePolicy, RolePolicy
+from ..cache.policy import CachePolicy
 from ..errors import HeadForcingError
 from ..head_profiles.profile import default_profile
 from ..methods.registry import method_policy
@@ -130,12 +130,13 @@ def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
     if not (isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames):
         return
     memory = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
-    yield _with_memory(plan, policy, memory, "episodic_frames 2", dtype)
-    yield _with_memory(plan, policy, replace(memory, recent_frames=0), "episodic_frames 2, recent_frames 0", dtype)
+    yield _with_policy(plan, replace(policy, memory=memory), "episodic_frames 2", dtype)
+    policy = replace(policy, memory=replace(memory, recent_frames=0))
+    yield _with_policy(plan, policy, "episodic_frames 2, recent_frames 0", dtype)
 
 
-def _with_memory(plan: RenderPlan, policy: CachePolicy, memory: RolePolicy, text: str, dtype: torch.dtype) -> Change:
-    shape = replace(plan.shape, policy=replace(policy, memory=memory))
+def _with_policy(plan: RenderPlan, policy: CachePolicy, text: str, dtype: torch.dtype) -> Change:
+    shape = replace(plan.shape, policy=policy)
     return partial(Remedy.take, text=text, dtype=dtype, shape=shape)
 
 

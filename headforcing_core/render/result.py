@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..cache.memory import MemoryEvent
 from ..cache.scenes import Recall
 from ..head_profiles.profile import HeadProfile
 from ..head_profiles.rules import remark_on_rule
 from ..report.latents import RunMeter, RunReport, describe_events
+from ..rollout.loop import MemoryEvent
 from .plan import RenderPlan
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ class RenderResult:
     @property
     def inexact(self) -> Sequence[str]:
         """Settings that make the numbers other than those of the dtype."""
-        return self.job.about.get("inexact", ())
+        inexact: Sequence[str] = self.job.about.get("inexact", ())
+        return inexact
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -133,8 +134,9 @@ def report_stored(video: StoredVideo) -> RunReport:
     """The run report of a stored video's finished blocks: that of its render, but for the cache's frame slots."""
     meter, events = RunMeter(), video.first_events()
     for block in video.read():
-        for latents in block.latents.split(video.about.get("frames_per_block", len(block.latents))):
-            meter.add(latents)
+        frames = video.about.get("frames_per_block", len(block.latents))
+        for first in range(0, len(block.latents), frames):
+            meter.add(block.latents[first : first + frames])
         if block.event is not None:
             events.append(block.event)
     return meter.report(events)

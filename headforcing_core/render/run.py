@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from ..cache.base import Cache, State
-from ..cache.memory import MemoryEvent
+from ..cache.base import Cache
 from ..cache.scenes import Recall, visit_starts
+from ..cache.state import State
 from ..errors import HeadForcingError
 from ..head_profiles.profile import HeadProfile
 from ..report.latents import RunMeter
-from ..rollout.loop import Block, split_start_latents
+from ..rollout.loop import Block, MemoryEvent, split_start_latents
 from ..rollout.rows import Script
 from ..runs.files import FOUND, OPENING, SECONDS
 from ..runs.folder import RunFolder, StoredBlock
