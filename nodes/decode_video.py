@@ -14,6 +14,7 @@ from ..headforcing_core.model.latents import WAN21, WAN22, latent_format
 from ..headforcing_core.runs.stored import StoredVideo
 from ..headforcing_core.timeline.clock import VIDEO_FPS, video_frames_of
 from ..headforcing_core.video.stream import write_video
+from ..headforcing_core.video.writer import VideoSettings
 from .host.browser import player, runs
 from .host.browser.sentences import Sentence
 from .host.graph import folders, schema, video_files
@@ -65,9 +66,12 @@ class DecodeLatentsToVideo(schema.FileNode):
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
-        files, before, stride = [], 0, latent_format(vae.latent_channels).stride
+        files = []
+        before = 0
+        stride = latent_format(vae.latent_channels).stride
         for video in videos:
-            (height, width), about = video.size, video.about
+            height, width = video.size
+            about = video.about
             # the widget's default is that of Wan 2.1
             rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
 
@@ -76,16 +80,13 @@ class DecodeLatentsToVideo(schema.FileNode):
                 progress.update_absolute(before + done)
 
             with folders.output_file(filename_prefix, ".mp4", width * stride, height * stride) as file:
+                tags = video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate)
                 write_video(
-                    file.path,
+                    VideoSettings(file.path, rate, tags, crf, scale=upscale),
                     video.chunks,
                     load_decoder(vae, video.size, video.restart_frames),
-                    fps=rate,
-                    crf=crf,
-                    video_frames=video.video_frames,
-                    scale=upscale,
-                    metadata=video_files.graph_tags(cls.hidden) | video_files.video_tags(about, rate),
-                    on_progress=on_progress,
+                    video.video_frames,
+                    on_progress,
                 )
             before += video.total
             files.append(file)
@@ -131,7 +132,8 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    about, (height, width) = video.about, next(video.blocks()).shape[-2:]
+    about = video.about
+    height, width = next(video.blocks()).shape[-2:]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
     length = about["video_frames"]
     return _Latents(chunks, (height, width), length, length, about.get("restart_frames", ()), about)

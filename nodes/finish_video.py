@@ -6,7 +6,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from io import BytesIO
 from typing import Any
@@ -25,7 +25,7 @@ from ..headforcing_core.timeline.clock import format_time
 from ..headforcing_core.video.reader import MAX_PIXELS
 from ..headforcing_core.video.section import Footage
 from ..headforcing_core.video.sound import sound_of_samples
-from ..headforcing_core.video.writer import VideoWriter, to_uint8
+from ..headforcing_core.video.writer import VideoSettings, VideoWriter, to_uint8
 from .host.browser import player
 from .host.browser.sentences import Sentence, joined
 from .host.graph import folders, schema, video_files
@@ -79,8 +79,10 @@ class FinishVideo(schema.FileNode):
         key = digest(key, models.key, crf, av.__version__)[:8]
         sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
-            tags, place = video_files.graph_tags(cls.hidden), growing.path
-            writer = VideoWriter(place, width, height, fps, crf, tags, partial=place, goes_on=True, sound=sound)
+            tags = video_files.graph_tags(cls.hidden)
+            place = growing.path
+            settings = VideoSettings(place, fps, tags, crf, partial=place)
+            writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
             progress = _Progress(cls.hidden, growing, writer.video_frames, total)
@@ -90,7 +92,7 @@ class FinishVideo(schema.FileNode):
                     progress.add(video_frames)
                 # numbered now, not at the beginning: others may have come since
                 with folders.output_file(filename_prefix, ".mp4", width, height) as file:
-                    writer.path = file.path
+                    writer.settings = replace(settings, path=file.path)
                     stack.close()
             except BaseException:
                 where = Sentence("stopped at frame %1 of %2", progress.done + 1, total)
@@ -108,11 +110,13 @@ def _footage(video: Any) -> tuple[Footage, str]:
     """The frames of a VIDEO with its sound, and a hash by which the same video is known again."""
     if isinstance(video, InputImpl.VideoFromComponents):  # in memory already
         parts = video.get_components()
-        images, audio = parts.images[..., :3], parts.audio
+        images = parts.images[..., :3]
+        audio = parts.audio
         sound = None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
-    source, window = video.get_stream_source(), video_files.window_of(video)
+    source = video.get_stream_source()
+    window = video_files.window_of(video)
     if isinstance(source, BytesIO):
         about: Any = sha256(source.getbuffer()).hexdigest()
     else:
@@ -148,7 +152,8 @@ class _Models:
 
     def size_of(self, footage: Footage) -> tuple[int, int]:
         """Width and height of the finished video, even, as H.264 has them."""
-        width, height = (round(side * self.scale) // 2 * 2 for side in (footage.width, footage.height))
+        width = round(footage.width * self.scale) // 2 * 2
+        height = round(footage.height * self.scale) // 2 * 2
         if width * height > MAX_PIXELS:
             raise HeadForcingError(
                 f"upscale_model: the video would be {width}x{height}, expected at most 8192x4320; use a model with a "
@@ -208,9 +213,14 @@ class _Progress:
     """Progress bar, player and status line of the node."""
 
     def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
-        self.growing, self.first, self.done, self.total = growing, first, first, total
-        self.player, self.bar = player.NodePlayer(hidden), comfy.utils.ProgressBar(total)
-        self.id, self.begun = uuid.uuid4().hex, time.perf_counter()
+        self.growing = growing
+        self.first = first
+        self.done = first
+        self.total = total
+        self.player = player.NodePlayer(hidden)
+        self.bar = comfy.utils.ProgressBar(total)
+        self.id = uuid.uuid4().hex
+        self.begun = time.perf_counter()
 
     def add(self, video_frames: Tensor) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -166,5 +166,5 @@ class _RandomMemory(EpisodicMemory):
 
     def consider(self, block: int, frame: int, prompt: PromptKV, heads: Sequence[Tensor], store: Any) -> MemoryEvent:
         if self._draw.random() < 0.5:
-            return MemoryEvent(block, frame, -1.0, False, None, None)
+            return MemoryEvent(block, frame, delta=-1.0, admitted=False, merged=None, dropped=None)
         return super().consider(block, frame, prompt, heads, store)

@@ -116,7 +116,7 @@ def plan_videos(
                         # of two videos in one folder of runs, one would be refused
                         own = video.source.with_request(runs=runs / video.path.stem)
                         video = replace(video, source=own)
-                        planned.append(ScoredVideo(name, story, number, text, args, video))
+                        planned.append(ScoredVideo(name, story, number=number, text=text, args=args, video=video))
             except HeadForcingError as error:
                 left_out[name] = str(error).removeprefix(f"{row.label}: ")
     return [each for each in planned if each.row not in left_out], left_out
@@ -166,7 +166,12 @@ def make_and_score(job: ScoreJob) -> Numbers:
         metrics = job.metrics
     scores = score_video(video.path, panel)
     numbers = numbers | scores.report.whole | scores.whole
-    told = {"made_from": job.made_from, "file": file_hash(video.path), "metrics": metrics, "numbers": numbers}
+    told = {
+        "made_from": job.made_from,
+        "file": file_hash(video.path),
+        "metrics": metrics,
+        "numbers": numbers,
+    }
     with replacing(video.path.with_suffix(".json")) as temporary:
         temporary.write_text(json.dumps(told, indent=1, ensure_ascii=False), encoding="utf-8")
     if job.runs is not None:
@@ -251,7 +256,10 @@ class Scores:
         if torch.cuda.is_initialized():
             torch.cuda.empty_cache()  # workers on this machine need the room of the encoder
         try:
-            with farm, tqdm(total=len({each.name for each in todo}), unit="video", disable=quiet) as bar:
+            with (
+                farm,
+                tqdm(total=len({each.name for each in todo}), unit="video", disable=quiet) as bar,
+            ):
                 shared = {text: farm.share(embed) for text, embed in embeds.items()}
                 jobs = {each.name: self._job(each, shared, farm) for each in todo}
                 for outcome in farm.run(make_and_score, jobs):

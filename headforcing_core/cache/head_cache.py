@@ -26,10 +26,11 @@ from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, LayerAttention, Span, sdpa
 from ..model.rope import RotaryEmbedding, by_head
 from ..model.wan import PromptKV
+from ..rollout.loop import MemoryEvent
 from ..timeline.switch import RESET, Switch
 from .base import Cache, WriteClean
 from .head_group import HeadGroup, block_tables, parts
-from .memory import EpisodicMemory, MemoryEntry, MemoryEvent, MemoryHeads
+from .memory import EpisodicMemory, MemoryEntry, MemoryHeads
 from .roles import RolePolicy
 from .scenes import KeptFrame, KeptScene, Recall, Scenes
 from .shape import CacheShape
@@ -352,7 +353,7 @@ class HeadCache(Cache):
 def _views(buffer: Tensor, shape: CacheShape) -> tuple[list[Tensor], dict[RolePolicy, list[Tensor]]]:
     """Views of a buffer: per layer `[slots, s, head_dim]` of all its heads, and by policy and layer `[heads, slots, s,
     head_dim]`."""
-    slots = buffer.unflatten(0, (-1, shape.frame_tokens))
+    slots = buffer.view(-1, shape.frame_tokens, shape.head_dim)
     layers: list[Tensor] = []
     groups: dict[RolePolicy, list[Tensor]] = {policy: [] for policy in shape.groups}
     end = 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Any, Protocol
 
 import torch
@@ -40,7 +41,7 @@ def similarities(pooled: Sequence[Tensor], center: bool = False) -> Tensor:
 
 def most_similar_pair(similarity: Tensor, first: int = 0) -> tuple[int, int]:
     """The two entries, from index `first` on, with the highest pairwise similarity; the earliest pair on a tie."""
-    pairs = [(i, j) for i in range(first, len(similarity)) for j in range(i + 1, len(similarity))]
+    pairs = combinations(range(first, len(similarity)), 2)
     return max(pairs, key=lambda pair: float(similarity[pair]))
 
 
@@ -112,7 +113,8 @@ class EpisodicMemory:
         *,
         everywhere: MemoryHeads | None = None,
     ):
-        self.capacity, self.policy = capacity, policy
+        self.capacity = capacity
+        self.policy = policy
         self.everywhere = everywhere or MemoryHeads()
         self.entries: list[MemoryEntry] = []
         self.has_summary = False
@@ -142,21 +144,20 @@ class EpisodicMemory:
     ) -> MemoryEvent:
         """Decide about a candidate after `block`, and change `store`; `heads` are the memory heads of each layer."""
         pooled = store.pooled_key(frame)
-        pooled_keys = [*(entry.pooled for entry in self.entries), pooled]
-        compared = torch.stack([similarities(pooled_keys, center) for center in (False, self.policy.center_keys)])
-        compared = compared.cpu()  # stacked, so that the host waits for the device only once
+        pooled_keys = [entry.pooled for entry in self.entries] + [pooled]
+        plain = similarities(pooled_keys)
+        centered = similarities(pooled_keys, self.policy.center_keys)
+        compared = torch.stack((plain, centered)).cpu()  # stacked, so that the host waits for the device only once
         similarity, for_novelty = self.everywhere.decisive(compared)
         delta = float(for_novelty[-1, :-1].max()) if self.entries else -1.0
         admitted = not self.entries or self.policy.admission == "uniform" or delta < self.policy.novelty_threshold
-        merged = dropped = None
+        merged = None
+        dropped = None
         if admitted:
-            if len(self.entries) == self.capacity:
-                first = self._first_free
-                if self.policy.eviction == "fifo":
-                    dropped = self.entries[first].sources
-                    self._arrange([k for k in range(self.capacity) if k != first], store)
-                else:
-                    merged = self._merge(similarity[:-1, :-1], block, prompt, heads, store)
+            if len(self.entries) == self.capacity and self.policy.eviction == "fifo":
+                dropped = self._drop_oldest(store)
+            elif len(self.entries) == self.capacity:
+                merged = self._merge(similarity[:-1, :-1], block=block, prompt=prompt, heads=heads, store=store)
             store.admit(frame)
             self.entries.append(MemoryEntry([frame], pooled))
         return MemoryEvent(block, frame, delta, admitted, merged, dropped)
@@ -174,7 +175,8 @@ class EpisodicMemory:
 
     def replace(self, entries: list[MemoryEntry]) -> None:
         """Take the store's new entries, none of which is a summary."""
-        self.entries, self.has_summary = entries, False
+        self.entries = entries
+        self.has_summary = False
 
     def forget(self, store: TokenStore) -> None:
         """Drop every entry, the summary too, but for pictures."""
@@ -188,9 +190,17 @@ class EpisodicMemory:
         """Index of the summary and of the first entry that may be dropped: behind pictures or a pinned entry."""
         return self.pictures or int(self.policy.pin_first and self.capacity > 2)
 
+    def _drop_oldest(self, store: TokenStore) -> list[int]:
+        """Drop the first entry that may be dropped; returns its source frames."""
+        first = self._first_free
+        sources = self.entries[first].sources
+        self._arrange([k for k in range(self.capacity) if k != first], store)
+        return sources
+
     def _merge(
         self,
         similarity: Tensor,
+        *,
         block: int,
         prompt: PromptKV,
         heads: Sequence[Tensor],
@@ -199,7 +209,8 @@ class EpisodicMemory:
         """Merge two entries to make room for another; returns their source frames."""
         first = self._first_free
         if self.has_summary:
-            i, j = first, most_redundant_entry(similarity, first + 1)
+            i = first
+            j = most_redundant_entry(similarity, first + 1)
         else:
             i, j = most_similar_pair(similarity, first)
 

@@ -131,7 +131,7 @@ class Method:
     """
 
     shape_class: ClassVar[type[Shape]]
-    cache_class: ClassVar[Any]
+    cache_class: ClassVar[Callable[..., Cache]]
     own_schedule: ClassVar[Schedule | None] = None
     repeats_image: ClassVar[bool] = False
     needs_shots: ClassVar[bool] = False
@@ -181,7 +181,7 @@ class Method:
         return self.shape_class.for_model(config, roles, self, *sizes)
 
     def make_cache(
-        self, shape: Any, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> Cache:
         """An empty cache of the given shape, for this method's `rollout`."""
         return self.cache_class(shape, dtype, device, attention)

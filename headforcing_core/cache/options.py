@@ -7,6 +7,7 @@ import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
+from operator import attrgetter
 from types import NoneType
 from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
 
@@ -31,11 +32,12 @@ def options_of(settings: Any) -> dict[str, Option]:
     found: dict[str, Option] = {}
     hints = get_type_hints(type(settings))
     for item in fields(settings):
-        value = vars(settings)[item.name]
         if not item.metadata.get("option", True):
             continue
+        value = attrgetter(item.name)(settings)
         if is_dataclass(value):
-            found |= {f"{item.name}.{name}": option for name, option in options_of(value).items()}
+            for name, option in options_of(value).items():
+                found[f"{item.name}.{name}"] = option
         else:
             found[item.name] = Option(value, get_args(hints[item.name]) or (hints[item.name],))
     return found
@@ -43,7 +45,11 @@ def options_of(settings: Any) -> dict[str, Option]:
 
 def option_text(value: Any) -> str:
     """A value as it is written in options: `none`, `true`, `12`."""
-    return f"{value:g}" if isinstance(value, float) else str(value) if isinstance(value, str) else repr(value).lower()
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        return f"{value:g}"
+    return repr(value).lower()
 
 
 def read_pairs(text: str) -> list[tuple[str, str]]:
@@ -74,10 +80,13 @@ def with_options(settings: S, pairs: Pairs, method: str) -> S:
         if name in values:
             raise HeadForcingError(f"the method option {name} is given twice; remove one")
         if name not in known:
-            has = f"its options are {', '.join(known)}" if known else "it has none"
-            raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; {has}")
+            if not known:
+                raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; it has none")
+            names = ", ".join(known)
+            raise HeadForcingError(f"the method {method} has no option {name[:60]!r}; its options are {names}")
         values[name] = _read(name, value, known[name].types)
-    return _replace(settings, values)
+    changed: S = _replace(settings, values)
+    return changed
 
 
 def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
@@ -101,8 +110,14 @@ def _read(name: str, text: str, types: tuple[type, ...]) -> Any:
 
 def _replace(settings: Any, values: dict[str, Any]) -> Any:
     """The settings with these values; all at once, because each dataclass checks its fields together."""
-    own = {name: value for name, value in values.items() if "." not in name}
-    for part in dict.fromkeys(name.partition(".")[0] for name in values if "." in name):
-        inner = {name.removeprefix(f"{part}."): v for name, v in values.items() if name.startswith(f"{part}.")}
-        own[part] = _replace(vars(settings)[part], inner)
+    own: dict[str, Any] = {}
+    of_parts: dict[str, dict[str, Any]] = {}
+    for name, value in values.items():
+        part, dot, inner = name.partition(".")
+        if dot:
+            of_parts.setdefault(part, {})[inner] = value
+        else:
+            own[name] = value
+    for part, inner_values in of_parts.items():
+        own[part] = _replace(attrgetter(part)(settings), inner_values)
     return replace(settings, **own) if own else settings

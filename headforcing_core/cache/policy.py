@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -10,12 +11,14 @@ from ..rollout.rows import Script
 from ..timeline.returns import with_returns
 from ..timeline.switch import Switch
 from ..timeline.timeline import Timeline
+from .base import Cache
 from .head_cache import HeadCache
 from .method import Method, VideoFacts, refuse_recall
 from .options import NO_OPTION
 from .roles import (  # noqa: F401  all names of policies can be imported from here
     FREE_ENTRIES,
     EpisodicPolicy,
+    HeadLabel,
     HeadRole,
     RolePolicy,
     Roles,
@@ -44,7 +47,7 @@ class CachePolicy(Method):
     """
 
     shape_class: ClassVar[type[Shape]] = CacheShape
-    cache_class: ClassVar[Any] = HeadCache
+    cache_class: ClassVar[Callable[..., Cache]] = HeadCache
 
     local: RolePolicy = RolePolicy(recent_frames=1)
     anchor: RolePolicy = RolePolicy(sink_frames=3, recent_frames=1)
@@ -61,9 +64,12 @@ class CachePolicy(Method):
         if any(role.episodic_frames and role != self.memory for role in (self.local, self.anchor)):
             raise HeadForcingError("only memory heads hold episodic memory; set episodic_frames on the memory role")
 
-    def of(self, role: str) -> RolePolicy:
+    def of(self, role: str | HeadLabel) -> RolePolicy:
         """The policy of a `HeadRole`."""
-        return {"local": self.local, "anchor": self.anchor, "memory": self.memory}[role]
+        policies: dict[str | HeadLabel, RolePolicy] = {
+            "local": self.local, "anchor": self.anchor, "memory": self.memory
+        }  # fmt: skip
+        return policies[role]
 
     @property
     def keeps_scenes(self) -> bool:

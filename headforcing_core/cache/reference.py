@@ -16,9 +16,9 @@ from torch import Tensor
 from ..model.attention import explicit
 from ..model.rope import RotaryEmbedding
 from ..model.wan import PromptKV
+from ..rollout.loop import MemoryEvent
 from ..timeline.switch import Switch
 from .base import Cache, WriteClean
-from .memory import MemoryEvent
 from .reference_memory import Frame, ReferenceEntry, ReferenceMemory
 from .roles import RolePolicy
 from .scenes import Recall

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..model.wan import PromptKV
-from .memory import MemoryEvent
+from ..rollout.loop import MemoryEvent
 from .shape import CacheShape
 
 Frame = dict[int, tuple[Tensor, Tensor]]  # by layer, keys and values [heads, s, head_dim] of all heads

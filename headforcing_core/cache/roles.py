@@ -20,7 +20,8 @@ class HeadRole(str, Enum):
     ANCHOR = "anchor"
     MEMORY = "memory"
 
-    __str__, __hash__ = str.__str__, str.__hash__  # equal to "local" in text and as a key, too
+    __str__ = str.__str__  # "local" in text
+    __hash__ = str.__hash__  # and as a key
 
 
 class HeadLabel(Enum):
@@ -46,9 +47,12 @@ class RolePolicy:
     episodic_frames: int = 0  # capacity of the episodic memory, its summary included
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and value < 0:
-                raise HeadForcingError(f"{name} must not be negative, got {value}")
+        counts = {"sink_frames": self.sink_frames, "episodic_frames": self.episodic_frames}
+        if self.recent_frames is not None:
+            counts["recent_frames"] = self.recent_frames
+        for name, count in counts.items():
+            if count < 0:
+                raise HeadForcingError(f"{name} must not be negative, got {count}")
         if self.episodic_frames == 1:
             raise HeadForcingError("episodic_frames must be 0 (off) or at least 2, because two entries merge into one")
         if self.episodic_frames and self.sink_frames:
@@ -61,13 +65,16 @@ class RolePolicy:
 
     def recent(self, frames_seen: int, oldest: int = 0) -> range:
         """The recent frames of `history`, none older than `oldest`."""
-        count = frames_seen if self.recent_frames is None else min(self.recent_frames, frames_seen)
-        return range(min(max(frames_seen - count, oldest), frames_seen), frames_seen)
+        first = 0
+        if self.recent_frames is not None:
+            first = frames_seen - self.recent_frames
+        return range(min(max(first, oldest, 0), frames_seen), frames_seen)
 
     def capacity(self, frames_per_block: int, total_frames: int) -> int:
         """Frame-slots one head needs, the current block included; never more than the video has."""
-        history = total_frames if self.recent_frames is None else self.sink_frames + self.recent_frames
-        return min(history + self.episodic_frames + frames_per_block, total_frames)
+        if self.recent_frames is None:
+            return total_frames
+        return min(self.sink_frames + self.recent_frames + self.episodic_frames + frames_per_block, total_frames)
 
 
 @dataclass(frozen=True)
@@ -95,7 +102,9 @@ class EpisodicPolicy:
         """The frame to consider once `block` is committed: the first of the block that has just left fast memory; None
         unless the block's number is a multiple of `update_interval`."""
         leaving = block - fast_frames // frames_per_block
-        return None if leaving < 0 or leaving % self.update_interval else leaving * frames_per_block
+        if leaving < 0 or leaving % self.update_interval:
+            return None
+        return leaving * frames_per_block
 
 
 def check_choice(name: str, value: str, choices: Sequence[str]) -> None:

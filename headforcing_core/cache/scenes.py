@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -56,7 +57,7 @@ class Recall:
 
     def describe(self) -> str:
         """One line for a report."""
-        held = ", ".join(map(str, self.frames)) if self.frames else "none were kept"
+        held = ", ".join(map(str, self.frames)) or "none were kept"
         return f"before block {self.block}: recalled scene {self.scene}: frames {held}"
 
 
@@ -87,8 +88,12 @@ class Scenes:
     def __init__(
         self, memory: FrameStore | None, entries: int, anchors: Sequence[FrameStore], sinks: Sequence[int]
     ) -> None:
-        self.memory, self.entries, self.anchors, self.sinks = memory, entries, anchors, sinks
-        self.starts, self.numbers = [0], [1]
+        self.memory = memory
+        self.entries = entries
+        self.anchors = anchors
+        self.sinks = sinks
+        self.starts = [0]
+        self.numbers = [1]
         self.kept = {1: self._new(0)}
         self.home = 1
         self.recalls: list[Recall] = []
@@ -121,8 +126,8 @@ class Scenes:
         """Keep the frames of a finished block that a recall may bring back; `first` is the block's first frame."""
         for scene in self.kept.values():
             for store, held, sinks in zip(self.anchors, scene.first, self.sinks, strict=True):
-                wanted = range(max(first, scene.start), min(first + frames, scene.start + sinks))
-                held += map(store.keep_frame, wanted)
+                for frame in range(max(first, scene.start), min(first + frames, scene.start + sinks)):
+                    held.append(store.keep_frame(frame))
         scene = self.kept[self.numbers[-1]]
         if self.memory is None or self.starts[-1] != scene.start:  # of a later visit nothing is kept
             return
@@ -138,8 +143,8 @@ class Scenes:
         if not switch.continues:
             ended = self.kept[self.numbers[-1]]
             ended.spread = spread_over(ended.spread, self.entries)
-            for old in self.kept.keys() - {*latest_scenes(self.numbers, MAX_SCENES), self.home}:
-                del self.kept[old]
+            latest = {*latest_scenes(self.numbers, MAX_SCENES), self.home}
+            self.kept = {scene: kept for scene, kept in self.kept.items() if scene in latest}
             if switch.recall is not None and number not in self.kept:
                 raise HeadForcingError(f"no frames of scene {number} are kept in this cache; render the story anew")
             self.kept.setdefault(number, self._new(frames_seen))
@@ -163,25 +168,32 @@ class Scenes:
                 for store, held, sinks in zip(self.anchors, kept.first, self.sinks, strict=True):
                     share = max(1, sinks // len(pictures))
                     for frame in range(min(share, len(latents), sinks - len(held))):
-                        held.append(replace(store.keep_frame(frame), frame=kept.start + len(held)))
+                        copy = store.keep_frame(frame)
+                        copy.frame = kept.start + len(held)
+                        held.append(copy)
                 if self.memory is not None and number < self.entries - FREE_ENTRIES:
-                    kept.spread.append(replace(self.memory.keep_frame(0), frame=number - len(pictures)))
+                    copy = self.memory.keep_frame(0)
+                    copy.frame = number - len(pictures)
+                    kept.spread.append(copy)
         self.pictures = kept
 
     def brought_back(self, switch: Switch, block: int) -> tuple[KeptScene, list[KeptFrame]] | None:
         """The frames that are the sinks from `block` on, and the entries of memory in place of all others; without
         entries memory keeps its own, but for pictures. None: nothing changes."""
-        pictures, self.pictures = self.pictures, None
+        pictures = self.pictures
+        self.pictures = None
         if switch.continues and pictures is None:
             return None
-        scene, entries = self.kept[self.home], list[KeptFrame]()
+        scene = self.kept[self.home]
+        entries: list[KeptFrame] = []
         if switch.recall is not None:
             scene = self.kept[self.numbers[-1]]
             entries = scene.spread
-            back = {kept.frame for frames in (scene.spread, *scene.first) for kept in frames}
+            back = {kept.frame for kept in chain(scene.spread, *scene.first)}
             self.recalls.append(Recall(block, self.numbers[-1], tuple(sorted(back))))
         if pictures is not None:
-            scene, entries = pictures, [*pictures.spread, *entries][: self.entries]
+            scene = pictures
+            entries = [*pictures.spread, *entries][: self.entries]
         return scene, entries
 
 
@@ -196,7 +208,8 @@ def check_recalls(timeline: Timeline) -> None:
     """Raise HeadForcingError if a prompt recalls a scene of which frames are no longer kept."""
     scenes = [1]
     for number, segment in enumerate(timeline.segments[1:], 2):
-        latest, recall = latest_scenes(scenes, MAX_SCENES), segment.switch.recall
+        latest = latest_scenes(scenes, MAX_SCENES)
+        recall = segment.switch.recall
         if recall and scenes[recall - 1] not in latest:
             raise HeadForcingError(
                 f"prompt {number} recalls the scene of prompt {recall}, and frames of the last {MAX_SCENES} scenes "
@@ -218,7 +231,8 @@ def scene_features(script: Script, by_words: bool = False) -> list[Tensor]:
     features = []
     for prompt, end in zip(prompts, ends, strict=True):
         text = script.alike.get(str(prompt))
-        rows = (script.embedding(end - 1) if text is None else script.embeds[text]).float()
+        embedding = script.embedding(end - 1) if text is None else script.embeds[text]
+        rows = embedding.float()
         mean = rows[rows.abs().sum(dim=-1) > 0].mean(dim=0)
         features.append(mean / mean.norm().clamp_min(1e-12))
     return features
@@ -241,10 +255,11 @@ def visit_starts(rows: Sequence[BlockRow]) -> list[int]:
 def recalled_scenes(script: Script) -> dict[int, tuple[int, ...]]:
     """By block, the number of the scene, from 1, that its switch names, or the first of the most alike kept ones."""
     switches = {block: row.switch for block, row in enumerate(script.rows) if row.switch is not None}
-    features = scene_features(script) if any(switch.recall == 0 for switch in switches.values()) else []
+    features: list[Tensor] = []
     numbers: dict[int, tuple[int, ...]] = {}
     for ended, (block, switch) in enumerate(switches.items(), 1):
         if switch.recall == 0:
+            features = features or scene_features(script)
             first = max(0, ended - MAX_SCENES)
             likeness = torch.stack([feature @ features[ended] for feature in features[first:ended]])
             numbers[block] = (first + int(likeness.argmax()) + 1,)
@@ -259,11 +274,14 @@ def number_recalls(script: Script, recalled: Mapping[int, tuple[int, ...]]) -> S
     These rows, and those of scenes after them or after pictures, also depend on where the scenes before them begin.
     """
     rows = list(script.rows)
-    first = min((*recalled, *(block for block, row in enumerate(rows) if row.pictures)), default=len(rows))
+    with_pictures = [block for block, row in enumerate(rows) if row.pictures]
+    first = min((*recalled, *with_pictures), default=len(rows))
     for block, row in enumerate(rows):
         if row.switch is None or row.switch.continues or block < first:
             continue
+        switch = row.switch
         numbers = recalled.get(block, (0,))
-        switch = replace(row.switch, recall=numbers[0]) if block in recalled else row.switch
+        if block in recalled:
+            switch = replace(switch, recall=numbers[0])
         rows[block] = replace(row, switch=switch, recall=(*numbers, *visit_starts(rows[: block + 1])))
     return Script(rows, script.embeds, script.alike, script.pictures)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 
 from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
-from .roles import HeadLabel, RolePolicy, Roles
+from .roles import RolePolicy, Roles
+
+if TYPE_CHECKING:
+    from .method import Method
+    from .policy import CachePolicy
 
 S = TypeVar("S", bound="Shape")
 
@@ -29,7 +33,7 @@ class Shape:
     """
 
     roles: Roles
-    policy: Any
+    policy: Method
     rows: int
     columns: int
     head_dim: int
@@ -75,7 +79,7 @@ class Shape:
         cls: type[S],
         config: WanConfig,
         roles: Roles,
-        policy: Any,
+        policy: Method,
         latent_height: int,
         latent_width: int,
         frames_per_block: int,
@@ -95,7 +99,9 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a `CachePolicy`."""
+    """The shape of a `HeadCache`, whose heads keep frames by role."""
+
+    policy: CachePolicy
 
     def __post_init__(self) -> None:
         fast = self.policy.memory.recent_frames
@@ -106,30 +112,27 @@ class CacheShape(Shape):
             )
 
     @cached_property
-    def _policy_of(self) -> dict[str, RolePolicy]:
-        roles = {str(role) for layer in self.roles for role in layer}
-        return {role: self.policy.of(role) for role in roles}
-
-    @cached_property
     def policies(self) -> list[RolePolicy]:
         """The different policies of the heads, that with most frames first."""
 
         # must not depend on the length of the video, because saved states refer to groups by number
-        def order(policy: RolePolicy) -> tuple[Any, ...]:
-            recent = policy.recent_frames
-            held = policy.sink_frames + (recent or 0) + policy.episodic_frames
-            return recent is None, held, policy.sink_frames, policy.episodic_frames
+        def order(policy: RolePolicy) -> tuple[bool, int, int, int]:
+            frames = policy.sink_frames + (policy.recent_frames or 0) + policy.episodic_frames
+            return policy.recent_frames is None, frames, policy.sink_frames, policy.episodic_frames
 
-        return sorted(set(self._policy_of.values()), key=order, reverse=True)
+        roles = {role for layer in self.roles for role in layer}
+        return sorted({self.policy.of(role) for role in roles}, key=order, reverse=True)
 
     @cached_property
     def groups(self) -> dict[RolePolicy, list[list[int]]]:
         """Heads by policy, in the order of `policies`: per layer, the indices of the heads that share it."""
-        return {policy: [self._heads_of(policy, layer) for layer in self.roles] for policy in self.policies}
-
-    def _heads_of(self, policy: RolePolicy, roles: Sequence[str | HeadLabel]) -> list[int]:
-        """The heads of a layer with this policy."""
-        return [head for head, role in enumerate(roles) if self._policy_of[str(role)] == policy]
+        groups: dict[RolePolicy, list[list[int]]] = {policy: [] for policy in self.policies}
+        for layer in self.roles:
+            for heads in groups.values():
+                heads.append([])
+            for head, role in enumerate(layer):
+                groups[self.policy.of(role)][-1].append(head)
+        return groups
 
     @cached_property
     def slots(self) -> dict[RolePolicy, int]:
@@ -158,15 +161,16 @@ class CacheShape(Shape):
     @property
     def layer_sizes(self) -> LayerSizes:
         """Sizes that a layer with the model's mean number of heads per role reads, contexts full."""
-        groups = [
-            (round(self._count(policy) / self.layers) or 1, slots * self.frame_tokens)
-            for policy, slots in self.slots.items()
-        ]
+        groups = []
+        for policy, slots in self.slots.items():
+            heads = round(self._count(policy) / self.layers) or 1
+            groups.append((heads, slots * self.frame_tokens))
         return LayerSizes(self.frames_per_block * self.frame_tokens, tuple(groups))
 
     @property
     def recache_blocks(self) -> int:
         """Number of blocks that a recache writes again: all with a recent frame of any role, and one before them."""
-        recent = [role.recent_frames for role in (self.policy.local, self.policy.anchor, self.policy.memory)]
-        frames = max(self.total_frames if count is None else count for count in recent)
-        return -(-frames // self.frames_per_block) + 1
+        frames = 0
+        for role in (self.policy.local, self.policy.anchor, self.policy.memory):
+            frames = max(frames, self.total_frames if role.recent_frames is None else role.recent_frames)
+        return math.ceil(frames / self.frames_per_block) + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ def pack(value: Any) -> State:
         if isinstance(value, dict):
             return {"items": [[key, plain(part, f"{name}.{key}")] for key, part in value.items()]}
         if is_dataclass(value):
-            return {"class": type(value).__name__, **plain(vars(value), name)}
+            items = {field.name: attrgetter(field.name)(value) for field in fields(value)}
+            return {"class": type(value).__name__, **plain(items, name)}
         if isinstance(value, (list, tuple)):
             return [plain(part, f"{name}.{place}") for place, part in enumerate(value)]
         return value
@@ -62,5 +64,7 @@ def unpack(state: State, device: torch.device, *classes: type) -> Any:
 def check_fields(saved: Any, names: Collection[str]) -> None:
     """Raise ValueError unless a stored object has exactly these fields."""
     if not isinstance(saved, dict) or saved.keys() != set(names):
-        found = ", ".join(map(str, saved)) if isinstance(saved, dict) else type(saved).__name__
+        found = type(saved).__name__
+        if isinstance(saved, dict):
+            found = ", ".join(map(str, saved))
         raise ValueError(f"it has {found} instead of {', '.join(names)}")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from tqdm import tqdm
 
 from ..cache.options import options_of
@@ -31,6 +32,7 @@ from ..runs.stored import StoredVideo, find_stored
 from ..timeline.clock import VIDEO_FPS, video_frames_of
 from ..timeline.timeline import parse_timeline
 from ..video.stream import write_video
+from ..video.writer import VideoSettings
 from ..weights.checkpoint import convert as convert_checkpoint
 from ..weights.checkpoint import convert_lora, holds_lora, inspect_checkpoint
 from ..weights.containers import read_weights
@@ -196,26 +198,33 @@ def decode(args: argparse.Namespace) -> Result:
     from ..video.codec import load_codec
 
     run = None if args.latents.is_file() else find_stored(args.latents)
-    restarts, video = _of_file(args.latents) if run is None else _of_run(run)
+    video = _of_file(args.latents) if run is None else _of_run(run)
     with claimed(args.out):
         device = pick_device(args.device)
         if args.demo:
             codec = toy_codec(device)
         else:
-            codec = load_codec(args.vae, device, DTYPES[args.dtype], bool(restarts), args.decoder)
-        decoder = codec.decoder(restarts)
-        info = write_video(args.out, decoder=decoder, scale=args.scale, partial=partial_path(args.out), **video)
+            codec = load_codec(args.vae, device, DTYPES[args.dtype], bool(video.restarts), args.decoder)
+        settings = VideoSettings(args.out, video.fps, video.tags, scale=args.scale, partial=partial_path(args.out))
+        info = write_video(settings, video.blocks, codec.decoder(video.restarts), video.video_frames)
     problems = [] if run is None else run.run.problems
     found = {"video": str(args.out), "frames": info.video_frames, "seconds": info.seconds, "problems": problems}
     made = f"{info.video_frames} frames, {info.seconds:.2f} s, in {args.out}"
     return {"text": "\n".join([made, *(f"damaged  {one}" for one in problems)]), "json": found}
 
 
-_Video = tuple[tuple[int, ...], dict[str, Any]]
-"""The first latent frames of a video's rollouts, see `RestartingDecoder`, and arguments of `write_video`."""
+@dataclass(frozen=True)
+class _Latents:
+    """The latents of a video, in chunks for the decoder; `restarts` are as for `RestartingDecoder`."""
+
+    blocks: Iterable[Tensor]
+    video_frames: int
+    fps: float
+    restarts: tuple[int, ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
-def _of_file(path: Path) -> _Video:
+def _of_file(path: Path) -> _Latents:
     """The latents of `generate --latents`."""
     latents = load_latents(path)
     most = video_frames_of(len(latents))
@@ -228,12 +237,12 @@ def _of_file(path: Path) -> _Video:
     except (ValueError, TypeError, AttributeError, RecursionError, OverflowError) as error:
         raise HeadForcingError(f"{path} does not say what its latents are of; write them again") from error
     fps = latent_format(latents.shape[1]).fps
-    return restarts, {"blocks": latents.split(CHUNK_FRAMES), "video_frames": video_frames, "fps": fps}
+    return _Latents(latents.split(CHUNK_FRAMES), video_frames, fps, restarts)
 
 
-def _of_run(video: StoredVideo) -> _Video:
+def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a stored video, which are read one at a time."""
     about = video.about
     chunks = (chunk for block in video.blocks() for chunk in block.split(CHUNK_FRAMES))
-    options = {"video_frames": about["video_frames"], "fps": about.get("fps", VIDEO_FPS), "metadata": file_tags(about)}
-    return tuple(about.get("restart_frames", ())), {"blocks": chunks, **options}
+    restarts = tuple(about.get("restart_frames", ()))
+    return _Latents(chunks, about["video_frames"], about.get("fps", VIDEO_FPS), restarts, file_tags(about))

@@ -22,7 +22,7 @@ from ..cache.base import WriteClean
 from ..cache.head_cache import HeadCache
 from ..cache.policy import CachePolicy
 from ..cache.roles import HeadRole, RolePolicy
-from ..cache.shape import CacheShape
+from ..cache.shape import CacheShape, Shape
 from ..cache.state import State
 from ..errors import HeadForcingError
 from ..model.attention import AttentionFunction, sdpa
@@ -70,7 +70,9 @@ def warm_up_shape(shape: CacheShape) -> CacheShape:
     """The cache shape of the warm-up: every head keeps every latent frame."""
     everything = CachePolicy.uniform(RolePolicy(recent_frames=None), "absolute")
     return replace(
-        shape, policy=everything, total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block))
+        shape,
+        policy=everything,
+        total_frames=min(shape.total_frames, warm_up_frames(shape.frames_per_block)),
     )
 
 
@@ -173,7 +175,10 @@ class AutoProfileCache(HeadCache):
             anchor_fraction=self.auto.anchor_fraction,
             local_fraction=self.auto.local_fraction,
             measured={"window_frames": self.shape.total_frames, "rope": "absolute", "prompts": 1},
-            provenance={"source": "found while sampling", "note": "one prompt, the first seconds of one video"},
+            provenance={
+                "source": "found while sampling",
+                "note": "one prompt, the first seconds of one video",
+            },
         )
         return with_rule(found, self.auto.rule)
 
@@ -212,9 +217,10 @@ class AutoPolicy(CachePolicy):
     known: HeadProfile | None = None
 
     def make_cache(
-        self, shape: CacheShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> AutoProfileCache:
-        return AutoProfileCache(shape, self.auto, dtype, device, attention, self.known)
+        assert isinstance(shape, CacheShape)
+        return AutoProfileCache(shape, self.auto, dtype=dtype, device=device, attention=attention, known=self.known)
 
 
 def store_found_profile(folder: Path, fingerprint: str, profile: HeadProfile) -> Path:

@@ -25,7 +25,11 @@ from ..names import bundled_profiles as bundled_profiles
 FORMAT_VERSION = 1
 ROLES: tuple[str, ...] = tuple(HeadRole)
 # Pyramid Forcing's labels, by the role that fits best
-LABELS = {HeadRole.LOCAL: HeadLabel.WAVE, HeadRole.ANCHOR: HeadLabel.VEIL, HeadRole.MEMORY: HeadLabel.ANCHOR}
+LABELS = {
+    HeadRole.LOCAL: HeadLabel.WAVE,
+    HeadRole.ANCHOR: HeadLabel.VEIL,
+    HeadRole.MEMORY: HeadLabel.ANCHOR,
+}
 ANCHOR_FRACTION = 0.25
 LOCAL_FRACTION = 0.20
 MAX_FILE_BYTES = 16 << 20
@@ -73,16 +77,39 @@ class HeadProfile:
             self._set("anchor_fraction", None)
             self._set("local_fraction", None)
         else:
-            _require(_is_fraction(self.anchor_fraction), "anchor_fraction", "a number in 0-1", self.anchor_fraction)
-            _require(_is_fraction(self.local_fraction), "local_fraction", "a number in 0-1", self.local_fraction)
+            _require(
+                _is_fraction(self.anchor_fraction),
+                "anchor_fraction",
+                "a number in 0-1",
+                self.anchor_fraction,
+            )
+            _require(
+                _is_fraction(self.local_fraction),
+                "local_fraction",
+                "a number in 0-1",
+                self.local_fraction,
+            )
         are_names = _is_list(self.families) and all(isinstance(name, str) for name in self.families)
         _require(are_names, "families", "a list of names", self.families)
-        _require(isinstance(self.measured, dict), "measured", "an object with named values", self.measured)
-        _require(isinstance(self.provenance, dict), "provenance", "an object with named values", self.provenance)
+        _require(
+            isinstance(self.measured, dict),
+            "measured",
+            "an object with named values",
+            self.measured,
+        )
+        _require(
+            isinstance(self.provenance, dict),
+            "provenance",
+            "an object with named values",
+            self.provenance,
+        )
         self._set("families", tuple(self.families))
         self._set("roles", self._of_heads("roles", self.roles, "local, anchor or memory", _as_role))
         if self.shares is not None:
-            self._set("shares", self._of_heads("shares", self.shares, "three numbers from 0 with sum 1", _as_shares))
+            self._set(
+                "shares",
+                self._of_heads("shares", self.shares, "three numbers from 0 with sum 1", _as_shares),
+            )
         if self.labels is not None:
             self._set("labels", self._of_heads("labels", self.labels, "wave, anchor or veil", _as_label))
         if self.returns is not None:
@@ -258,7 +285,10 @@ def heads_of(rows: Sequence[Sequence[Any]]) -> list[Head]:
 
 
 def heads_with_most(
-    shares: Sequence[Sequence[Sequence[float]]], part: int, count: int, besides: Collection[Head] = ()
+    shares: Sequence[Sequence[Sequence[float]]],
+    part: int,
+    count: int,
+    besides: Collection[Head] = (),
 ) -> set[Head]:
     """The `count` heads with the largest share of a part; of equal shares, the lower comes first."""
     heads = [head for head in heads_of(shares) if head not in besides]
@@ -267,7 +297,9 @@ def heads_with_most(
 
 
 def name_heads(
-    shares: Sequence[Sequence[Sequence[float]]], named: Mapping[HeadRole, Collection[Head]], rest: HeadRole
+    shares: Sequence[Sequence[Sequence[float]]],
+    named: Mapping[HeadRole, Collection[Head]],
+    rest: HeadRole,
 ) -> tuple[tuple[HeadRole, ...], ...]:
     """Roles `[layer][head]`: those of `named`, and `rest` for all other heads."""
     roles = [[rest] * len(row) for row in shares]

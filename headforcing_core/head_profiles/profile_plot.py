@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 LETTERS = {"local": "L", "anchor": "A", "memory": "M"}
 MARKERS = {"local": "o", "anchor": "^", "memory": "s"}
 _CONDITION_NAMES = {"blocks": "blocks of a video", "steps": "denoising steps", "prompts": "prompts"}
-_PUBLISHED_MODEL = (30, 12)  # layers and heads of the model whose stability ratios the paper reports
+_PUBLISHED_MODEL = (
+    30,
+    12,
+)  # layers and heads of the model whose stability ratios the paper reports
 
 
 def comparison_map(a: HeadProfile, b: HeadProfile, theme: str = "dark") -> Image.Image:
@@ -77,7 +80,10 @@ def _shares_panel(profile: HeadProfile) -> Panel:
         ax.xaxis.set_major_formatter(PercentFormatter(1))
         ax.yaxis.set_major_formatter(PercentFormatter(1))
         ax.locator_params(nbins=4)
-        ax.set(xlabel="attention to the first frame (the sink)", ylabel="attention to the current block")
+        ax.set(
+            xlabel="attention to the first frame (the sink)",
+            ylabel="attention to the current block",
+        )
         ax.grid()
         page.draw_legend(ax, look)
 
@@ -191,9 +197,23 @@ def stability_panel(setup: ProfileSetup, measured: Mapping[str, Mapping[str, flo
         for group, (condition, published) in enumerate(PUBLISHED_STABILITY.items()):
             places = 5 * group + np.arange(len(names))
             ticks += places.tolist()
-            diamonds: dict[str, Any] = {"ls": "", "marker": "D", "ms": 9, "mfc": "none", "mec": look.ink, "mew": 1.8}
+            diamonds: dict[str, Any] = {
+                "ls": "",
+                "marker": "D",
+                "ms": 9,
+                "mfc": "none",
+                "mec": look.ink,
+                "mew": 1.8,
+            }
             label = "" if group else "published"
-            ax.plot(places, [published[name] for name in names], zorder=4, clip_on=False, label=label, **diamonds)
+            ax.plot(
+                places,
+                [published[name] for name in names],
+                zorder=4,
+                clip_on=False,
+                label=label,
+                **diamonds,
+            )
             about = f"over {_CONDITION_NAMES[condition]}"
             ratios = measured.get(condition)
             if ratios:

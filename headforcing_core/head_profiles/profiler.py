@@ -47,7 +47,7 @@ class ShareMeter:
         """Wrap `attention` so that it records the shares of the heads of `group` in `layer`."""
 
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            out, shares = with_shares(attention, q, k, v, self.frame_tokens, q.shape[1])
+            out, shares = with_shares(attention, q, k=k, v=v, first_tokens=self.frame_tokens, last_tokens=q.shape[1])
             heads = group.heads[layer]
             # kept on the device until they are read: a copy to the CPU here would synchronise every layer
             self._shares = self._shares.to(shares)
@@ -69,7 +69,7 @@ class _VisitMeter:
     def around(self, layer: int, group: HeadGroup, attention: AttentionFunction) -> AttentionFunction:
         def measured(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             of_frame = torch.tensor([int(sources[0] in self._visited) for sources in group.sources], device=k.device)
-            shares = part_shares(attention, q, k, of_frame.repeat_interleave(self._tokens), 2)
+            shares = part_shares(attention, q, k=k, part=of_frame.repeat_interleave(self._tokens), parts=2)
             self.shares[layer, group.heads[layer].cpu()] = shares[:, 1].cpu().double()
             return attention(q, k, v)
 
@@ -99,7 +99,17 @@ def profile_heads(
         shares.forget(prompt)
         rows = lay_out_rows([setup.prompts[prompt]] * setup.blocks, setup.schedule, setup.seed)
         script = Script(rows, {setup.prompts[prompt]: embeds[prompt]})
-        _measure(model, config, setup, script, prompt, meter, range(setup.first_block, setup.blocks), add, **options)
+        _measure(
+            model,
+            config,
+            setup=setup,
+            script=script,
+            video=prompt,
+            meter=meter,
+            blocks=range(setup.first_block, setup.blocks),
+            add=add,
+            **options,
+        )
         on_prompt(prompt)
 
 
@@ -129,7 +139,17 @@ def measure_returns(
             total.add_(meter.shares)
 
         rows = lay_out_rows([setup.prompts[prompt] for prompt in story.prompts], setup.schedule, setup.seed)
-        _measure(model, config, setup, Script(rows, texts), FIRST_STORY + number, meter, story.measured, add, **options)
+        _measure(
+            model,
+            config,
+            setup=setup,
+            script=Script(rows, texts),
+            video=FIRST_STORY + number,
+            meter=meter,
+            blocks=story.measured,
+            add=add,
+            **options,
+        )
         shares.returns[number] = total / (len(story.measured) * len(setup.sigmas))
         on_story(number)
 

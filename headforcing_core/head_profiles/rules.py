@@ -136,7 +136,10 @@ def remark_on_rule(profile: HeadProfile) -> list[str]:
 
 
 def with_rule(
-    profile: HeadProfile, rule: str, anchor_fraction: float | None = None, local_fraction: float | None = None
+    profile: HeadProfile,
+    rule: str,
+    anchor_fraction: float | None = None,
+    local_fraction: float | None = None,
 ) -> HeadProfile:
     """The same measurement with the roles that a rule of `names.RULES` gives, by default with the profile's fractions.
 

@@ -86,7 +86,11 @@ class ProfileSetup:
         every_head = [[HeadRole.MEMORY] * self.num_heads] * self.num_layers
         recent = self.window_frames - self.sink_frames - self.frames_per_block
         policy = CachePolicy.uniform(RolePolicy(self.sink_frames, recent), self.rope)
-        sizes = (*self.latent_size(config), self.frames_per_block, self.blocks * self.frames_per_block)
+        sizes = (
+            *self.latent_size(config),
+            self.frames_per_block,
+            self.blocks * self.frames_per_block,
+        )
         return CacheShape.for_model(config, every_head, policy, *sizes)
 
     def latent_size(self, config: WanConfig) -> tuple[int, int]:
@@ -242,7 +246,11 @@ class HeadShares:
         blocks, steps = self.counts.shape[1:]
         if not prompts:
             return {}
-        fixed = {"prompts": prompts[:1], "blocks": [blocks // 2], "steps": [min(FIXED_STEP, steps - 1)]}
+        fixed = {
+            "prompts": prompts[:1],
+            "blocks": [blocks // 2],
+            "steps": [min(FIXED_STEP, steps - 1)],
+        }
         ranges = {"blocks": list(range(blocks)), "steps": list(range(steps)), "prompts": prompts}
         result = {}
         for condition, values in ranges.items():
@@ -281,7 +289,11 @@ class HeadShares:
                 raise ValueError(f"it has format version {version}, this program reads {FORMAT_VERSION}")
             setup |= {key: tuple(value) for key, value in setup.items() if isinstance(value, list)}
             shares = cls(ProfileSetup(**setup))
-            for name, own in {"sums": shares.sums, "counts": shares.counts, "returns": shares.returns}.items():
+            for name, own in {
+                "sums": shares.sums,
+                "counts": shares.counts,
+                "returns": shares.returns,
+            }.items():
                 if tensors[name].shape != own.shape:
                     raise ValueError(f"its {name} do not fit its setup")
                 own.copy_(tensors[name])

@@ -18,7 +18,7 @@ from torch import Tensor
 from ..cache.head_cache import HeadCache
 from ..cache.method import Overlap, Passes, RolloutInputs, VideoFacts
 from ..cache.policy import CachePolicy, RolePolicy
-from ..cache.shape import CacheShape
+from ..cache.shape import CacheShape, Shape
 from ..devices import upload
 from ..model.attention import AttentionFunction
 from ..rollout.loop import Block, VideoModel, rollout
@@ -66,7 +66,7 @@ class CausVid(MethodPolicy):
         return self
 
     def make_cache(
-        self, shape: MethodShape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
+        self, shape: Shape, dtype: torch.dtype, device: torch.device | str, attention: AttentionFunction
     ) -> HeadCache:
         sizes = (shape.rows, shape.columns, shape.head_dim, shape.frames_per_block, self.rollout_frames)
         return RolloutCache(CacheShape(shape.roles, POLICY, *sizes), dtype, device, attention)

@@ -6,6 +6,7 @@ import json
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from ..files import partial_path, replacing
 from ..model.latents import WAN21, WAN22, latent_format
 from ..rollout.loop import Block
 from ..video.stream import StreamingDecoder, VideoStream
-from ..video.writer import VideoInfo
+from ..video.writer import VideoInfo, VideoSettings
 from ..weights.containers import WRITABLE, read_weights
 from .plan import RenderPlan
 from .render import Listener, Render
@@ -79,14 +80,17 @@ class VideoFile(Listener):
         plan = render.job.plan
         with ExitStack() as stack:
             path, partial = self.claim(stack, plan)
-            self.video = VideoStream(
+            settings = VideoSettings(
                 path,
-                self.decoder(plan),
                 plan.timeline.clock.fps,
-                self.length(plan),
-                self.scale,
-                self.tags(render.job),
+                tags=self.tags(render.job),
+                scale=self.scale,
                 partial=partial,
+            )
+            self.video = VideoStream(
+                settings,
+                self.decoder(plan),
+                self.length(plan),
                 background=self.background,
                 while_waiting=self.while_waiting,
             )
@@ -123,7 +127,7 @@ class VideoFile(Listener):
 
     def change(self, render: Render) -> None:
         def change() -> None:
-            self.video.metadata = self.tags(render.job)
+            self.video.settings = replace(self.video.settings, tags=self.tags(render.job))
             self.video.end_after(self.length(render.job.plan))
 
         self._attempt(change)

@@ -107,7 +107,10 @@ class DriftReport:
             "first": {"seconds": self.first_seconds, **self.first},
             "switches": [{"seconds": each.video_frame / self.fps, **asdict(each)} for each in self.switches],
             "series": self.series,
-            "similarity_by_lag": {"spacing_seconds": self.similarity_spacing, "mean": by_lag.tolist()},
+            "similarity_by_lag": {
+                "spacing_seconds": self.similarity_spacing,
+                "mean": by_lag.tolist(),
+            },
         }
 
     def _table(self) -> list[str]:
@@ -160,9 +163,9 @@ def report_video(
         return report_frames(
             read_frames(container, name, first, last),
             fps,
-            prompts,
-            frames_per_block,
-            on_progress,
+            prompts=prompts,
+            frames_per_block=frames_per_block,
+            on_progress=on_progress,
             expected=max(0, min(stream.frames, last or stream.frames) - first),
             name=name,
             tags=read_tags(container.metadata, fps),

@@ -81,7 +81,13 @@ def _curves_panel(report: DriftReport) -> Panel:
             top = place * (_CURVE + _GAP)
             bottom = max(1 - (top + _CURVE) / height, 0)
             curve = page.styled(ax.inset_axes((0, bottom, 1, _CURVE / height)), look)
-            _draw_curve(curve, look, report, values=np.array(report.series[key]) * factor, colour=next(colours))
+            _draw_curve(
+                curve,
+                look,
+                report,
+                values=np.array(report.series[key]) * factor,
+                colour=next(colours),
+            )
             curve.set_title(title, loc="left", fontsize=page.SMALL, color=look.ink, pad=5)
             curve.tick_params(labelbottom=place == len(CURVES) - 1)
             if place == 0 and several and len(report.prompts) <= 40:  # more numbers would overlap
@@ -112,7 +118,14 @@ def _draw_curve(ax: Axes, look: Theme, report: DriftReport, values: np.ndarray, 
     ax.axvspan(0, report.first_seconds, color=look.grid, alpha=0.55, linewidth=0)
     for start, _ in report.prompts[1:]:
         ax.axvline(start, color=look.ink, linestyle=":", linewidth=1.3)
-    ax.plot(seconds, values, color=colour, linewidth=2, marker="o" if len(values) < 8 else "", markersize=5)
+    ax.plot(
+        seconds,
+        values,
+        color=colour,
+        linewidth=2,
+        marker="o" if len(values) < 8 else "",
+        markersize=5,
+    )
     low = float(values.min())
     high = float(values.max())
     room = max(0.12 * (high - low), 0.08 * high, 0.02)

@@ -108,7 +108,7 @@ class RunMeter:
         """The report of the blocks added so far, at least one."""
         rows = torch.tensor(self._rows).reshape(len(self.occupied), -1)
         mean, std = rows[:, :-1].chunk(2, dim=1)
-        return RunReport(mean, std, rows[:, -1], list(self.occupied), list(events))
+        return RunReport(mean, std, cosine=rows[:, -1], occupied=list(self.occupied), events=list(events))
 
 
 def describe_events(events: Sequence[MemoryEvent]) -> str:

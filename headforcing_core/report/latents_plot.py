@@ -33,7 +33,10 @@ def run_picture(report: RunReport, theme: str = "light", novelty_threshold: floa
         ax.grid()
 
     def novelty(ax: Axes, look: Theme) -> None:
-        for wanted, role, marker, text in ((True, "memory", "o", "admitted"), (False, "anchor", "x", "rejected")):
+        for wanted, role, marker, text in (
+            (True, "memory", "o", "admitted"),
+            (False, "anchor", "x", "rejected"),
+        ):
             shown = [event for event in candidates if event.admitted == wanted]
             x = [event.after_block for event in shown]
             y = [event.delta for event in shown]

@@ -27,7 +27,13 @@ _HUE_BITS = 12  # after the point
 _MOTION_SIDE = 128  # longer side, in pixels, of the grey image in which motion is measured
 
 # The row of one second: sums over its video frames, or over the changes between adjacent frames that end in it.
-KINDS = ("inside", "frame", "edge", "switch", "period")  # "frame": a latent frame starts, but no block
+KINDS = (
+    "inside",
+    "frame",
+    "edge",
+    "switch",
+    "period",
+)  # "frame": a latent frame starts, but no block
 LEVELS = ("y", "cb", "cr", "y_std", "cb_std", "cr_std", "saturation")
 FIELDS = (
     "frames", "changes", "change", "residual", "frozen", "freeze_run", "histogram_distance", "hue_distance",

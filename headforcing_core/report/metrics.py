@@ -137,7 +137,10 @@ def detail_share(luma: Pixels) -> float:
     return max(0.0, 1 - float(means.var()) / total)
 
 
-OF_LUMA = {"sharpness": laplacian_variance, "detail": detail_share}  # measured in every frame's brightness
+OF_LUMA = {
+    "sharpness": laplacian_variance,
+    "detail": detail_share,
+}  # measured in every frame's brightness
 
 
 @dataclass(frozen=True)
@@ -171,7 +174,14 @@ _SIGNED_PERCENT = "{:+.1%}".format
 def _slope(field: str, name: str, form: Format = _SIGNED, headline: str = "", heading: str = "") -> DriftMetric:
     """The change per minute of a level that `meter.LEVELS` names."""
     key = f"{field}_slope_per_minute"
-    return DriftMetric(key, f"{name}, per minute", form, lambda m: m.slope_per_minute(field), headline, heading)
+    return DriftMetric(
+        key,
+        f"{name}, per minute",
+        form=form,
+        measure=lambda m: m.slope_per_minute(field),
+        headline=headline,
+        heading=heading,
+    )
 
 
 def _deviation(field: str, name: str, form: Format = _SIGNED) -> DriftMetric:
@@ -188,10 +198,18 @@ def _color_drift(measured: Measured) -> float | None:
 GROUPS: dict[str, list[DriftMetric]] = {
     "Flicker (VBench's formula over all frames, not only static scenes; 1 is still)": [
         DriftMetric(
-            "flicker", "flicker", _FOUR_DIGITS, lambda m: m.flicker, headline="flicker (1: still)", heading="flicker"
+            "flicker",
+            "flicker",
+            _FOUR_DIGITS,
+            lambda m: m.flicker,
+            headline="flicker (1: still)",
+            heading="flicker",
         ),
         DriftMetric(
-            "mean_change", "mean change between adjacent frames, 0-255", _TWO_DIGITS, lambda m: m.mean("change")
+            "mean_change",
+            "mean change between adjacent frames, 0-255",
+            _TWO_DIGITS,
+            lambda m: m.mean("change"),
         ),
     ],
     "Change at a boundary divided by change inside blocks (1 is seamless)": [
@@ -205,7 +223,10 @@ GROUPS: dict[str, list[DriftMetric]] = {
         ),
         DriftMetric("switch_ratio", "prompt switches", _TWO_DIGITS, lambda m: m.seam("switch")),
         DriftMetric(
-            "frame_ratio", "latent frame boundaries, over change inside them", _TWO_DIGITS, lambda m: m.frame_seam
+            "frame_ratio",
+            "latent frame boundaries, over change inside them",
+            _TWO_DIGITS,
+            lambda m: m.frame_seam,
         ),
         DriftMetric("period_ratio", "every 21 latent frames (5 s)", _TWO_DIGITS, lambda m: m.seam("period")),
     ],
@@ -298,7 +319,13 @@ def numbers_of(meter: DriftMeter, switches: Sequence[float] = (), seconds: int |
     """All metrics of `GROUPS` for the whole video or its first `seconds`; None where they cannot be measured."""
     sums = {name: column[:seconds] for name, column in meter.seconds().items()}
     thumbnails = meter.thumbnails.stack(None if seconds is None else round(seconds * meter.fps))
-    measured = Measured(sums, meter.fps, thumbnails, meter.thumbnails.spacing / meter.fps, switches)
+    measured = Measured(
+        sums,
+        meter.fps,
+        thumbnails=thumbnails,
+        spacing_seconds=meter.thumbnails.spacing / meter.fps,
+        switches=switches,
+    )
     return {metric.key: metric.measure(measured) for metric in METRICS}
 
 

@@ -127,7 +127,10 @@ class SwitchWatch:
         if self._reference is None:
             return self._done
         after = np.stack(self._after).astype(np.float64)
-        return [*self._done, response(self._start, self._reference, after, self._block, self._fps)]
+        return [
+            *self._done,
+            response(self._start, self._reference, after=after, block_frames=self._block, fps=self._fps),
+        ]
 
 
 def response(video_frame: int, before: Array, after: Array, block_frames: int, fps: float) -> SwitchResponse:

@@ -60,7 +60,11 @@ def _with_prompts(tags: VideoTags, starts: Iterable[float], texts: Sequence[str]
     return replace(tags, texts=tuple(texts), prompts=tuple(zip(starts, texts, strict=True)))
 
 
-_STARTS = {"start_frames", "start_image", "start_video"}  # inputs after which times are not those of the timeline
+_STARTS = {
+    "start_frames",
+    "start_image",
+    "start_video",
+}  # inputs after which times are not those of the timeline
 
 
 def _graph_tags(graph: dict[str, Any], fps: float) -> VideoTags:

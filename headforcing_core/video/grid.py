@@ -13,7 +13,7 @@ import torch
 from ..timeline.clock import VIDEO_FPS
 from .reader import open_video
 from .sheets import Sheet, scale_frame
-from .writer import VideoInfo, VideoWriter
+from .writer import VideoInfo, VideoSettings, VideoWriter
 
 MAX_COLUMNS = 4
 MAX_WIDTH, MAX_HEIGHT = 3840, 2160
@@ -51,7 +51,7 @@ def write_grid(
         for (name, _), (left, top) in zip(tiles, corners, strict=True):
             sheet.write(left + 6, top + 4, name, 16, wide - 12)
         size = sheet.image.size
-        writer = stack.enter_context(VideoWriter(path, *size, fps, metadata=metadata))
+        writer = stack.enter_context(VideoWriter(VideoSettings(Path(path), fps, metadata or {}), *size))
         for frames in zip(*(video.decode(video=0) for video in videos), strict=False):
             for frame, (left, top) in zip(frames, corners, strict=True):
                 sheet.image.paste(scale_frame(frame, wide, high), (left, top + STRIP))

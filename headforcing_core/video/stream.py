@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_writable
-from ..timeline.clock import VIDEO_FPS
 from .queue_thread import HostCopy, QueueThread, arrived, to_host
-from .writer import VideoInfo, VideoWriter, find_encoder, to_uint8
+from .writer import VideoInfo, VideoSettings, VideoWriter, find_encoder, to_uint8
 
 WAITING_CHUNKS = 3  # that were decoded and not yet encoded; more would only use memory
 WAITING_BLOCKS = 4  # that a background stream has not decoded yet
@@ -72,29 +71,23 @@ class VideoStream:
 
     Args:
         video_frames: length of the video; chunks beyond it are not decoded. None for all.
-        scale: integer factor by which frames are enlarged, for the toy model.
-        crf, metadata, partial: as in `VideoWriter`.
         on_progress: gets the number of video frames so far.
         background: the device of the decoder, to decode in a thread of its own, too, on a GPU in a CUDA stream of its
             own, so that `add` waits for neither. None decodes in `add`.
         while_waiting: as in `QueueThread`, for that thread.
 
     Attributes:
-        path, metadata: may be changed until the end of the `with` block; a file that is still growing has the tags that
-            were there at its beginning.
+        settings: another path and other tags may be set until the end of the `with` block; a file that is still growing
+            has the tags that were there at its beginning.
     """
 
     def __init__(
         self,
-        path: str | Path,
+        settings: VideoSettings,
         decoder: StreamingDecoder,
-        fps: float = VIDEO_FPS,
         video_frames: int | None = None,
-        scale: int = 1,
-        metadata: Mapping[str, str] | None = None,
+        *,
         on_progress: Callable[[int], None] = lambda video_frames: None,
-        crf: int = 18,
-        partial: Path | None = None,
         background: torch.device | None = None,
         while_waiting: Callable[[], None] = lambda: None,
     ):
@@ -102,13 +95,12 @@ class VideoStream:
             raise HeadForcingError(f"A video needs at least 1 frame, got {video_frames}.")
         # both raise before sampling starts, not after the first block
         find_encoder()
-        check_writable(path)
-        self.path, self.decoder, self.fps, self.scale = Path(path), decoder, fps, scale
-        self.metadata = dict(metadata or {})
+        check_writable(settings.path)
+        if settings.scale > 1:  # even squares: less than half the time, and a quarter more bytes
+            settings = replace(settings, preset="ultrafast")
+        self.settings = settings
+        self.decoder = decoder
         self._limit = sys.maxsize if video_frames is None else video_frames
-        self._options: dict[str, Any] = {"crf": crf, "metadata": self.metadata, "partial": partial}
-        if scale > 1:  # even squares: less than half the time, and a quarter more bytes
-            self._options["preset"] = "ultrafast"
         self._on_progress = on_progress
         self._writer: VideoWriter | None = None
         self._encoder: QueueThread[HostCopy] | None = None
@@ -116,7 +108,8 @@ class VideoStream:
         self._thread: QueueThread[HostCopy] | None = None
         if background is not None:
             self._thread = QueueThread("video", self._decode, WAITING_BLOCKS, while_waiting)
-        self._chunks, self._decoded = Chunks(), 0  # video frames so far
+        self._chunks = Chunks()
+        self._decoded = 0  # video frames so far
 
     @property
     def video_frames(self) -> int:
@@ -155,14 +148,14 @@ class VideoStream:
             self._thread.check()
 
     def finish(self) -> VideoInfo:
-        """Write the remaining frames. The file appears at `path`, which may be changed until then, after the `with`."""
+        """Write the remaining frames. The file appears after the `with`, at the path of the settings then."""
         if self._thread is None:
             self._end()
         else:
             self._thread.finish()
         assert self._writer is not None
         self._on_progress(self.video_frames)
-        self._writer.path, self._writer.metadata = self.path, self.metadata
+        self._writer.settings = self.settings
         return self._writer.info
 
     def _decode(self, copies: Iterator[HostCopy]) -> None:
@@ -186,7 +179,9 @@ class VideoStream:
         for chunk in self._chunks.rest():
             self._write(chunk)
         if self._encoder is None:
-            raise HeadForcingError(f"{self.path.name} would be an empty video: there are no latent frames to decode.")
+            raise HeadForcingError(
+                f"{self.settings.path.name} would be an empty video: there are no latent frames to decode."
+            )
         self._encoder.finish()
 
     def _write(self, chunk: Tensor) -> None:
@@ -195,9 +190,10 @@ class VideoStream:
             return
         video_frames = self.decoder.decode(chunk)[:left]
         if self._encoder is None:
-            height, width = (side * self.scale for side in video_frames.shape[1:3])
-            self._writer = self._stack.enter_context(VideoWriter(self.path, width, height, self.fps, **self._options))
-            encoder = QueueThread("encoder", partial(_encode, self._writer, self.scale), WAITING_CHUNKS)
+            scale = self.settings.scale
+            height, width = video_frames.shape[1:3]
+            self._writer = self._stack.enter_context(VideoWriter(self.settings, width * scale, height * scale))
+            encoder = QueueThread("encoder", partial(_encode, self._writer, scale), WAITING_CHUNKS)
             self._encoder = self._stack.enter_context(encoder)
         self._decoded += len(video_frames)
         self._encoder.put(to_host(to_uint8(video_frames)))
@@ -210,12 +206,18 @@ def _encode(writer: VideoWriter, scale: int, copies: Iterator[HostCopy]) -> None
         writer.write(chunk if scale == 1 else chunk.repeat_interleave(scale, 1).repeat_interleave(scale, 2))
 
 
-def write_video(path: str | Path, blocks: Iterable[Tensor], decoder: StreamingDecoder, **options: Any) -> VideoInfo:
-    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; `options` are those of `VideoStream`.
+def write_video(
+    settings: VideoSettings,
+    blocks: Iterable[Tensor],
+    decoder: StreamingDecoder,
+    video_frames: int | None = None,
+    on_progress: Callable[[int], None] = lambda video_frames: None,
+) -> VideoInfo:
+    """Decode latent blocks `[frames, 16, h, w]` one after another into an MP4; as `VideoStream`.
 
-    Blocks beyond its `video_frames` are still consumed, because a rollout must run to its end.
+    Blocks beyond `video_frames` are still consumed, because a rollout must run to its end.
     """
-    with VideoStream(path, decoder, **options) as stream:
+    with VideoStream(settings, decoder, video_frames, on_progress=on_progress) as stream:
         for block in blocks:
             stream.add(block)
         return stream.finish()

@@ -6,7 +6,7 @@ import os
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from heapq import merge
 from pathlib import Path
@@ -43,6 +43,30 @@ KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gon
 
 
 @dataclass(frozen=True)
+class VideoSettings:
+    """What a video file is written with.
+
+    Attributes:
+        path: of the finished file.
+        fps: video frames a second.
+        tags: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
+        crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
+        preset: of x264.
+        scale: every pixel becomes a square of this side, for the toy model.
+        partial: path of the unfinished video, which plays at any time, replaces a file there, and is kept if writing
+            fails. None uses a hidden file, which is always removed.
+    """
+
+    path: Path
+    fps: float = VIDEO_FPS
+    tags: Mapping[str, str] = field(default_factory=dict)
+    crf: int = 18
+    preset: str = "veryfast"
+    scale: int = 1
+    partial: Path | None = None
+
+
+@dataclass(frozen=True)
 class VideoInfo:
     """A written video file: number of video frames, length in seconds, size in pixels."""
 
@@ -54,19 +78,16 @@ class VideoInfo:
 
 
 class VideoWriter:
-    """Writes video frames to an H.264 MP4; the file appears at `path` only when the `with` block succeeds.
+    """Writes video frames to an H.264 MP4; the file appears at its path only when the `with` block succeeds.
 
     Args:
-        crf: constant rate factor of x264 (lower is better, 18 is visually lossless).
-        metadata: top-level tags of the file (ComfyUI reads the workflow back from `prompt` and `workflow`).
-        partial: path of the unfinished video, which plays at any time, replaces a file there, and is kept if the
-            `with` block fails. None uses a hidden file, which is always removed.
-        goes_on: go on from what an earlier attempt with the same arguments has written at `partial`: its last seconds
-            are written again, and `video_frames` says which frame is the next.
+        width, height: of the frames that `write` gets, in pixels.
+        goes_on: go on from what an earlier attempt with the same arguments has written at `settings.partial`: its last
+            seconds are written again, and `video_frames` says which frame is the next.
         sound: joins the video at the end.
 
     Attributes:
-        path, metadata: may be changed until the end of the `with` block.
+        settings: another path and other tags may be set until the end of the `with` block.
         video_frames: number of frames written so far.
 
     Raises HeadForcingError for an odd width or height and where the disk or the encoder fails.
@@ -74,14 +95,10 @@ class VideoWriter:
 
     def __init__(
         self,
-        path: str | Path,
+        settings: VideoSettings,
         width: int,
         height: int,
-        fps: float = VIDEO_FPS,
-        crf: int = 18,
-        metadata: Mapping[str, str] | None = None,
-        preset: str = "veryfast",
-        partial: Path | None = None,
+        *,
         goes_on: bool = False,
         sound: Sound | None = None,
     ):
@@ -90,25 +107,29 @@ class VideoWriter:
                 f"A video of {width}x{height} pixels cannot be written: H.264 needs an even width and height; "
                 f"choose {max(2, width - width % 2)}x{max(2, height - height % 2)}."
             )
-        self.path, self.metadata = Path(path), dict(metadata or {})
-        self.width, self.height, self.fps = width, height, fps
+        partial = settings.partial
+        self.settings = settings
+        self.width = width
+        self.height = height
         self.video_frames = 0
-        self._keep, self._partial = partial is not None, partial or temporary_path(self.path)
-        self._earlier = partial.with_name(f"{partial.stem}.earlier.mp4") if partial and goes_on else None
+        self._keep = partial is not None
+        self._partial = partial or temporary_path(settings.path)
+        self._earlier = self._partial.with_name(f"{self._partial.stem}.earlier.mp4") if goes_on and partial else None
         self._sound = sound
         self._encoder = find_encoder()
         # mbtree off: with AVX-512, x264 reads beyond its macroblock tree if a row is no multiple of eight blocks, so
         # that the same frames give a different file each time
-        options = {"crf": str(crf), "preset": preset, "x264-params": "mbtree=0"}
+        options = {"crf": str(settings.crf), "preset": settings.preset, "x264-params": "mbtree=0"}
         self._options = options if self._encoder == "libx264" else {}
 
     @property
     def info(self) -> VideoInfo:
         """The file as it is now."""
-        return VideoInfo(self.path, self.video_frames, self.video_frames / self.fps, self.width, self.height)
+        seconds = self.video_frames / self.settings.fps
+        return VideoInfo(self.settings.path, self.video_frames, seconds, self.width, self.height)
 
     def __enter__(self) -> VideoWriter:
-        check_writable(self.path)
+        check_writable(self.settings.path)
         with ExitStack() as stack, self._explain_errors():
             if self._keep:
                 check_writable(self._partial)
@@ -117,7 +138,7 @@ class VideoWriter:
             if self._earlier:
                 _keep_larger(self._partial, self._earlier)
             self._container = stack.enter_context(self._open())
-            self._container.metadata.update(self.metadata)
+            self._container.metadata.update(self.settings.tags)
             self._stream = self._open_stream()
             if self._earlier and self._earlier.exists():
                 self._go_on(self._earlier)
@@ -131,7 +152,9 @@ class VideoWriter:
                     self._finish()
                 return
             if self.video_frames == 0:
-                raise HeadForcingError(f"{self.path.name} would be an empty video: no frame was written to it.")
+                raise HeadForcingError(
+                    f"{self.settings.path.name} would be an empty video: no frame was written to it."
+                )
             with self._explain_errors():
                 self._finish()
                 self._remux()
@@ -145,7 +168,7 @@ class VideoWriter:
         """Append video frames `[n, height, width, 3]`, uint8 or float in 0..1."""
         if video_frames.ndim != 4 or tuple(video_frames.shape[1:]) != (self.height, self.width, 3):
             raise HeadForcingError(
-                f"{self.path.name} takes frames of shape [n, {self.height}, {self.width}, 3], "
+                f"{self.settings.path.name} takes frames of shape [n, {self.height}, {self.width}, 3], "
                 f"got {list(video_frames.shape)}."
             )
         for video_frame in to_uint8(video_frames).cpu().numpy():
@@ -183,7 +206,7 @@ class VideoWriter:
         try:
             yield
         except (OSError, av.error.FFmpegError) as error:
-            raise HeadForcingError(f"the video {self.path} cannot be written: {reason(error)}") from error
+            raise HeadForcingError(f"the video {self.settings.path} cannot be written: {reason(error)}") from error
 
     def _finish(self) -> None:
         """Flush the encoder and close the fragmented file."""
@@ -192,13 +215,13 @@ class VideoWriter:
         self._container.close()
 
     def _remux(self) -> None:
-        """Copy the encoded frames, without re-encoding, to an unfragmented file at `path`."""
+        """Copy the encoded frames, without re-encoding, to an unfragmented file at its path."""
         with (
-            replacing(self.path) as temporary,
+            replacing(self.settings.path) as temporary,
             open_video(self._partial) as source,
             av.open(address(temporary), "w", format="mp4", options=_FINISHED) as target,
         ):
-            target.metadata.update(self.metadata)
+            target.metadata.update(self.settings.tags)
             stream = target.add_stream_from_template(source.streams.video[0])
 
             def pictures() -> Iterator[av.Packet]:
@@ -212,13 +235,14 @@ class VideoWriter:
                 target.mux(packet)
 
     def _open_stream(self) -> av.VideoStream:
-        rate = Fraction(self.fps).limit_denominator(1001)
+        fps = self.settings.fps
+        rate = Fraction(fps).limit_denominator(1001)
         stream = cast(av.VideoStream, self._container.add_stream(self._encoder, rate=rate, options=self._options))
         stream.width, stream.height, stream.pix_fmt = self.width, self.height, "yuv420p"
         if self._earlier:
-            stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * self.fps)
+            stream.codec_context.gop_size = round(KEY_FRAME_SECONDS * fps)
         if not self._options:
-            stream.bit_rate = round(0.25 * self.width * self.height * self.fps)
+            stream.bit_rate = round(0.25 * self.width * self.height * fps)
         codec = stream.codec_context
         codec.colorspace, codec.color_primaries, codec.color_trc = _MATRIX_BT601, _BT709, _BT709
         codec.color_range = ColorRange.MPEG

@@ -14,7 +14,13 @@ from ...headforcing_core.commands.compare import write_result
 from ...headforcing_core.commands.farms import farm_of
 from ...headforcing_core.commands.parser import READ, TEXT, folder_written
 from ...headforcing_core.commands.profiles import Measured, measure, setup_of
-from ...headforcing_core.commands.values import DTYPES, ModelFiles, find_profile, parse_size, render_options
+from ...headforcing_core.commands.values import (
+    DTYPES,
+    ModelFiles,
+    find_profile,
+    parse_size,
+    render_options,
+)
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import check_regular, claimed_folder
 from ...headforcing_core.head_profiles.agreement import describe_profile
@@ -26,7 +32,16 @@ from ...headforcing_core.render.family import with_family
 from ..metrics.scores import add_metric_arguments
 from ..rows import Row
 from ..videos import MAX_VIDEOS, Scores, load_metrics
-from .claims import ADDED_ROWS, OURS, PAPERS_ROWS, RETURN_RULE, RULE, lines_of, measured_rows, named_rows
+from .claims import (
+    ADDED_ROWS,
+    OURS,
+    PAPERS_ROWS,
+    RETURN_RULE,
+    RULE,
+    lines_of,
+    measured_rows,
+    named_rows,
+)
 from .page import page
 from .paper_numbers import COLUMNS, ONE_PROMPT, PRIMARY
 from .returns import add_returns
@@ -129,8 +144,15 @@ def _check(args: argparse.Namespace, rows: Mapping[str, Row], stories: Stories) 
     scores.complete(farm, args.json)
     line = [scores.add_vbench(ONE_PROMPT)] if args.vbench else []
     add_returns(args, scores)
-    text, found = _verdict(args, scores, rows, stories, left_out, () if panel is None else panel.left_out)
-    return write_result(args.out, "verdict", text, found, line)
+    text, found = _verdict(
+        args,
+        scores,
+        rows=rows,
+        stories=stories,
+        left_out=left_out,
+        metrics_left_out=() if panel is None else panel.left_out,
+    )
+    return write_result(args.out, "verdict", text=text, found=found, files=line)
 
 
 def stand_in(folder: Path, num_layers: int, num_heads: int) -> Path:
@@ -148,8 +170,16 @@ def measured_profile(args: argparse.Namespace, fingerprint: str) -> Path | None:
         return None
     shares = HeadShares.load(path.with_suffix(".safetensors"))
     found = shares.setup
-    wanted = {"model": fingerprint, "size": parse_size(args.size), "number of prompts": BUDGETS["full"][0]}
-    there = {"model": found.fingerprint, "size": (found.width, found.height), "number of prompts": len(found.prompts)}
+    wanted = {
+        "model": fingerprint,
+        "size": parse_size(args.size),
+        "number of prompts": BUDGETS["full"][0],
+    }
+    there = {
+        "model": found.fingerprint,
+        "size": (found.width, found.height),
+        "number of prompts": len(found.prompts),
+    }
     if other := next((name for name in wanted if wanted[name] != there[name]), None):
         raise HeadForcingError(f"{path} was measured with another {other}: choose another --out")
     return None if shares.missing_prompts() else path
@@ -160,7 +190,7 @@ def measure_profile(args: argparse.Namespace) -> Path:
     path: Path = args.out / "profile.json"
     family = with_family(render_options(args), args.weights)[0].model_family
     files, (count, seconds) = ModelFiles.of(args), BUDGETS["full"]
-    setup = setup_of(files, PROFILING_PROMPTS[:count], seconds, parse_size(args.size), family)
+    setup = setup_of(files, PROFILING_PROMPTS[:count], seconds=seconds, size=parse_size(args.size), family=family)
     model = Measured(files, setup, DTYPES[args.dtype], args.device)
     measure(path, model, family, farm_of(args), quiet=args.json)
     return path
@@ -178,7 +208,7 @@ def _verdict(
     made = measured_rows(scores)
     profile = find_profile(args.profile)
     lines = lines_of(made, missing_columns(args, stories, scores.metrics, metrics_left_out))
-    about = _about(args, scores, rows, stories, profile)
+    about = _about(args, scores, rows=rows, stories=stories, profile=profile)
     about += [f"Left out, {row}: {why}" for row, why in left_out.items()]
     head = ["# The paper's figures on these weights", "", *(f"- {line}" for line in about), ""]
     text = "\n".join([*head, page(lines, made, {name: row.label for name, row in rows.items()})])
@@ -187,9 +217,18 @@ def _verdict(
     for key in ("prompts", "row", "method", "roles", "shuffle"):
         settings.pop(key)
     return text, {
-        "settings": {**settings, "videos": args.videos, "shuffles": args.shuffles, "seed": args.seed},
+        "settings": {
+            **settings,
+            "videos": args.videos,
+            "shuffles": args.shuffles,
+            "seed": args.seed,
+        },
         "prompts": {story: list(texts) for story, texts in stories.items()},
-        "profile": {"name": profile.name, "counts": profile.counts(), "provenance": profile.provenance},
+        "profile": {
+            "name": profile.name,
+            "counts": profile.counts(),
+            "provenance": profile.provenance,
+        },
         "left_out": dict(left_out),
         "metrics": list(scores.metrics),
         "metrics_left_out": list(metrics_left_out),
@@ -206,7 +245,11 @@ def _verdict(
 
 
 def _about(
-    args: argparse.Namespace, scores: Scores, rows: Mapping[str, Row], stories: Stories, profile: HeadProfile
+    args: argparse.Namespace,
+    scores: Scores,
+    rows: Mapping[str, Row],
+    stories: Stories,
+    profile: HeadProfile,
 ) -> list[str]:
     plan = scores.videos[0].video.plan
     kinds = " and with ".join(story.replace("_", " ") for story in stories)

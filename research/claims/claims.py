@@ -34,7 +34,13 @@ ADDED_ROWS = {
 }
 """Rows that no ablation of the paper has, made on stories that return only."""
 NOT_MEASURED = "not measured"
-AGREES, DISAGREES, BETTER, WORSE, UNDECIDED = VERDICTS = ("agrees", "disagrees", "better", "worse", "undecided")
+AGREES, DISAGREES, BETTER, WORSE, UNDECIDED = VERDICTS = (
+    "agrees",
+    "disagrees",
+    "better",
+    "worse",
+    "undecided",
+)
 RULE = (
     "Every line is Head Forcing's paired difference to a row, on the same prompts and noise. **Agrees**: Head "
     "Forcing is surely better, and the difference is not surely less than half of the paper's. **Disagrees**: it "
@@ -195,7 +201,10 @@ def lines_of(rows: Mapping[str, Stories], reasons: Mapping[str, str]) -> list[Li
 def _line(reported: Reported, row: Stories, ours: Stories, why: str) -> Line:
     paper = COLUMNS[reported.column]
     papers = reported.difference
-    theirs, mine, scale = *(each.get(paper.story, Measured()) for each in (row, ours)), 100.0 if paper.percent else 1.0
+    theirs, mine, scale = (
+        *(each.get(paper.story, Measured()) for each in (row, ours)),
+        100.0 if paper.percent else 1.0,
+    )
     for key in paper.keys if theirs.videos and mine.videos else ():
         values = _shifted(statistics.differences(mine.values(key), theirs.values(key)), scale)
         if (better := Paired.of(values, theirs.below(mine, key))) is not None:

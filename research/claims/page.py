@@ -16,7 +16,14 @@ _RETURNED = {
     "above": "above chance (95 % t interval)",
     "above_prompt": "above the same prompt",
 }
-_HEADS = ["column of the paper", "in the paper", "here (95 % t interval)", "p", "p after Holm", "verdict"]
+_HEADS = [
+    "column of the paper",
+    "in the paper",
+    "here (95 % t interval)",
+    "p",
+    "p after Holm",
+    "verdict",
+]
 
 
 def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str, str]) -> str:
@@ -28,10 +35,20 @@ def page(lines: Sequence[Line], rows: Mapping[str, Stories], labels: Mapping[str
     told = [summary, "", RULE, ""]
     if primary := [line for line in lines if line.primary]:
         cells = [[labels[line.reported.row], *_cells(line)] for line in primary]
-        told += ["## Primary endpoints", "", markdown_table(["Head Forcing less", *_HEADS, "remark"], cells), ""]
+        told += [
+            "## Primary endpoints",
+            "",
+            markdown_table(["Head Forcing less", *_HEADS, "remark"], cells),
+            "",
+        ]
     for row in dict.fromkeys(line.reported.row for line in measured):
         if others := [_cells(line) for line in measured if line.reported.row == row and not line.primary]:
-            told += [f"## Head Forcing less {labels[row]}", "", markdown_table([*_HEADS, "remark"], others), ""]
+            told += [
+                f"## Head Forcing less {labels[row]}",
+                "",
+                markdown_table([*_HEADS, "remark"], others),
+                "",
+            ]
     told += _returns(rows, labels)
     if missing:
         told += ["## Not measured", "", _missing(missing, labels), ""]
@@ -44,7 +61,11 @@ def _cells(line: Line) -> list[str]:
     paper = "–" if reported.difference is None else f"{reported.difference:+.2f} ({reported.table})"
     found = ["–", "–", "–"]
     if test is not None:
-        found = [_told(test.interval), _p(test.p), _p(test.holm or 0.0) if line.primary else "alone"]
+        found = [
+            _told(test.interval),
+            _p(test.p),
+            _p(test.holm or 0.0) if line.primary else "alone",
+        ]
     verdict = line.verdict if line.verdict in (UNDECIDED, NOT_MEASURED) else f"**{line.verdict}**"
     return [_heading(line), paper, *found, verdict, line.remark.replace("|", "/")]
 
@@ -72,7 +93,14 @@ def _returns(rows: Mapping[str, Stories], labels: Mapping[str, str]) -> list[str
             cells.append([labels[name], *("–" if mean is None else mean.text() for mean in means)])
     if not cells:
         return []
-    return ["## Scenes that return", "", RETURN_RULE, "", markdown_table(["row", *_RETURNED.values()], cells), ""]
+    return [
+        "## Scenes that return",
+        "",
+        RETURN_RULE,
+        "",
+        markdown_table(["row", *_RETURNED.values()], cells),
+        "",
+    ]
 
 
 def _told(found: Interval) -> str:

@@ -52,7 +52,12 @@ COLUMNS: dict[str, PaperColumn] = {
     "consistency": PaperColumn("Consistency Score", SIX_PROMPTS, otherwise=_SUM),
     # the paper does not name its CLIP model
     "text": PaperColumn(
-        "Clip Score Average", SIX_PROMPTS, ("text_score",), "text", percent=False, by_sign=("text_score",)
+        "Clip Score Average",
+        SIX_PROMPTS,
+        ("text_score",),
+        "text",
+        percent=False,
+        by_sign=("text_score",),
     ),
     "flicker": PaperColumn("Temporal Flickering", ONE_PROMPT, ("flicker",)),
     "aesthetic": PaperColumn("Aesthetic Quality", ONE_PROMPT, _AESTHETIC, "aesthetic"),
@@ -102,15 +107,15 @@ _ODD = {
 }
 REPORTED: tuple[Reported, ...] = (
     *(
-        Reported(row, column, value, ours, table, _ODD.get((row, column), ""))
+        Reported(row, column, value=value, ours=ours, table=table, note=_ODD.get((row, column), ""))
         for row, (table, values) in _ABLATIONS.items()
         for column, value, ours in zip(_ABLATED, values, _OURS, strict=True)
     ),
-    Reported("A", "flicker", 98.56, 98.72, "Table 2"),
-    Reported("A", "aesthetic", 57.17, 61.36, "Table 2"),
-    Reported("A", "background", 96.53, 96.90, "Table 2"),
-    Reported("C", "flicker", 98.51, 98.72, "Table S2"),
-    Reported("C", "aesthetic", 61.04, 61.36, "Table S2"),
+    Reported("A", "flicker", value=98.56, ours=98.72, table="Table 2"),
+    Reported("A", "aesthetic", value=57.17, ours=61.36, table="Table 2"),
+    Reported("A", "background", value=96.53, ours=96.90, table="Table 2"),
+    Reported("C", "flicker", value=98.51, ours=98.72, table="Table S2"),
+    Reported("C", "aesthetic", value=61.04, ours=61.36, table="Table S2"),
 )
 RETURNS = tuple(Reported(row, "return") for row in ("A", "scenes", "echo"))
 """Differences in how alike a scene that returns is to its first visit."""

@@ -40,7 +40,13 @@ def similarities(visits: Tensor) -> list[Numbers]:
     own = table.diagonal()
     prompt = (again * between.roll(1, 0)).sum(1)
     chance = (table.sum(1) - own) / (len(table) - 1)
-    found = {"similarity": own, "chance": chance, "prompt": prompt, "above": own - chance, "above_prompt": own - prompt}
+    found = {
+        "similarity": own,
+        "chance": chance,
+        "prompt": prompt,
+        "above": own - chance,
+        "above_prompt": own - prompt,
+    }
     return [{f"return_{key}": float(values[i]) for key, values in found.items()} for i in range(len(table))]
 
 

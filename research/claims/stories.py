@@ -98,11 +98,19 @@ def plan_claims(
     """Plan all videos, as `plan_videos`: the paper's rows on its kinds of videos, and on stories that return the rows
     that are asked for memory. The same noise belongs to a number in all rows."""
     papers = {name: row for name, row in rows.items() if name not in ADDED_ROWS}
-    asked = [(papers, {kind: texts for kind, texts in stories.items() if kind != RETURN} if len(papers) > 1 else {})]
+    asked = [
+        (
+            papers,
+            {kind: texts for kind, texts in stories.items() if kind != RETURN} if len(papers) > 1 else {},
+        )
+    ]
     if RETURN in stories:
         plain = {name: row for name, row in rows.items() if name in (OURS, "A", *ADDED_ROWS) and name != TAGGED}
         tagged = {name: row for name, row in rows.items() if name == TAGGED}
-        asked += [(plain, {RETURN: stories[RETURN]}), (tagged, {RETURN: list(map(with_recall, stories[RETURN]))})]
+        asked += [
+            (plain, {RETURN: stories[RETURN]}),
+            (tagged, {RETURN: list(map(with_recall, stories[RETURN]))}),
+        ]
     planned: list[ScoredVideo] = []
     left_out: dict[str, str] = {}
     for mine, texts in asked:

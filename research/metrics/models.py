@@ -220,7 +220,10 @@ def import_package(name: str) -> ModuleType:
     """Import a package that only these metrics need; raises HeadForcingError if it cannot be imported."""
     try:
         return import_module(name)
-    except (ImportError, RuntimeError) as error:  # RuntimeError: a torchvision that belongs to another torch
+    except (
+        ImportError,
+        RuntimeError,
+    ) as error:  # RuntimeError: a torchvision that belongs to another torch
         package = name.split(".")[0]
         raise HeadForcingError(
             f"these metrics need the package {package}, which cannot be imported ({one_line(error, 200)}): run "

@@ -12,7 +12,16 @@ from ...headforcing_core.errors import HeadForcingError, unknown_name
 from .base import Begin, Column, LearnedMetric, ModelFile, Panel
 from .flow import FlowMeasurement, MotionDriftMeasurement
 from .frame_scores import AestheticMeasurement, ConsistencyMeasurement, TextMeasurement
-from .models import AESTHETIC_HEAD, CLIP_BASE, CLIP_BASE_TEXT, CLIP_LARGE, DINO, RAFT, ImageEncoder, Models
+from .models import (
+    AESTHETIC_HEAD,
+    CLIP_BASE,
+    CLIP_BASE_TEXT,
+    CLIP_LARGE,
+    DINO,
+    RAFT,
+    ImageEncoder,
+    Models,
+)
 
 MOST_PROMPTS = 60  # of a video with a number of their own
 _TWO_DIGITS = "{:.2f}".format
@@ -29,7 +38,11 @@ def _consistency(name: str, needs: tuple[ModelFile, ...], encoder: Callable[[Mod
     )
     title = "Consistency (VBench's formula; 1 is a still video)"
     return LearnedMetric(
-        name, title, columns, needs, load=lambda models: partial(ConsistencyMeasurement, encoder(models))
+        name,
+        title,
+        columns,
+        needs,
+        load=lambda models: partial(ConsistencyMeasurement, encoder(models)),
     )
 
 
@@ -82,7 +95,10 @@ METRICS = {row.name: row for row in _ROWS}
 
 
 def load_panel(
-    folder: Path, names: Sequence[str] = (), device: torch.device | str = "cpu", aesthetic_head: Path | None = None
+    folder: Path,
+    names: Sequence[str] = (),
+    device: torch.device | str = "cpu",
+    aesthetic_head: Path | None = None,
 ) -> Panel:
     """Load metrics from the files in a folder: the `names` of `METRICS`, by default those that can be loaded; raises
     HeadForcingError if none can."""

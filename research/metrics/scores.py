@@ -112,9 +112,9 @@ def _table(scores: Mapping[str, VideoScores], panel: Panel) -> Sequence[str]:
             if any(column.key in each.whole for each in scores.values()):
                 cells = [_cell(column.form, column.key, each.whole, each.first) for each in scores.values()]
                 rows.append([column.name, *cells])
-    for metric in DRIFT_METRICS:
-        cells = [_cell(metric.form, metric.key, each.report.whole, each.report.first) for each in scores.values()]
-        rows.append([metric.name, *cells])
+    for drift in DRIFT_METRICS:
+        cells = [_cell(drift.form, drift.key, each.report.whole, each.report.first) for each in scores.values()]
+        rows.append([drift.name, *cells])
     return markdown_table(["metric", *scores], rows).splitlines()
 
 

@@ -18,7 +18,14 @@ from ...headforcing_core.demo.assets import load_autoencoder
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing
 from ...headforcing_core.render.describe import markdown_table
-from .detector import Sighting, camera_words, layout_overlap, mark_of, motion_word, sightings
+from .detector import (
+    Sighting,
+    camera_words,
+    layout_overlap,
+    mark_of,
+    motion_word,
+    sightings,
+)
 from .scenes import FRAME_SIZE, Clip, looks_of_frames, render
 from .stories import random_story
 
@@ -70,7 +77,10 @@ def _frame_accuracy(clip: Clip, frame: int, look: Look, seen: Sighting) -> dict[
     }
 
 
-def accuracy(clips: int, through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames) -> Accuracy:
+def accuracy(
+    clips: int,
+    through: Callable[[Tensor], Tensor] = lambda video_frames: video_frames,
+) -> Accuracy:
     """The part of each clip that was detected rightly, after `through` has had its video frames."""
     every: Accuracy = {}
     for index in range(clips):
@@ -91,7 +101,11 @@ def table(columns: Mapping[str, Accuracy]) -> str:
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("accuracy", show_accuracy, "Measure how often the detector is right on clips, rendered and encoded.")
+    sub = command(
+        "accuracy",
+        show_accuracy,
+        "Measure how often the detector is right on clips, rendered and encoded.",
+    )
     sub.add_argument("--clips", type=count, default=64)
     sub.add_argument("--out", type=WRITTEN, help="JSON to write")
 
@@ -99,7 +113,10 @@ def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
 def measure(clips: int) -> dict[str, Accuracy]:
     """The accuracy on rendered clips, and on those that the autoencoder has encoded and decoded."""
     autoencoder = load_autoencoder()
-    through = accuracy(clips, lambda video_frames: autoencoder.decode(autoencoder.encode(video_frames)))
+    through = accuracy(
+        clips,
+        lambda video_frames: autoencoder.decode(autoencoder.encode(video_frames)),
+    )
     return {"rendered": accuracy(clips), "through the autoencoder": through}
 
 

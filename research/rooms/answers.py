@@ -10,7 +10,14 @@ from typing import Any
 
 from ...headforcing_core.render.describe import markdown_table
 from ..rows import Entry, Rendered, Row, Shuffles, renders_of
-from ..statistics import Interval, Measured, Numbers, Paired, differences, mean_interval
+from ..statistics import (
+    Interval,
+    Measured,
+    Numbers,
+    Paired,
+    differences,
+    mean_interval,
+)
 
 COLUMNS: dict[str, tuple[str, int]] = {
     "frames_a_head": ("frames a head", 0),
@@ -132,7 +139,11 @@ class Answer:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON: means, intervals, comparisons, and by column the metrics of every video."""
-        about = {"asks": self.question.asks, "story": self.question.story, "note": self.question.note}
+        about = {
+            "asks": self.question.asks,
+            "story": self.question.story,
+            "note": self.question.note,
+        }
         return {**about, "rows": [self._row(i) for i in range(len(self.rows))]}
 
     def _row(self, row: int) -> dict[str, Any]:
@@ -168,7 +179,12 @@ def answer(question: Question, measure_row: Callable[[Entry | Rendered], Sequenc
 def _stored(test: Paired | None) -> dict[str, Any] | None:
     if test is None:
         return None
-    found = {**asdict(test.interval), "p": test.p, "clear": test.clear, "sure": test.sure}
+    found = {
+        **asdict(test.interval),
+        "p": test.p,
+        "clear": test.clear,
+        "sure": test.sure,
+    }
     return found | ({} if test.below is None else {"below": test.below[0], "of": test.below[1]})
 
 

@@ -77,15 +77,27 @@ def _sighting(video_frame: Tensor, actors: Tensor, hidden: Tensor, likeness: Ten
     if not by_size:
         return bare
     place, mask = by_size[0]
-    overlaps, (mark, mark_area) = _overlaps(mask, place), _marking(video_frame, mask)
+    overlaps, (mark, mark_area) = (
+        _overlaps(mask, place),
+        _marking(video_frame, mask),
+    )
     shape = max(overlaps, key=overlaps.__getitem__)
     colour = _colour_name(video_frame[mask])
-    about: dict[str, Any] = {"colour": colour, "shape": shape, "place": place, "overlaps": overlaps, "mark": mark}
+    about: dict[str, Any] = {
+        "colour": colour,
+        "shape": shape,
+        "place": place,
+        "overlaps": overlaps,
+        "mark": mark,
+    }
     return replace(bare, count=len(by_size), area=int(mask.sum()), mark_area=mark_area, **about)
 
 
 def nearest(colour: Sequence[float], named: dict[str, tuple[float, float, float]]) -> str:
-    return min(named, key=lambda name: sum((a - b) ** 2 for a, b in zip(colour, named[name], strict=True)))
+    return min(
+        named,
+        key=lambda name: sum((a - b) ** 2 for a, b in zip(colour, named[name], strict=True)),
+    )
 
 
 def _filled(masks: Tensor) -> Tensor:
@@ -112,7 +124,10 @@ def _unit_areas() -> dict[str, float]:
     """Area of each shape at radius 1."""
     fine = (np.arange(400) + 0.5) / 100 - 2
     upright = np.zeros(())
-    outlines = {shape: drawing.distance_to(shape, fine, fine[:, None], upright, 1.0) for shape in CHOICES["shape"]}
+    outlines = {
+        shape: drawing.distance_to(shape, fine, dy=fine[:, None], tilt=upright, radius=1.0)
+        for shape in CHOICES["shape"]
+    }
     return {shape: float((distance < 0).sum()) / 1e4 for shape, distance in outlines.items()}
 
 
@@ -125,7 +140,16 @@ def _overlaps(mask: Tensor, place: tuple[float, float]) -> dict[str, float]:
     there = mask.numpy()
     result = {}
     for shape, unit_area in _unit_areas().items():
-        outline = drawing.distance_to(shape, dx, dy, tilts, math.sqrt(there.sum() / unit_area)) < 0
+        outline = (
+            drawing.distance_to(
+                shape,
+                dx,
+                dy=dy,
+                tilt=tilts,
+                radius=math.sqrt(there.sum() / unit_area),
+            )
+            < 0
+        )
         result[shape] = float(((outline & there).sum((-2, -1)) / (outline | there).sum((-2, -1))).max())
     return result
 
@@ -163,7 +187,11 @@ def _pictures(likeness: Tensor) -> tuple[Picture, ...]:
 def _lights() -> tuple[Tensor, list[str]]:
     """Brightness `[n, 64, 64]` of each pattern at every camera position, and the names of the patterns."""
     plain, checkerboard, striped = CHOICES["pattern"]
-    views = [(plain, 0), *((checkerboard, s) for s in range(0, 32, 2)), *((striped, s) for s in range(0, 16, 2))]
+    views = [
+        (plain, 0),
+        *((checkerboard, s) for s in range(0, 32, 2)),
+        *((striped, s) for s in range(0, 16, 2)),
+    ]
     lights = [drawing.wall_light(pattern, np.arange(FRAME_SIZE) + 0.5 + shift) for pattern, shift in views]
     return torch.from_numpy(np.stack(lights)).float(), [pattern for pattern, _ in views]
 
@@ -187,7 +215,11 @@ def _wall(video_frame: Tensor, hidden: Tensor, pictures: Sequence[Picture]) -> t
     kept = light[best, fits] if fits.any() else light[best]
     colour = (kept @ (seen[fits] if fits.any() else seen) / kept.square().sum()).tolist()
     name = nearest(colour, BACKGROUNDS)
-    return name, names[best], tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True))
+    return (
+        name,
+        names[best],
+        tuple(c / named for c, named in zip(colour, BACKGROUNDS[name], strict=True)),
+    )
 
 
 def _marking(video_frame: Tensor, mask: Tensor) -> tuple[str | None, int]:
@@ -248,7 +280,12 @@ def mark_of(seen: Sequence[Sighting]) -> str | None:
 
 def _covered(hidden: Tensor, item: Picture) -> bool:
     half = _BORDER - 1  # the shadow's soft edge may touch the frame
-    return bool(hidden[max(0, item.y - half) : item.y + half + 1, max(0, item.x - half) : item.x + half + 1].any())
+    return bool(
+        hidden[
+            max(0, item.y - half) : item.y + half + 1,
+            max(0, item.x - half) : item.x + half + 1,
+        ].any()
+    )
 
 
 def _is_in(item: Picture, others: Sequence[Picture]) -> bool:

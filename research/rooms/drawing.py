@@ -50,10 +50,23 @@ class Pose:
 
     def part(self, start: int, stop: int) -> Pose:
         cut = slice(start, stop)
-        return Pose(self.x[cut], self.y[cut], self.tilt[cut], self.turn[cut], self.blur[cut], self.radius)
+        return Pose(
+            self.x[cut],
+            self.y[cut],
+            tilt=self.tilt[cut],
+            turn=self.turn[cut],
+            blur=self.blur[cut],
+            radius=self.radius,
+        )
 
 
-def distance_to(shape: str, dx: np.ndarray, dy: np.ndarray, tilt: np.ndarray, radius: np.ndarray | float) -> np.ndarray:
+def distance_to(
+    shape: str,
+    dx: np.ndarray,
+    dy: np.ndarray,
+    tilt: np.ndarray,
+    radius: np.ndarray | float,
+) -> np.ndarray:
     """Signed distance in pixels to a shape's outline, negative inside; `dx, dy` from its centre, tilt in radians."""
     if shape == "ball":
         return np.hypot(dx, dy) - radius
@@ -132,7 +145,10 @@ def wall_light(pattern: str, columns: np.ndarray) -> np.ndarray:
 
 
 def draw_wall(
-    colour: Sequence[float], pattern: str, pictures: Sequence[Picture], camera: np.ndarray
+    colour: Sequence[float],
+    pattern: str,
+    pictures: Sequence[Picture],
+    camera: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The wall in every video frame `[n, 64, 64, 3]` and its cover by pictures `[n, 64, 64]`; of one if the camera, in
     whole pixels, does not move."""
@@ -148,7 +164,10 @@ def draw_wall(
         high = min(first + PICTURE_SIZE, len(columns))
         if low < high:
             place = slice(item.y - half, item.y + half + 1), slice(low, high)
-            shade = slice(item.y - half + 1, item.y + half + 2), slice(min(low + 1, high), min(high + 1, len(columns)))
+            shade = (
+                slice(item.y - half + 1, item.y + half + 2),
+                slice(min(low + 1, high), min(high + 1, len(columns))),
+            )
             wide[shade] *= 0.75  # a shadow, one pixel to the right and below
             wide[place] = picture(item.kind)[:, low - first : high - first]
             cover[place] = 1
@@ -157,7 +176,12 @@ def draw_wall(
 
 
 def draw_actor(
-    wall: np.ndarray, pose: Pose, shape: str, colour: Sequence[float], emblem: str, mark: Sequence[float]
+    wall: np.ndarray,
+    pose: Pose,
+    shape: str,
+    colour: Sequence[float],
+    emblem: str,
+    mark: Sequence[float],
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Video frames `[n, 64, 64, 3]` with the actor and its shadow on the wall, the cover by the actor `[n, 64, 64]`,
     and how much of the emblem faces the camera, `[n]` from 0 to 1."""
@@ -175,11 +199,15 @@ def draw_actor(
     dx = columns.astype(np.float32) + 0.5 - x
     dy = rows.astype(np.float32) + 0.5 - y
     patch = video_frames[which, rows, columns]
-    shadow = np.clip(0.5 - distance_to(shape, dx - 2.2, dy - 2.8, tilt, pose.radius) / 1.6, 0, 1)
+    shadow = np.clip(
+        0.5 - distance_to(shape, dx - 2.2, dy=dy - 2.8, tilt=tilt, radius=pose.radius) / 1.6,
+        0,
+        1,
+    )
     patch *= 1 - 0.4 * shadow[..., None]
-    cover = np.clip(0.5 - distance_to(shape, dx, dy, tilt, pose.radius), 0, 1)
+    cover = np.clip(0.5 - distance_to(shape, dx, dy=dy, tilt=tilt, radius=pose.radius), 0, 1)
     shine = np.exp(-((dx + pose.radius * 0.3) ** 2 + (dy + pose.radius * 0.35) ** 2) / (pose.radius**2 * 0.5))
-    alpha, facing = _emblem_cover(pose, emblem, dx, dy, tilt)
+    alpha, facing = _emblem_cover(pose, emblem, dx=dx, dy=dy, tilt=tilt)
     body = np.array(colour, np.float32) * (1 - alpha[..., None]) + np.array(mark, np.float32) * alpha[..., None]
     body *= (0.86 + 0.22 * shine)[..., None]
     patch += (body.clip(0, 1) - patch) * cover[..., None]

@@ -29,8 +29,24 @@ from ...headforcing_core.rollout.schedule import Schedule, schedule
 from ...headforcing_core.timeline.timeline import Timeline, parse_timeline
 from ..ablations import RULES, GivenFrames, with_rule
 from ..statistics import Numbers, mean
-from .detector import Sighting, camera_words, layout_kept, layout_overlap, mark_of, motion_word, sightings
-from .scenes import CLOCK, FRAME_SIZE, Layout, Marking, looks_of_frames, poses, render
+from .detector import (
+    Sighting,
+    camera_words,
+    layout_kept,
+    layout_overlap,
+    mark_of,
+    motion_word,
+    sightings,
+)
+from .scenes import (
+    CLOCK,
+    FRAME_SIZE,
+    Layout,
+    Marking,
+    looks_of_frames,
+    poses,
+    render,
+)
 from .stories import last_visits, returning_story, round_story, visits
 
 STRIDE = 4  # one video frame per latent frame is looked at
@@ -44,7 +60,7 @@ OTHER_VIDEO = 1_000_000  # added to a number, gives that of a video which nothin
 
 def _leaving(number: int, shown: int, away: int, before: int = 0) -> tuple[Look, ...]:
     """A room for `shown` blocks, two others for `away` blocks, the room again for `shown` blocks."""
-    return returning_story(np.random.default_rng(number), shown, away, shown, before)
+    return returning_story(np.random.default_rng(number), shown, away=away, back=shown, before=before)
 
 
 STORIES: dict[str, Callable[[int], tuple[Look, ...]]] = {
@@ -79,14 +95,34 @@ class RoomsJudge:
         self.profile = profile
         self.schedule: Schedule = schedule("self_forcing")
 
-    def plan(self, policy: Method, roles: str, story: Timeline, seed: int, shuffle: int = 0) -> RenderPlan:
+    def plan(
+        self,
+        policy: Method,
+        roles: str,
+        story: Timeline,
+        seed: int,
+        shuffle: int = 0,
+    ) -> RenderPlan:
         """The plan of a story; roles may also be the name of a rule of `RULES`."""
         profile = self.profile
         if roles in RULES:
             profile = with_rule(profile, roles)
             roles = "profile"
-        settings = RenderSettings(width=assets.SIZE[0], height=assets.SIZE[1], roles=roles, shuffle=shuffle, seed=seed)
-        return RenderPlan.make(self.info.config, policy, self.schedule, story, settings, profile)
+        settings = RenderSettings(
+            width=assets.SIZE[0],
+            height=assets.SIZE[1],
+            roles=roles,
+            shuffle=shuffle,
+            seed=seed,
+        )
+        return RenderPlan.make(
+            self.info.config,
+            policy,
+            schedule=self.schedule,
+            timeline=story,
+            settings=settings,
+            profile=profile,
+        )
 
     def latents(self, plan: RenderPlan, pictures: Mapping[str, Picture] | None = None) -> Tensor:
         """Generate the latents of a plan, `[frames, 16, 8, 8]`; `pictures` by the names that prompts hold."""
@@ -94,12 +130,18 @@ class RoomsJudge:
         return torch.cat([block.latents for block in make_blocks(job, WanVideoModel(self.backbone, torch.float32))])
 
     def measure_story(
-        self, policy: Method, roles: str, looks: Sequence[Look], number: int, shuffle: int = 0, ahead: bool = False
+        self,
+        policy: Method,
+        roles: str,
+        looks: Sequence[Look],
+        number: int,
+        shuffle: int = 0,
+        ahead: bool = False,
     ) -> Numbers:
         """Generate the video of a story and measure it, with `ahead` also `one_block_ahead`."""
         if isinstance(policy, GivenFrames):
             policy = given_last_visits(looks)
-        plan = self.plan(policy, roles, timeline_of(looks), number, shuffle)
+        plan = self.plan(policy, roles, story=timeline_of(looks), seed=number, shuffle=shuffle)
         numbers = story_numbers(self.autoencoder.decode(self.latents(plan)), looks, number)
         heads = plan.config.num_layers * plan.config.num_heads
         numbers["frames_a_head"] = plan.shape.frame_slots / heads  # of the full cache, mean over heads
@@ -137,13 +179,22 @@ class RoomsJudge:
                 flow = model.flow((1 - LOSS_LEVEL) * truth + LOSS_LEVEL * wrong, LOSS_LEVEL, cache)
                 assert flow is not None
                 losses.append(float((flow - (wrong - truth)).square().mean()))
-                predicted = _denoised(model, cache, self.schedule.for_block(block), truth, noise)
+                predicted = _denoised(
+                    model,
+                    cache,
+                    sigmas=self.schedule.for_block(block),
+                    like=truth,
+                    noise=noise,
+                )
                 shown = self.autoencoder.decode(torch.cat((clean[block - 1], predicted)))
                 seen = sightings(shown[CLOCK.frames_per_block * STRIDE :: STRIDE])
                 distances += _place_errors(seen, places[block])
             model.write_clean(truth, cache)
             cache.commit(model.prompt)
-        return {"place_error": float(np.mean(distances)), f"loss_{LOSS_LEVEL}": float(np.mean(losses))}
+        return {
+            "place_error": float(np.mean(distances)),
+            f"loss_{LOSS_LEVEL}": float(np.mean(losses)),
+        }
 
 
 def job_of(plan: RenderPlan) -> RenderJob:
@@ -153,12 +204,20 @@ def job_of(plan: RenderPlan) -> RenderJob:
 
 
 def _denoised(
-    model: WanVideoModel, cache: BlockCache, sigmas: Sequence[float], like: Tensor, noise: torch.Generator
+    model: WanVideoModel,
+    cache: BlockCache,
+    sigmas: Sequence[float],
+    like: Tensor,
+    noise: torch.Generator,
 ) -> Tensor:
     """One block from noise, as the sampler makes it; nothing is committed."""
     made = torch.zeros_like(like)
     for sigma in sigmas:
-        made = model.denoise((1 - sigma) * made + sigma * torch.randn(like.shape, generator=noise), sigma, cache)
+        made = model.denoise(
+            (1 - sigma) * made + sigma * torch.randn(like.shape, generator=noise),
+            sigma,
+            cache,
+        )
     return made
 
 
@@ -192,8 +251,21 @@ def story_numbers(video_frames: Tensor, looks: Sequence[Look], number: int) -> N
     before = round(frames * 0.75)
     late = range(before, frames)
     marked = range(max(per_block, min(before, frames - MARK_FRAMES)), frames)
-    wanted = sorted({*first, *late, *marked, *(frame for pair in pairs for visit in pair for frame in visit)})
-    seen = dict(zip(wanted, sightings(video_frames[[STRIDE * frame for frame in wanted]]), strict=True))
+    wanted = sorted(
+        {
+            *first,
+            *late,
+            *marked,
+            *(frame for pair in pairs for visit in pair for frame in visit),
+        }
+    )
+    seen = dict(
+        zip(
+            wanted,
+            sightings(video_frames[[STRIDE * frame for frame in wanted]]),
+            strict=True,
+        )
+    )
     layouts = [layout_kept([seen[i] for i in visit], [seen[i] for i in back]) for visit, back in pairs]
     others = {i: Layout(number, looks[i // per_block].room, version=1).pictures() for _, back in pairs for i in back}
     strange = [layout_overlap(seen[i], layout) for i, layout in others.items()]
@@ -232,7 +304,12 @@ def _returns(looks: Sequence[Look]) -> list[tuple[list[int], list[int]]]:
 
 
 def _frames(blocks: range) -> list[int]:
-    return list(range(blocks.start * CLOCK.frames_per_block, blocks.stop * CLOCK.frames_per_block))
+    return list(
+        range(
+            blocks.start * CLOCK.frames_per_block,
+            blocks.stop * CLOCK.frames_per_block,
+        )
+    )
 
 
 def _places(looks: Sequence[Look], number: int) -> Tensor:

@@ -19,21 +19,45 @@ from ..rows import Entry, Rendered
 from ..statistics import Numbers
 from .answers import Answer, answer
 from .judge import STORIES, RoomsJudge
-from .measurements import Known, complete, embedded_judge, measured_by, measured_files
+from .measurements import (
+    Known,
+    complete,
+    embedded_judge,
+    measured_by,
+    measured_files,
+)
 from .tables import ROOMS_TABLES, VIDEOS
 from .verdicts import costs_table, gate, secondary, verdict_table, verdicts_of
 
 GATES = Path(__file__).parents[1] / "evidence" / "rooms"
-FILES = ("measured.jsonl", *(f"{name}.{ending}" for name in (*ROOMS_TABLES, "verdicts") for ending in ("md", "json")))
+FILES = (
+    "measured.jsonl",
+    *(f"{name}.{ending}" for name in (*ROOMS_TABLES, "verdicts") for ending in ("md", "json")),
+)
 SECONDARY = "Secondary endpoints, which are described and never sure:"
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("rooms", rooms, "Measure the embedded model as the pre-registration says, with verdicts.")
+    sub = command(
+        "rooms",
+        rooms,
+        "Measure the embedded model as the pre-registration says, with verdicts.",
+    )
     told = "folder for measurements, tables and verdicts; the same command goes on there"
     sub.add_argument("--out", type=folder_written(*FILES), required=True, help=told)
-    sub.add_argument("--tables", nargs="+", choices=ROOMS_TABLES, metavar="TABLE", help=f"of {', '.join(ROOMS_TABLES)}")
-    sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
+    sub.add_argument(
+        "--tables",
+        nargs="+",
+        choices=ROOMS_TABLES,
+        metavar="TABLE",
+        help=f"of {', '.join(ROOMS_TABLES)}",
+    )
+    sub.add_argument(
+        "--videos",
+        type=count,
+        default=VIDEOS,
+        help=f"per row; the pre-registration says {VIDEOS}",
+    )
 
 
 def rooms(args: argparse.Namespace) -> Result:
@@ -44,7 +68,12 @@ def rooms(args: argparse.Namespace) -> Result:
     base = stored_gate("base")
     asked = list(args.tables or ROOMS_TABLES)
     wanted = {job.key: job for job in jobs(asked, args.videos)}
-    known = complete(args.out / "measured.jsonl", wanted, partial(measured, embedded_judge()), args.json)
+    known = complete(
+        args.out / "measured.jsonl",
+        wanted,
+        partial(measured, embedded_judge()),
+        args.json,
+    )
     answers = {name: answer_of(name, args.videos, known) for name in ROOMS_TABLES}
     texts = []
     found = {}
@@ -54,9 +83,21 @@ def rooms(args: argparse.Namespace) -> Result:
         texts.append(write_result(args.out, name, answers[name].text(), found[name], indent=None)["text"])
     verdicts = [gate(student["memory"], base["memory"]), *verdicts_of(answers)]
     beside = secondary(answers, student["effects"]["0"])
-    told = {"verdicts": [verdict.to_dict() for verdict in verdicts], "secondary": beside}
+    told = {
+        "verdicts": [verdict.to_dict() for verdict in verdicts],
+        "secondary": beside,
+    }
     found["verdicts"] = told | {"weights": by, "files": measured_files()}
-    text = "\n".join([verdict_table(verdicts), *costs_table(verdicts), "", SECONDARY, "", *beside])
+    text = "\n".join(
+        [
+            verdict_table(verdicts),
+            *costs_table(verdicts),
+            "",
+            SECONDARY,
+            "",
+            *beside,
+        ]
+    )
     texts.append(write_result(args.out, "verdicts", text, found["verdicts"])["text"])
     return {"text": "\n\n".join(texts), "json": found}
 
@@ -91,7 +132,10 @@ def jobs(tables: Iterable[str], videos: int) -> Iterator[VideoJob]:
     """All videos of the tables, of every row in turn; a row of shuffles as one for each of them."""
     for name in tables:
         table = ROOMS_TABLES[name]
-        rows: list[Entry | Rendered] = [*(row for row in table.rows if isinstance(row, Rendered)), *table.entries]
+        rows: list[Entry | Rendered] = [
+            *(row for row in table.rows if isinstance(row, Rendered)),
+            *table.entries,
+        ]
         yield from (VideoJob(name, row, number) for number in table.numbers(videos) for row in rows)
 
 

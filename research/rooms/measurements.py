@@ -17,7 +17,11 @@ from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import claimed, replacing
 from ...headforcing_core.hashing import digest, file_hash
 from ...headforcing_core.head_profiles import rules
-from ...headforcing_core.head_profiles.profile import HeadProfile, bundled_profiles, load_profile
+from ...headforcing_core.head_profiles.profile import (
+    HeadProfile,
+    bundled_profiles,
+    load_profile,
+)
 from ...headforcing_core.names import DEMO_AUTOENCODER
 from ...headforcing_core.timeline import returns as told_returns
 from .. import ablations
@@ -46,16 +50,27 @@ def embedded_judge(profile: HeadProfile | None = None) -> judge.RoomsJudge:
 
 def measured_files() -> dict[str, str]:
     """The hashes of the files that measurements are of."""
-    files = {"model": file_hash(assets.model_path()), "autoencoder": file_hash(DEMO_AUTOENCODER)}
+    files = {
+        "model": file_hash(assets.model_path()),
+        "autoencoder": file_hash(DEMO_AUTOENCODER),
+    }
     return {**files, "profile": digest(embedded_profile().to_json())}
 
 
 def measured_by() -> str:
     """A hash of the files that are measured and of the code that measures."""
-    return digest(measured_files(), [file_hash(Path(str(module.__file__))) for module in MEASURED_BY])
+    return digest(
+        measured_files(),
+        [file_hash(Path(str(module.__file__))) for module in MEASURED_BY],
+    )
 
 
-def complete(journal: Path, jobs: Mapping[str, Job], measured: Callable[[Job], Numbers], quiet: bool) -> Known:
+def complete(
+    journal: Path,
+    jobs: Mapping[str, Job],
+    measured: Callable[[Job], Numbers],
+    quiet: bool,
+) -> Known:
     """Measure the jobs, by the keys of videos, that the journal does not know, append each to it, and return all that
     is known. Raises HeadForcingError for a journal of another model or by other code."""
     by = measured_by()
@@ -63,7 +78,11 @@ def complete(journal: Path, jobs: Mapping[str, Job], measured: Callable[[Job], N
         known = _read(journal, by)
         torch.set_num_threads(1)  # several are slower for a model this small
         with journal.open("a", encoding="utf-8") as file:
-            for key in tqdm([key for key in jobs if key not in known], unit="video", disable=quiet):
+            for key in tqdm(
+                [key for key in jobs if key not in known],
+                unit="video",
+                disable=quiet,
+            ):
                 found = measured(jobs[key]).items()
                 known[key] = {name: None if value is None else round(value, 5) for name, value in found}
                 file.write(json.dumps({"video": key, "weights": by, "numbers": known[key]}) + "\n")

@@ -41,7 +41,11 @@ RULES = ("quota", "function")
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("references", references, "Measure whether a room appears that is shown only as a picture.")
+    sub = command(
+        "references",
+        references,
+        "Measure whether a room appears that is shown only as a picture.",
+    )
     sub.add_argument("--out", type=folder_written("references.*"), required=True, help="folder")
     sub.add_argument("--videos", type=count, default=VIDEOS, help=f"per row ({VIDEOS})")
 
@@ -61,7 +65,7 @@ def references(args: argparse.Namespace) -> Result:
 
 def measure(judge: RoomsJudge, number: int, shown: str, rule: str) -> Numbers:
     """Make one video, and look for the layout of the room, and for that of the wrong picture, in its second scene."""
-    looks = returning_story(np.random.default_rng(number), SHOWN, 0, 0, BEFORE)
+    looks = returning_story(np.random.default_rng(number), SHOWN, away=0, back=0, before=BEFORE)
     story = timeline_of(looks)
     pictures = {} if shown == NONE else {"room": _picture(judge, looks, number, wrong=shown == WRONG)}
     if pictures:  # the model reads the same words
@@ -81,7 +85,10 @@ def _picture(judge: RoomsJudge, looks: Sequence[Look], number: int, wrong: bool)
     versions = [int(wrong)] * len(looks)
     still = render(looks, number, versions).video_frames[CLOCK.start_video_frame(BEFORE)]
     frames = STRIDE * (CLOCK.frames_per_block - 1) + 1
-    return Picture(judge.autoencoder.encode(still.expand(frames, -1, -1, -1)), f"{number} {wrong}")
+    return Picture(
+        judge.autoencoder.encode(still.expand(frames, -1, -1, -1)),
+        f"{number} {wrong}",
+    )
 
 
 def table(videos: Mapping[str, Sequence[Numbers]]) -> str:

@@ -16,7 +16,15 @@ from ...headforcing_core.head_profiles.rules import with_rule
 from ..statistics import Numbers, corrected, differences, mean_interval, values_of
 from .judge import STORIES
 from .measurements import complete, embedded_judge, embedded_profile, measured_by
-from .verdicts import SUPPORTS, UNDECIDED, Verdict, difference, means_table, shown, verdict_table
+from .verdicts import (
+    SUPPORTS,
+    UNDECIDED,
+    Verdict,
+    difference,
+    means_table,
+    shown,
+    verdict_table,
+)
 
 FIRST = 85_000
 VIDEOS = 32
@@ -25,7 +33,15 @@ ENOUGH = 20  # videos with a layout; in about a third the first visit shows no p
 ABOVE = 0.5
 AT_LEAST = 0.7
 CLEARLY = 0.05
-COLUMNS = ("frames_a_head", "layout", "layout_by_chance", "identity", "outline", "shape", "moves")
+COLUMNS = (
+    "frames_a_head",
+    "layout",
+    "layout_by_chance",
+    "identity",
+    "outline",
+    "shape",
+    "moves",
+)
 
 CEILING = "all frames"
 FLOOR = "Head Forcing"
@@ -39,15 +55,32 @@ ROWS: dict[str, tuple[CachePolicy, str]] = {
     FLOOR: (CachePolicy(), "quota"),
     PRESET: (CachePolicy(scenes="auto"), "quota"),
     BOTH: (CachePolicy(scenes="auto"), "function"),
-    CONTROL: (replace(CachePolicy.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto"), "quota"),
+    CONTROL: (
+        replace(CachePolicy.uniform(RolePolicy(3, 3), "contiguous"), scenes="auto"),
+        "quota",
+    ),
 }
 """Of each row the cache, and the rule of the roles."""
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("returns", returns, "Measure what the second pre-registration says about rooms that come back.")
-    sub.add_argument("--out", type=folder_written("measured.jsonl", "returns.*"), required=True, help="folder")
-    sub.add_argument("--videos", type=int, default=VIDEOS, help=f"per row; the pre-registration says {VIDEOS}")
+    sub = command(
+        "returns",
+        returns,
+        "Measure what the second pre-registration says about rooms that come back.",
+    )
+    sub.add_argument(
+        "--out",
+        type=folder_written("measured.jsonl", "returns.*"),
+        required=True,
+        help="folder",
+    )
+    sub.add_argument(
+        "--videos",
+        type=int,
+        default=VIDEOS,
+        help=f"per row; the pre-registration says {VIDEOS}",
+    )
 
 
 def returns(args: argparse.Namespace) -> Result:
@@ -79,10 +112,24 @@ def verdicts_of(videos: Mapping[str, Sequence[Numbers]]) -> list[Verdict]:
     enough = ENOUGH if room is not None and room.count >= ENOUGH and room.low > ABOVE else math.inf
     gain = differences(layouts[PRESET], layouts[FLOOR])
     lead = differences(layouts[BOTH], layouts[CONTROL])
-    brings = difference("R1", "a scene's own frames bring its room back", gain, ABOVE, ABOVE, enough)
+    brings = difference(
+        "R1",
+        "a scene's own frames bring its room back",
+        values=gain,
+        above=ABOVE,
+        below=ABOVE,
+        enough=enough,
+    )
     if brings.outcome == SUPPORTS and (kept is None or kept.mean < AT_LEAST):
         brings = replace(brings, outcome=UNDECIDED)
-    matter = difference("R2", "roles matter once scenes come back", lead, CLEARLY, CLEARLY, enough)
+    matter = difference(
+        "R2",
+        "roles matter once scenes come back",
+        values=lead,
+        above=CLEARLY,
+        below=CLEARLY,
+        enough=enough,
+    )
     return corrected([brings, matter])
 
 

@@ -22,7 +22,15 @@ from torch import Tensor
 
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.timeline.clock import BlockClock
-from .drawing import EMBLEMS, FRAME_SIZE, PICTURES, Picture, Pose, draw_actor, draw_wall
+from .drawing import (
+    EMBLEMS,
+    FRAME_SIZE,
+    PICTURES,
+    Picture,
+    Pose,
+    draw_actor,
+    draw_wall,
+)
 
 PAN_PIXELS = 2  # per video frame, so that a latent frame (four video frames) moves by exactly one latent pixel
 CLOCK = BlockClock()
@@ -75,7 +83,11 @@ class Layout:
         places = rng.choice(len(_COLUMNS) * len(_ROWS), PICTURES_PER_ROOM, replace=False)
         jitter = rng.integers(-_JITTER, _JITTER + 1, (PICTURES_PER_ROOM, 2))
         return tuple(
-            Picture(str(kind), panel * FRAME_SIZE + _COLUMNS[place % 3] + int(dx), _ROWS[place // 3] + int(dy) // 2)
+            Picture(
+                str(kind),
+                panel * FRAME_SIZE + _COLUMNS[place % 3] + int(dx),
+                _ROWS[place // 3] + int(dy) // 2,
+            )
             for kind, place, (dx, dy) in zip(kinds, places, jitter, strict=True)
         )
 
@@ -103,7 +115,13 @@ class Marking:
         order = rng.permutation(tuple(COLOURS)).tolist()
         named = [COLOURS[look.colour] for look in looks]
         apart = {name: min(math.dist(COLOURS[name], other) for other in named) for name in order}
-        return cls(emblem, next((name for name in order if apart[name] > _CONTRAST), max(order, key=apart.__getitem__)))
+        return cls(
+            emblem,
+            next(
+                (name for name in order if apart[name] > _CONTRAST),
+                max(order, key=apart.__getitem__),
+            ),
+        )
 
 
 @dataclass(frozen=True)
@@ -158,10 +176,26 @@ def render(looks: Sequence[Look], seed: int, versions: Sequence[int] | None = No
         wall, covered = draw_wall(colour.tolist(), look.pattern, hung, view)
         body = COLOURS[look.colour]
         mark = COLOURS[marking.colour]
-        drawn = draw_actor(wall, pose.part(start, stop), look.shape, body, marking.emblem, mark)
+        drawn = draw_actor(
+            wall,
+            pose.part(start, stop),
+            shape=look.shape,
+            colour=body,
+            emblem=marking.emblem,
+            mark=mark,
+        )
         parts.append((*drawn, covered * (1 - drawn[1])))
     video_frames, shape, facing, pictures = map(torch.from_numpy, map(np.concatenate, zip(*parts, strict=True)))
-    return Clip(video_frames, shape, pictures, facing, tuple(looks), torch.from_numpy(camera), marking, layouts)
+    return Clip(
+        video_frames,
+        shape,
+        pictures=pictures,
+        facing=facing,
+        looks=tuple(looks),
+        camera=torch.from_numpy(camera),
+        marking=marking,
+        layouts=layouts,
+    )
 
 
 def poses(looks: Sequence[Look], seed: int) -> Pose:
@@ -173,7 +207,14 @@ def poses(looks: Sequence[Look], seed: int) -> Pose:
     later = np.maximum(0, np.arange(len(per_frame)) - CLOCK.start_video_frame(1) + 1)
     turn = later * rng.choice((-1, 1)) * 2 * math.pi / rng.uniform(28, 48)
     blur = np.where(later > 0, 2.6, 1.0)
-    return Pose(path[:, 0], path[:, 1], path[:, 2], turn, blur, actor.radius)
+    return Pose(
+        path[:, 0],
+        path[:, 1],
+        tilt=path[:, 2],
+        turn=turn,
+        blur=blur,
+        radius=actor.radius,
+    )
 
 
 def _blocks_of_frames(blocks: int) -> list[int]:

@@ -46,13 +46,23 @@ def draw_rooms(rng: np.random.Generator, first: Look, count: int) -> list[tuple[
     """
     rooms = [(first.background, first.pattern)]
     if count > 1 and rng.random() < CONFUSED:
-        rooms.append((first.background, str(rng.choice([p for p in CHOICES["pattern"] if p != first.pattern]))))
+        rooms.append(
+            (
+                first.background,
+                str(rng.choice([p for p in CHOICES["pattern"] if p != first.pattern])),
+            )
+        )
     others = [name for name in BACKGROUNDS if name != first.background]
     colours = rng.permutation(others)[: count - len(rooms)].tolist()
     return rooms + [(colour, str(rng.choice(CHOICES["pattern"]))) for colour in colours]
 
 
-def _wander(look: Look, rooms: Sequence[tuple[str, str]], blocks: int, rng: np.random.Generator) -> list[Look]:
+def _wander(
+    look: Look,
+    rooms: Sequence[tuple[str, str]],
+    blocks: int,
+    rng: np.random.Generator,
+) -> list[Look]:
     """Another of the rooms at each block with probability `CHANGE_ODDS`."""
     here = 0
     looks = []

@@ -47,7 +47,10 @@ _WITHOUT = {  # Head Forcing with the heads of one role ablated
     "anchor": replace(_POLICY, anchor=replace(_POLICY.anchor, sink_frames=0)),
     "memory": replace(_POLICY, memory=replace(_POLICY.memory, episodic_frames=0)),
 }
-_TRUTH = (Rendered("rendered", encoded=False), Rendered("rendered, through the autoencoder", encoded=True))
+_TRUTH = (
+    Rendered("rendered", encoded=False),
+    Rendered("rendered, through the autoencoder", encoded=True),
+)
 
 
 def window(frames: int, sink: int = 0) -> Entry:
@@ -60,7 +63,14 @@ def window(frames: int, sink: int = 0) -> Entry:
     return Entry(f"{label}, re-encoded", f"window_{frames}_sink_{sink}", given=policy)
 
 
-def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = False, note: str = "") -> Question:
+def _table(
+    asks: str,
+    story: str,
+    first: int,
+    *rows: Row,
+    all_frames: bool = False,
+    note: str = "",
+) -> Question:
     """A table with the rows that all of them have, and some of its own, before Head Forcing."""
     shared: tuple[Row, ...] = (
         *_TRUTH,
@@ -70,13 +80,25 @@ def _table(asks: str, story: str, first: int, *rows: Row, all_frames: bool = Fal
         window(9, sink=3),
         Shuffles(Entry(SHUFFLED, "head_forcing", roles="shuffled")),
         Entry(EVEN, "even_memory", given=EvenMemory()),
-        Entry("given the frames of the last visit", "given_frames", given=GivenFrames()),
+        Entry(
+            "given the frames of the last visit",
+            "given_frames",
+            given=GivenFrames(),
+        ),
         Entry(NO_MEMORY, "no_episodic_memory"),
     )
     columns = (*COLUMNS, "place_error", "loss_0.9375") if all_frames else COLUMNS
     notes = " ".join(filter(None, (NOTE, AHEAD if all_frames else "", note)))
     every = (*shared, *rows, Entry(OURS, "head_forcing"))
-    return Question(asks, story, every, columns, notes, first, ahead=all_frames)
+    return Question(
+        asks,
+        story,
+        rows=every,
+        columns=columns,
+        note=notes,
+        first=first,
+        ahead=all_frames,
+    )
 
 
 def _away(blocks: int) -> Question:

@@ -17,9 +17,30 @@ import numpy as np
 
 from ...headforcing_core.render.describe import markdown_table
 from .. import statistics
-from ..statistics import ENOUGH, LEVEL, Interval, Numbers, Values, differences, mean_interval, mean_of, values_of
+from ..statistics import (
+    ENOUGH,
+    LEVEL,
+    Interval,
+    Numbers,
+    Values,
+    differences,
+    mean_interval,
+    mean_of,
+    values_of,
+)
 from .answers import Answer
-from .tables import ABLATED, ABSOLUTE, BY_FUNCTION, EVEN, FIFO, NO_MEMORY, OURS, RANDOM, SHUFFLED, UNIFORM
+from .tables import (
+    ABLATED,
+    ABSOLUTE,
+    BY_FUNCTION,
+    EVEN,
+    FIFO,
+    NO_MEMORY,
+    OURS,
+    RANDOM,
+    SHUFFLED,
+    UNIFORM,
+)
 
 Answers = Mapping[str, Answer]
 SUPPORTS = "supports"
@@ -62,10 +83,23 @@ def gate(student: float, base: float) -> Verdict:
     passes = student >= GATE_STUDENT and base >= GATE_BASE
     found = f"student {student:.3f} of at least {GATE_STUDENT}, base {base:.3f} of at least {GATE_BASE}"
     numbers = {"student": student, "base": base}
-    return Verdict("H0", "the model remembers", SUPPORTS if passes else REFUTES, found, numbers=numbers)
+    return Verdict(
+        "H0",
+        "the model remembers",
+        SUPPORTS if passes else REFUTES,
+        found,
+        numbers=numbers,
+    )
 
 
-def difference(name: str, claim: str, values: Values, above: float, below: float, enough: float = ENOUGH) -> Verdict:
+def difference(
+    name: str,
+    claim: str,
+    values: Values,
+    above: float,
+    below: float,
+    enough: float = ENOUGH,
+) -> Verdict:
     """H1, H4, H5, from paired differences of which `enough` decide: supported with an interval above one bound, refuted
     with one below the other."""
     interval = mean_interval(values)
@@ -75,7 +109,14 @@ def difference(name: str, claim: str, values: Values, above: float, below: float
     if interval.count >= enough:
         outcome = SUPPORTS if interval.low > above else REFUTES if interval.high < below else UNDECIDED
     p = p_against(values, below if outcome == REFUTES else above)
-    return Verdict(name, claim, outcome, told(interval), p, numbers=asdict(interval))
+    return Verdict(
+        name,
+        claim,
+        outcome=outcome,
+        found=told(interval),
+        p=p,
+        numbers=asdict(interval),
+    )
 
 
 def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
@@ -107,8 +148,11 @@ def roles_matter(shuffles: Sequence[Values], even: Values) -> Verdict:
         f"minus the mean shuffle {told(mean)}"
     )
     numbers: dict[str, Any] = {"better": better, "shuffles": count}
-    numbers |= {"minus_even": asdict(against_even), "minus_mean_shuffle": asdict(mean)}
-    return Verdict(name, claim, outcome, words, p, numbers=numbers)
+    numbers |= {
+        "minus_even": asdict(against_even),
+        "minus_mean_shuffle": asdict(mean),
+    }
+    return Verdict(name, claim, outcome=outcome, found=words, p=p, numbers=numbers)
 
 
 def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
@@ -123,7 +167,10 @@ def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
     largest = 0
     p = 0.0
     for role, own in FACTS.items():
-        rival = max((fact for fact in means[role] if fact != own), key=means[role].__getitem__)
+        rival = max(
+            (fact for fact in means[role] if fact != own),
+            key=means[role].__getitem__,
+        )
         lead = differences(costs[role][own], costs[role][rival])
         leads[role] = mean_interval(lead)
         largest += means[role][own] > means[role][rival]
@@ -142,7 +189,7 @@ def names_of_heads(costs: Mapping[str, Mapping[str, Values]]) -> Verdict:
         "costs": {role: {fact: cost and asdict(cost) for fact, cost in facts.items()} for role, facts in found.items()},
     }
     words = f"own fact costs most in {largest} of {len(FACTS)} roles; lead over the next fact: {ahead}"
-    return Verdict(name, claim, outcome, words, p, numbers=numbers)
+    return Verdict(name, claim, outcome=outcome, found=words, p=p, numbers=numbers)
 
 
 def verdict_table(verdicts: Sequence[Verdict]) -> str:
@@ -151,7 +198,15 @@ def verdict_table(verdicts: Sequence[Verdict]) -> str:
     for verdict in verdicts:
         tested = verdict.name != "H0" and verdict.outcome != UNMEASURED
         outcome = verdict.outcome + (", sure" if verdict.sure and tested else "")
-        lines.append([verdict.name, verdict.claim, outcome, verdict.found, f"{verdict.holm:.4f}" if tested else "–"])
+        lines.append(
+            [
+                verdict.name,
+                verdict.claim,
+                outcome,
+                verdict.found,
+                f"{verdict.holm:.4f}" if tested else "–",
+            ]
+        )
     return markdown_table(["", "claim", "verdict", "found (95 % intervals)", "p, corrected"], lines)
 
 
@@ -164,11 +219,19 @@ def costs_table(verdicts: Sequence[Verdict]) -> list[str]:
     costs = numbers["costs"]
     lines = [[f"{role} heads", *(told(Interval(**costs[role][fact])) for fact in facts)] for role in FACTS]
     head = ["H3: ablated", *(fact.replace("_", " ") for fact in facts)]
-    return ["", "Costs in standard deviations; positive is worse.", "", markdown_table(head, lines)]
+    return [
+        "",
+        "Costs in standard deviations; positive is worse.",
+        "",
+        markdown_table(head, lines),
+    ]
 
 
 def means_table(
-    videos: Mapping[str, Sequence[Numbers]], columns: Sequence[str], floors: Mapping[str, str], gain: str
+    videos: Mapping[str, Sequence[Numbers]],
+    columns: Sequence[str],
+    floors: Mapping[str, str],
+    gain: str,
 ) -> str:
     """A Markdown table of means with 95 % intervals, and of what each row's layout has above that of its floor, under
     the heading `gain`; `floors` are by row the row that it is compared with, which may be itself."""
@@ -228,11 +291,29 @@ def verdicts_of(answers: Answers) -> list[Verdict]:
     recalled = mean_of(layouts) if all(layouts) else []
     return statistics.corrected(
         [
-            difference("H1", "episodic memory brings rooms back", recalled, 0.10, 0.10),
+            difference(
+                "H1",
+                "episodic memory brings rooms back",
+                values=recalled,
+                above=0.10,
+                below=0.10,
+            ),
             roles_matter(shuffles, differences(ours, even) if ours and even else []),
             names_of_heads(costs),
-            difference("H4", "novelty keeps more rooms", _gain(answers, "h4", UNIFORM, "layout"), 0.05, 0.05),
-            difference("H5", "re-encoded positions keep rooms", _gain(answers, "h2_h5", ABSOLUTE, "layout"), 0.05, 0.0),
+            difference(
+                "H4",
+                "novelty keeps more rooms",
+                values=_gain(answers, "h4", UNIFORM, "layout"),
+                above=0.05,
+                below=0.05,
+            ),
+            difference(
+                "H5",
+                "re-encoded positions keep rooms",
+                values=_gain(answers, "h2_h5", ABSOLUTE, "layout"),
+                above=0.05,
+                below=0.0,
+            ),
         ]
     )
 

@@ -13,12 +13,26 @@ def tiny_models(folder: Path) -> Path:
     from transformers import CLIPConfig, CLIPModel, ViTConfig, ViTModel
 
     torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    sizes = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+    }
     ViTModel(ViTConfig(**sizes, image_size=32, patch_size=8)).save_pretrained(folder / "dino-vitb16")
     words = vocabulary()
     for name in ("clip-vit-base-patch32", "clip-vit-large-patch14"):
-        text = {**sizes, "vocab_size": len(words), "max_position_embeddings": 20, "projection_dim": 24}
-        text |= {"bos_token_id": len(words) - 2, "eos_token_id": 2, "pad_token_id": 1}  # as in the published file
+        text = {
+            **sizes,
+            "vocab_size": len(words),
+            "max_position_embeddings": 20,
+            "projection_dim": 24,
+        }
+        text |= {
+            "bos_token_id": len(words) - 2,
+            "eos_token_id": 2,
+            "pad_token_id": 1,
+        }  # as in the published file
         vision = {**sizes, "image_size": 32, "patch_size": 8, "projection_dim": 24}
         CLIPModel(CLIPConfig(text_config=text, vision_config=vision, projection_dim=24)).save_pretrained(folder / name)
         (folder / name / "vocab.json").write_text(json.dumps(words), encoding="utf-8")
@@ -32,7 +46,16 @@ def vocabulary() -> dict[str, int]:
     """Letters, letters that end a word, one merge, and the two special tokens, which are the last as in CLIP's."""
     letters = [chr(code) for code in range(ord("a"), ord("z") + 1)]
     ends = (f"{letter}</w>" for letter in letters)
-    words = ["!", "#", "$", *letters, *ends, "ba", "<|startoftext|>", "<|endoftext|>"]
+    words = [
+        "!",
+        "#",
+        "$",
+        *letters,
+        *ends,
+        "ba",
+        "<|startoftext|>",
+        "<|endoftext|>",
+    ]
     return {word: number for number, word in enumerate(words)}
 
 
@@ -50,7 +73,13 @@ def frames(count: int, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -
 def consistency_in_a_loop(features: torch.Tensor) -> float:
     total = 0.0
     for i in range(1, len(features)):
-        before = max(0.0, functional.cosine_similarity(features[i - 1 : i], features[i : i + 1]).item())
-        first = max(0.0, functional.cosine_similarity(features[:1], features[i : i + 1]).item())
+        before = max(
+            0.0,
+            functional.cosine_similarity(features[i - 1 : i], features[i : i + 1]).item(),
+        )
+        first = max(
+            0.0,
+            functional.cosine_similarity(features[:1], features[i : i + 1]).item(),
+        )
         total += (before + first) / 2
     return total / (len(features) - 1)

@@ -7,7 +7,11 @@ import re
 
 import numpy as np
 import pytest
-from headforcing.headforcing_core.cache.policy import CachePolicy, RolePolicy, preset
+from headforcing.headforcing_core.cache.policy import (
+    CachePolicy,
+    RolePolicy,
+    preset,
+)
 from headforcing.headforcing_core.model.wan import WanConfig
 from headforcing.headforcing_core.render.cards import paper_heads
 from headforcing.headforcing_core.render.options import RenderOptions
@@ -52,7 +56,10 @@ def test_a_table_marks_what_differs_from_the_last_row_and_rows_without_numbers_a
 
 def test_interval_and_test_must_agree():
     """Four small differences of one sign, the rest ties: the bootstrap called it sure."""
-    found = answer(QUESTION, lambda row: [{"shape": 0.01 * (10 + i) * (row is OTHER and i < 5)} for i in range(10)])
+    found = answer(
+        QUESTION,
+        lambda row: [{"shape": 0.01 * (10 + i) * (row is OTHER and i < 5)} for i in range(10)],
+    )
     test = found.compared(1, "shape")
     assert test.interval.excludes(0) and test.p == 0.0625 and not test.clear
 
@@ -74,14 +81,24 @@ def test_shuffles_are_a_factor_of_their_own(lowest, below):
 def test_every_ablation_differs_from_head_forcing_in_what_it_is_about():
     plain = window(9).policy.memory
     sunk = window(9, sink=3).policy.memory
-    assert (plain.sink_frames, plain.recent_frames, sunk.sink_frames, sunk.recent_frames) == (0, 6, 3, 3)
+    assert (
+        plain.sink_frames,
+        plain.recent_frames,
+        sunk.sink_frames,
+        sunk.recent_frames,
+    ) == (0, 6, 3, 3)
     ours = preset("head_forcing")
     baseline, allocated, remembering, last = (PAPERS_ROWS[name].policy for name in "ABCD")
     assert isinstance(allocated, CachePolicy) and isinstance(remembering, CachePolicy)
     assert [policy.rope for policy in (baseline, allocated, remembering, last)] == ["absolute"] * 3 + ["contiguous"]
     assert not baseline.heads_by and allocated.heads_by and last == ours
     assert allocated.memory == RolePolicy(recent_frames=8) and remembering.memory.episodic_frames == 5
-    roles = ["profile"] * 4 + ["shuffled", "profile", "anchor_to_memory", "local_to_memory"]
+    roles = ["profile"] * 4 + [
+        "shuffled",
+        "profile",
+        "anchor_to_memory",
+        "local_to_memory",
+    ]
     assert [row.roles for row in PAPERS_ROWS.values()] == roles
 
 

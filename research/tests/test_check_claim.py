@@ -13,7 +13,10 @@ from headforcing.headforcing_core.distributed.farm import Farm
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.head_profiles.profile import HeadProfile
 from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
-from headforcing.headforcing_core.head_profiles.shares import HeadShares, ProfileSetup
+from headforcing.headforcing_core.head_profiles.shares import (
+    HeadShares,
+    ProfileSetup,
+)
 from headforcing.headforcing_core.names import BUDGETS
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research import videos as claim_videos
@@ -31,8 +34,15 @@ STORY = ["a fox sits", "the fox runs"]
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    returning = map(claim_stories.with_recall, claim_stories.return_stories(RESERVED_PROMPTS[:3]))
-    texts = [*PROFILING_PROMPTS[:1], *STORY, *(text for story in returning for text in parse_timeline(story).texts)]
+    returning = map(
+        claim_stories.with_recall,
+        claim_stories.return_stories(RESERVED_PROMPTS[:3]),
+    )
+    texts = [
+        *PROFILING_PROMPTS[:1],
+        *STORY,
+        *(text for story in returning for text in parse_timeline(story).texts),
+    ]
     return real_files(tmp_path_factory.mktemp("tiny"), texts)
 
 
@@ -135,12 +145,27 @@ def test_scenes_that_return_are_asked_of_the_paper_the_preset_a_window_and_echo_
     """Nine plus three videos, features of which are measured once."""
     pytest.importorskip("transformers")
     out = tmp_path / "check"
-    options = {**files, "--out": out, "--rows": "A,scenes,echo", "--profile": three_way, "--videos": 3, "--seconds": 3}
-    options |= {"--size": "32x32", "--metric-models": tiny_models(tmp_path / "models")}
+    options = {
+        **files,
+        "--out": out,
+        "--rows": "A,scenes,echo",
+        "--profile": three_way,
+        "--videos": 3,
+        "--seconds": 3,
+    }
+    options |= {
+        "--size": "32x32",
+        "--metric-models": tiny_models(tmp_path / "models"),
+    }
     assert run(options, "--metrics", "subject") == 0
     made = stamps((out / "videos" / RETURN).glob("*.mp4"))
     methods = {path.name.split("-seed")[0] for path in made}
-    assert methods == {"head_forcing", "head_forcing_scenes", "self_forcing_window_21", "echo_forcing"}
+    assert methods == {
+        "head_forcing",
+        "head_forcing_scenes",
+        "self_forcing_window_21",
+        "echo_forcing",
+    }
     assert len(made) == 12 and len(list((out / "videos" / "one_prompt").glob("*.mp4"))) == 6
     texts = {path: json.loads(path.with_suffix(".json").read_text("utf-8"))["made_from"]["prompts"] for path in made}
     assert all(("[recall 2]" in text) == path.name.startswith("echo") for path, text in texts.items())
@@ -186,7 +211,13 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
     given = tmp_path / "two.json"
     out = tmp_path / "check"
     HeadProfile("two-way", 4, 4, (("local", "local", "memory", "memory"),) * 4).save(given)
-    options = {**files, "--out": out, "--rows": "A,uniform,D", "--profile": given, "--seconds": 0.5}
+    options = {
+        **files,
+        "--out": out,
+        "--rows": "A,uniform,D",
+        "--profile": given,
+        "--seconds": 0.5,
+    }
     with monkeypatch.context() as patch:
         refusing(patch, "self_forcing_window_21")
         assert run(options) == 0
@@ -195,7 +226,11 @@ def test_rows_that_do_not_fit_are_left_out_with_a_sentence(files, tmp_path, caps
     assert list(found["left_out"]) == ["A"] and {line["row"] for line in found["lines"]} == {"uniform"}
     assert not (out / "profile.json").exists(), "a profile that is given is not measured"
     page = (out / "verdict.md").read_text("utf-8")
-    for told in ("- Left out, A: not enough memory", "does not have the paper's three roles", "these have 0.5 s"):
+    for told in (
+        "- Left out, A: not enough memory",
+        "does not have the paper's three roles",
+        "these have 0.5 s",
+    ):
         assert told in page
 
     options["--rows"] = "uniform"
@@ -237,7 +272,19 @@ def test_what_cannot_be_checked_is_refused_in_one_sentence(files, tmp_path, caps
     assert not list(tmp_path.rglob("*.mp4"))
     (tmp_path / "profile.json").write_text("{}", encoding="utf-8")
     sigmas = (1.0, 0.9375, 0.8333, 0.625)
-    HeadShares(ProfileSetup("others", 4, 4, ("a fox",), 3, sigmas, 3, 96, 64)).save(tmp_path / "profile.safetensors")
+    HeadShares(
+        ProfileSetup(
+            "others",
+            4,
+            num_heads=4,
+            prompts=("a fox",),
+            blocks=3,
+            sigmas=sigmas,
+            frames_per_block=3,
+            width=96,
+            height=64,
+        )
+    ).save(tmp_path / "profile.safetensors")
     assert run({**files, "--out": tmp_path, "--rows": "A"}, "--estimate") == 2
     assert "was measured with another model: choose another --out" in capsys.readouterr().err
 
@@ -251,12 +298,20 @@ class Elsewhere(Farm):
         return functools.partial(pickle.loads, pickle.dumps(value))
 
     def run(self, function, jobs):
-        return super().run(function, {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()})
+        return super().run(
+            function,
+            {name: pickle.loads(pickle.dumps(job)) for name, job in jobs.items()},
+        )
 
 
 @pytest.mark.slow
 def test_a_farm_makes_the_same_videos(files, tmp_path, monkeypatch):
-    options = {**files, "--rows": "A,D", "--seconds": 0.5, "--out": tmp_path / "here"}
+    options = {
+        **files,
+        "--rows": "A,D",
+        "--seconds": 0.5,
+        "--out": tmp_path / "here",
+    }
     assert run(options) == 0
     for module in (check_claim, profiles):
         monkeypatch.setattr(module, "farm_of", lambda args: Elsewhere())

@@ -14,11 +14,26 @@ from headforcing.headforcing_core.head_profiles.prompts import PROFILING_PROMPTS
 from headforcing.headforcing_core.timeline.returns import with_returns
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
 from headforcing.research.claims import claims
-from headforcing.research.claims.claims import ADDED_ROWS, PAPERS_ROWS, lines_of, named_rows
+from headforcing.research.claims.claims import (
+    ADDED_ROWS,
+    PAPERS_ROWS,
+    lines_of,
+    named_rows,
+)
 from headforcing.research.claims.page import page
-from headforcing.research.claims.paper_numbers import COLUMNS, PRIMARY, REPORTED, RETURN
+from headforcing.research.claims.paper_numbers import (
+    COLUMNS,
+    PRIMARY,
+    REPORTED,
+    RETURN,
+)
 from headforcing.research.claims.returns import similarities, spread
-from headforcing.research.claims.stories import RESERVED_PROMPTS, return_stories, texts_of, with_recall
+from headforcing.research.claims.stories import (
+    RESERVED_PROMPTS,
+    return_stories,
+    texts_of,
+    with_recall,
+)
 from headforcing.research.metrics.registry import METRICS
 from headforcing.research.rows import Shuffles
 from headforcing.research.statistics import Measured, holm, sign_flip_p
@@ -36,7 +51,10 @@ def rows(differences: dict, videos: int = 32, spread: float = 0.1) -> dict[str, 
         noise = {key: spread * rng.normal() for key in differences}
         theirs.append(base)
         ours.append({key: base[key] + (mean + noise[key]) / 100 for key, mean in differences.items()})
-    return {"A": {"one_prompt": Measured(theirs)}, "D": {"one_prompt": Measured(ours)}}
+    return {
+        "A": {"one_prompt": Measured(theirs)},
+        "D": {"one_prompt": Measured(ours)},
+    }
 
 
 def measured_lines(found: dict) -> list:
@@ -48,12 +66,21 @@ def verdicts(spread=0.1, videos=32, **differences: float) -> dict[str, str]:
 
 
 def test_a_verdict_needs_the_sign_and_half_of_the_size():
-    found = verdicts(dynamic_degree_within=9.0, flicker=-0.3, aesthetic_quality=0.5, vbench_motion_smoothness=0.0)
+    found = verdicts(
+        dynamic_degree_within=9.0,
+        flicker=-0.3,
+        aesthetic_quality=0.5,
+        vbench_motion_smoothness=0.0,
+    )
     assert found["dynamic"] == "agrees"
     assert found["flicker"] == "disagrees", "worse"
     assert found["aesthetic"] == "disagrees", "better, but the paper's difference is 4.19"
     assert found["imaging"] == found["quality"] == "not measured"
-    for wide, videos, verdict in ((1.0, 32, "undecided"), (0.01, 32, "agrees"), (0.01, 31, "undecided")):
+    for wide, videos, verdict in (
+        (1.0, 32, "undecided"),
+        (0.01, 32, "agrees"),
+        (0.01, 31, "undecided"),
+    ):
         assert verdicts(wide, videos, flicker=0.16)["flicker"] == verdict
 
 
@@ -61,14 +88,21 @@ def test_what_is_on_another_scale_is_compared_by_its_sign_only():
     small = {"subject_consistency_within": 0.02}  # in the paper 0.19
     (line,) = measured_lines(rows(small, spread=0.01))
     assert line.verdict == "agrees" and line.half is None
-    for key, by_sign in (("dynamic_degree_within", False), ("dynamic_degree", True), ("vbench_dynamic_degree", True)):
+    for key, by_sign in (
+        ("dynamic_degree_within", False),
+        ("dynamic_degree", True),
+        ("vbench_dynamic_degree", True),
+    ):
         (line,) = measured_lines(rows({key: 1.0}))
         assert line.key == key and (line.half is None) == by_sign, "of clips of 2 s, or of whole videos"
         assert line.verdict == ("agrees" if by_sign else "disagrees"), "1.00 is less than half of the paper's 9.45"
 
 
 def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
-    found = rows({"dynamic_degree_within": 9.0, "flicker": 0.16, "return_above": 0.5}, spread=1.0)
+    found = rows(
+        {"dynamic_degree_within": 9.0, "flicker": 0.16, "return_above": 0.5},
+        spread=1.0,
+    )
     found = {row: {**made, RETURN: made["one_prompt"]} for row, made in found.items()}
     lines = measured_lines(found | {"scenes": found["A"]})
     family = [test for line in lines if line.primary for test in line.tests]
@@ -82,7 +116,11 @@ def test_p_values_are_corrected_over_the_primary_endpoints_and_no_others():
 
 def test_the_page_says_the_rule_and_why_something_is_missing():
     measured = rows({"flicker": 0.16}, videos=8)
-    text = page(lines_of(measured, {"text": "give --stories @FILE"}), measured, {"A": "(A) Baseline"})
+    text = page(
+        lines_of(measured, {"text": "give --stories @FILE"}),
+        measured,
+        {"A": "(A) Baseline"},
+    )
     assert claims.RULE in text and claims.LIMITS in text
     assert text.startswith("Measured lines: 1, of these agrees 0, disagrees 0, better 0, worse 0, undecided 1. Not")
     before, missing = text.split("## Not measured")
@@ -111,11 +149,19 @@ def test_a_story_of_reserved_prompts_returns_to_its_second_prompt_alone_by_words
     for i, story in enumerate(stories):
         assert json.loads(story)["prompts"][1] == json.loads(stories[i - 1])["prompts"][2], "the same prompt elsewhere"
         timeline = with_returns(parse_timeline(story, 60.0), most=8)
-        assert [segment.switch.recall for segment in timeline.segments] == [None, None, None, 2]
+        assert [segment.switch.recall for segment in timeline.segments] == [
+            None,
+            None,
+            None,
+            2,
+        ]
         (_, a, _, again) = parse_timeline(with_recall(story), 60.0).segments
         assert again.switch.recall == 2 and again.text == a.text
     for few in (["a fox", "a cat", "a  fox"], ["a fox", "a cat"]):
-        with pytest.raises(HeadForcingError, match="stories that return take 3 or more --videos with different"):
+        with pytest.raises(
+            HeadForcingError,
+            match="stories that return take 3 or more --videos with different",
+        ):
             return_stories(few)
 
 
@@ -131,7 +177,10 @@ def test_the_papers_figures_are_about_known_rows_and_columns_and_always_in_its_f
     assert {key for column in COLUMNS.values() for key in column.keys} <= known
     for column in (column for column in COLUMNS.values() if column.needs):
         own = {key for key in column.keys if not key.startswith("vbench_")}
-        assert own <= {"return_above", *(each.key for each in METRICS[column.needs].columns)}
+        assert own <= {
+            "return_above",
+            *(each.key for each in METRICS[column.needs].columns),
+        }
 
 
 def test_rows_are_chosen_by_name_and_better_or_worse_where_the_paper_has_no_figure():
@@ -146,7 +195,11 @@ def test_rows_are_chosen_by_name_and_better_or_worse_where_the_paper_has_no_figu
     above = {"D": 0.2, "A": 0.1, "scenes": 0.5, "echo": 0.2}
     videos = {row: [{"return_above": mean + 0.001 * i} for i in range(32)] for row, mean in above.items()}
     lines = measured_lines({row: {RETURN: Measured(each)} for row, each in videos.items()})
-    told = {"A": ("better", True), "scenes": ("worse", True), "echo": ("undecided", False)}
+    told = {
+        "A": ("better", True),
+        "scenes": ("worse", True),
+        "echo": ("undecided", False),
+    }
     assert {line.reported.row: (line.verdict, line.primary) for line in lines} == told
 
 
@@ -164,11 +217,20 @@ def test_of_several_shuffles_all_but_one_must_lie_on_the_side_of_the_verdict():
         (line,) = measured_lines({"random": {"one_prompt": row}, "D": ours})
         return line.verdict, line.remark
 
-    assert verdict(0.3, 0.3, 0.3, 0.3, 0.6) == ("agrees", "better than 4 of 5 shuffles")
-    assert verdict(0.1, 0.1, 0.1, 0.6, 0.6) == ("undecided", "better than 3 of 5 shuffles")
+    assert verdict(0.3, 0.3, 0.3, 0.3, 0.6) == (
+        "agrees",
+        "better than 4 of 5 shuffles",
+    )
+    assert verdict(0.1, 0.1, 0.1, 0.6, 0.6) == (
+        "undecided",
+        "better than 3 of 5 shuffles",
+    )
     assert verdict(0.3) == ("agrees", "")
     assert verdict(0.1, 0.1, 0.6) == ("undecided", "better than 2 of 3 shuffles"), "all, with fewer than 5"
-    assert verdict(-9.0, *[0.55] * 19) == ("undecided", "better than 1 of 20 shuffles")
+    assert verdict(-9.0, *[0.55] * 19) == (
+        "undecided",
+        "better than 1 of 20 shuffles",
+    )
     assert verdict(0.4, *[0.6] * 4)[0] == verdict(0.6, 0.6)[0] == "disagrees", "worse"
     assert verdict(0.49, 0.49, 0.49)[0] == "disagrees", "better, but less than half of the paper's difference"
     assert verdict(0.6, 0.6, 0.6, 0.42, 0.1)[0] == "undecided", "two are better by half of the paper's difference"
@@ -185,7 +247,10 @@ def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
     for bad, message in (
         (texts[:5], "--stories must have 6 texts in each line.*line 2"),
         ([*texts[:5], 6], "--stories must have 6 texts in each line.*line 2"),
-        ([*texts[:5], PROFILING_PROMPTS[0]], "measured on 'A red fox.*line 2 of --stories"),
+        (
+            [*texts[:5], PROFILING_PROMPTS[0]],
+            "measured on 'A red fox.*line 2 of --stories",
+        ),
     ):
         with pytest.raises(HeadForcingError, match=message):
             stories(good, {"prompts": bad})
@@ -195,20 +260,30 @@ def test_stories_have_six_texts_that_no_head_profile_is_measured_on():
 
 def test_scores_by_other_model_files_do_not_count_and_those_that_nobody_asks_for_are_not_told():
     def scored(stamp):
-        note = {"metrics": {"flow": stamp}, "numbers": {"mean_flow": 1.0, "flicker": 0.1}}
+        note = {
+            "metrics": {"flow": stamp},
+            "numbers": {"mean_flow": 1.0, "flicker": 0.1},
+        }
         return argparse.Namespace(name=stamp, note=lambda: note)
 
     videos = [scored("old"), scored("new")]
     assert [each.name for each in Scores(videos, {"flow": "new"}).todo] == ["old"]
     assert Scores(videos, {"flow": "new"}).known["new"]["mean_flow"] == 1.0
-    assert Scores(videos, {}).known == {"old": {"flicker": 0.1}, "new": {"flicker": 0.1}}
+    assert Scores(videos, {}).known == {
+        "old": {"flicker": 0.1},
+        "new": {"flicker": 0.1},
+    }
 
 
 @pytest.mark.parametrize("newline", ["\n", "\r\n", "\r"])
 def test_prompts_and_stories_are_one_a_line_and_a_line_names_no_other_file(newline, tmp_path):
     texts = [f"a cat{other}a dog" for other in "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"]
     stories = [json.dumps({"prompts": [text] * 6}, ensure_ascii=False) for text in texts]
-    args = argparse.Namespace(prompts=newline.join(texts), videos=len(texts), stories=newline.join(stories))
+    args = argparse.Namespace(
+        prompts=newline.join(texts),
+        videos=len(texts),
+        stories=newline.join(stories),
+    )
     assert texts_of(args) == {"one_prompt": texts, "six_prompts": stories}
     (tmp_path / "prompts.txt").write_text(f"@{tmp_path / 'secret.txt'}\n\na fox\n", encoding="utf-8")
     (tmp_path / "secret.txt").write_text("secret", encoding="utf-8")

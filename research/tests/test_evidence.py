@@ -20,7 +20,12 @@ from headforcing.research.rooms.judge import STORIES, RoomsJudge
 from headforcing.research.rooms.measure import jobs
 from headforcing.research.rooms.measurements import embedded_judge, measured_files
 from headforcing.research.rooms.tables import OURS, ROOMS_TABLES
-from headforcing.research.rooms.verdicts import gate, secondary, verdict_table, verdicts_of
+from headforcing.research.rooms.verdicts import (
+    gate,
+    secondary,
+    verdict_table,
+    verdicts_of,
+)
 from headforcing.research.statistics import mean_interval, values_of
 from headforcing.research.training import gate as rooms_gate
 from stored_answers import read_answer
@@ -78,7 +83,10 @@ def test_a_table_follows_from_its_measurements(name: str, answers: dict[str, Ans
 
 def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects: dict[str, dict[str, Any]]):
     told = stored("verdicts")
-    verdicts = [gate(effects["student"]["memory"], effects["base"]["memory"]), *verdicts_of(answers)]
+    verdicts = [
+        gate(effects["student"]["memory"], effects["base"]["memory"]),
+        *verdicts_of(answers),
+    ]
     assert rounded([verdict.to_dict() for verdict in verdicts]) == rounded(told["verdicts"])
     assert secondary(answers, effects["student"]["effects"]["0"]) == told["secondary"]
     assert {stored(name)["weights"] for name in ROOMS_TABLES} == {told["weights"]}, "of the same weights and code"
@@ -90,7 +98,10 @@ def test_the_verdicts_follow_from_the_tables(answers: dict[str, Answer], effects
 def test_rooms_that_come_back_are_those_of_the_second_pre_registration():
     page = text(EVIDENCE / "PREREGISTRATION_2.md")
     numbers = re.search(r"Videos ([\d,]+) to\s+([\d,]+)", page).groups()
-    assert [int(n.replace(",", "")) for n in numbers] == [returning.FIRST, returning.FIRST + returning.VIDEOS - 1]
+    assert [int(n.replace(",", "")) for n in numbers] == [
+        returning.FIRST,
+        returning.FIRST + returning.VIDEOS - 1,
+    ]
     assert all(f"| {row} |" in page for row in returning.ROWS)
     made = {row: stored("returns")["rows"][row] for row in returning.ROWS}
     assert {len(videos) for videos in made.values()} == {returning.VIDEOS}
@@ -98,13 +109,19 @@ def test_rooms_that_come_back_are_those_of_the_second_pre_registration():
     assert verdict_table(returning.verdicts_of(made)) in text(PAGE)
 
 
-def test_rooms_shown_as_a_picture_are_those_of_the_page_and_can_be_made_again(judge: RoomsJudge):
+def test_rooms_shown_as_a_picture_are_those_of_the_page_and_can_be_made_again(
+    judge: RoomsJudge,
+):
     shown = json.loads(text(EVIDENCE / "references.json"))["rows"]
     assert references.table(shown) == text(EVIDENCE / "references.md").rstrip()
     assert {len(made) for made in shown.values()} == {references.VIDEOS} == {16}
     page = text(PAGE).partition("### Rooms shown as a picture")[2]
     told = [(references.NONE, "layout"), (references.RIGHT, "layout")]
-    for row, column in [*told, (references.WRONG, "layout"), (references.WRONG, "wrong layout")]:
+    for row, column in [
+        *told,
+        (references.WRONG, "layout"),
+        (references.WRONG, "wrong layout"),
+    ]:
         videos = shown[f"{row}, roles by quota"]
         assert f"{mean_interval(values_of(videos, column)).mean:.2f}" in page
         if row != references.NONE:
@@ -114,7 +131,10 @@ def test_rooms_shown_as_a_picture_are_those_of_the_page_and_can_be_made_again(ju
 
 @pytest.mark.slow
 def test_the_gate_was_measured_on_the_files_that_ship_and_finds_the_same_again(judge, effects):
-    shipped = {"weights": file_hash(assets.model_path()), "autoencoder": file_hash(DEMO_AUTOENCODER)}
+    shipped = {
+        "weights": file_hash(assets.model_path()),
+        "autoencoder": file_hash(DEMO_AUTOENCODER),
+    }
     assert {key: effects["student"][key] for key in shipped} == shipped
     assert effects["base"]["autoencoder"] == shipped["autoencoder"]
     for found in effects.values():
@@ -167,7 +187,15 @@ def test_a_sample_comes_out_again_within_the_stored_intervals(label: str, judge:
     for number in table.numbers(SAMPLE):
         looks = STORIES[table.story](number)
         if label == OURS:
-            made.append(judge.measure_story(method_policy("head_forcing"), "profile", looks, number, ahead=True))
+            made.append(
+                judge.measure_story(
+                    method_policy("head_forcing"),
+                    "profile",
+                    looks,
+                    number,
+                    ahead=True,
+                )
+            )
         else:
             made.append(judge.measure_truth(looks, number, encoded=True, ahead=True))
     for column in table.columns:
@@ -189,5 +217,8 @@ def test_the_detector_is_as_accurate_as_is_said():
     made = accuracy.measure(few)
     for column, found in made.items():
         for name, values in found.items():
-            assert values == pytest.approx(told[column][name][:few], abs=0.02), (column, name)
+            assert values == pytest.approx(told[column][name][:few], abs=0.02), (
+                column,
+                name,
+            )
     assert accuracy.table(told) in text(EVIDENCE / "README.md")

@@ -11,7 +11,12 @@ import torch
 from headforcing.headforcing_core.cache.policy import EpisodicPolicy, preset
 from headforcing.headforcing_core.render.render import begin_render
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
-from headforcing.research.ablations import RULES, EvenMemory, RandomAdmission, with_rule
+from headforcing.research.ablations import (
+    RULES,
+    EvenMemory,
+    RandomAdmission,
+    with_rule,
+)
 from headforcing.research.rooms import judge as rooms_judge
 from headforcing.research.rooms.judge import STORIES, given_last_visits, timeline_of
 from headforcing.research.rooms.scenes import CLOCK
@@ -25,14 +30,21 @@ def judge(tmp_path_factory):
     return tiny_judge(tmp_path_factory.mktemp("judge"))
 
 
-def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them(judge):
+def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them(
+    judge,
+):
     for story in STORIES.values():
         looks = story(80_001)
         plan = judge.plan(preset("head_forcing"), "profile", timeline_of(looks), 0)
         assert [row.prompt for row in plan.rows] == [look.prompt for look in looks]
     looks = STORIES["second_away_30"](84_000)
     assert looks[4:8] == looks[38:] and len({look.room for look in looks}) == 4 and max(returns(looks)) == 30
-    for name, blocks, gap in (("away_15", 23, 15), ("away_30", 38, 30), ("away_60", 68, 60), ("twelve_blocks", 12, 6)):
+    for name, blocks, gap in (
+        ("away_15", 23, 15),
+        ("away_30", 38, 30),
+        ("away_60", 68, 60),
+        ("twelve_blocks", 12, 6),
+    ):
         looks = STORIES[name](80_000)
         assert len(looks) == blocks and max(returns(looks)) == gap and len({look.room for look in looks}) == 3
         assert len(set(map(len, (visits(looks)[0], visits(looks)[-1])))) == 1
@@ -42,8 +54,14 @@ def test_the_stories_are_those_of_the_pre_registration_and_a_timeline_shows_them
 
 def test_every_rule_gives_as_many_heads_to_each_role(judge):
     profile = judge.profile
-    assert with_rule(profile, "quota").roles == (("anchor", "memory"), ("memory", "local"))
-    assert with_rule(profile, "function").roles == (("memory", "memory"), ("anchor", "local"))
+    assert with_rule(profile, "quota").roles == (
+        ("anchor", "memory"),
+        ("memory", "local"),
+    )
+    assert with_rule(profile, "function").roles == (
+        ("memory", "memory"),
+        ("anchor", "local"),
+    )
     assert with_rule(with_rule(profile, "function"), "quota") == profile
     draw = random.Random(3)
     parts = [[[draw.random() for _ in range(3)] for _ in range(6)] for _ in range(5)]
@@ -53,12 +71,27 @@ def test_every_rule_gives_as_many_heads_to_each_role(judge):
         assert one == other
 
 
-def test_the_rendered_row_keeps_everything_and_another_room_on_return_is_seen(judge):
+def test_the_rendered_row_keeps_everything_and_another_room_on_return_is_seen(
+    judge,
+):
     found = judge.measure_truth(STORIES["twelve_blocks"](82_001), 82_001, encoded=False, ahead=True)
-    kept = ("layout", "identity", "background", "pattern", "shape", "single", "moves", "camera")
+    kept = (
+        "layout",
+        "identity",
+        "background",
+        "pattern",
+        "shape",
+        "single",
+        "moves",
+        "camera",
+    )
     assert {name: found[name] for name in kept} == dict.fromkeys(kept, 1.0)
     assert found["layout_by_chance"] < 0.4 and found["outline"] > 0.9 and found["place_error"] < 1.5
-    looks = (TEAL, SAND, TEAL)  # the first two blocks of one video and the last one of another: other pictures
+    looks = (
+        TEAL,
+        SAND,
+        TEAL,
+    )  # the first two blocks of one video and the last one of another: other pictures
     one = rooms_judge.render(looks, 3).video_frames
     other = rooms_judge.render(looks, 4).video_frames
     whole = rooms_judge.story_numbers(one, looks, 3)
@@ -78,7 +111,11 @@ def test_identity_is_the_colour_of_the_marking_of_the_first_block():
     other = rooms_judge.render(looks, (number + far))
     away = clip.video_frames[int((clip.facing == 0).nonzero()[0])].expand(cut, -1, -1, -1)
     later = clip.video_frames[cut:]
-    videos = clip.video_frames, torch.cat((clip.video_frames[:cut], other.video_frames[cut:])), torch.cat((away, later))
+    videos = (
+        clip.video_frames,
+        torch.cat((clip.video_frames[:cut], other.video_frames[cut:])),
+        torch.cat((away, later)),
+    )
     found = [rooms_judge.story_numbers(video, looks, number) for video in videos]
     assert [numbers["identity"] for numbers in found] == [1.0, 0.0, None]
     assert [numbers["identity_by_chance"] for numbers in found] == [0.0, 1.0, None]
@@ -92,10 +129,26 @@ def roll(judge, policy, looks):
         return render.run.cache, render.run.events, made
 
 
-def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it_returns(judge):
+def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it_returns(
+    judge,
+):
     looks = (TEAL, TEAL, SAND, TEAL, NAVY, SAND)
-    assert [list(visit) for visit in last_visits(looks)] == [[], [], [], [0, 1], [], [2]]
-    assert given_last_visits(looks).given == ((), (), (), (0, 1, 2, 4, 5), (), (6, 7, 8))
+    assert [list(visit) for visit in last_visits(looks)] == [
+        [],
+        [],
+        [],
+        [0, 1],
+        [],
+        [2],
+    ]
+    assert given_last_visits(looks).given == (
+        (),
+        (),
+        (),
+        (0, 1, 2, 4, 5),
+        (),
+        (6, 7, 8),
+    )
     looks = (TEAL, TEAL, SAND, NAVY, TEAL, TEAL)
     given, _, shown = roll(judge, given_last_visits(looks), looks)
     _, _, plain = roll(judge, preset("head_forcing"), looks)
@@ -103,7 +156,9 @@ def test_given_frames_are_those_of_the_visit_before_and_change_nothing_before_it
     assert given.memory.sources == given.memory_group.sources[:5] == [[0], [1], [2], [4], [5]]
 
 
-def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_admits_some(judge):
+def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_admits_some(
+    judge,
+):
     story = timeline_of(STORIES["away_15"](80_000))
     ours = judge.plan(preset("head_forcing"), "profile", story, 0).shape
     even = judge.plan(EvenMemory(), "profile", story, 0).shape
@@ -114,7 +169,9 @@ def test_even_memory_has_the_frame_slots_of_head_forcing_and_random_admission_ad
     held = [group.entries for group in cache.groups]
     assert held == [len(cache.memory.entries), len(cache.others[0][1].entries)] and min(held) >= 1
     _, events, _ = roll(
-        judge, RandomAdmission(episodic=EpisodicPolicy(update_interval=1, admission="uniform")), (TEAL, SAND, NAVY) * 4
+        judge,
+        RandomAdmission(episodic=EpisodicPolicy(update_interval=1, admission="uniform")),
+        (TEAL, SAND, NAVY) * 4,
     )
     assert {event.admitted for event in events} == {True, False}
 

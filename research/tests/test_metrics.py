@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.errors import HeadForcingError
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from headforcing.research.__main__ import main
 from headforcing.research.metrics import flow as optical_flow
 from headforcing.research.metrics.base import Panel, PanelMeasurement, VideoFacts
-from headforcing.research.metrics.flow import FlowMeasurement, MotionDriftMeasurement, motion, sampled
+from headforcing.research.metrics.flow import (
+    FlowMeasurement,
+    MotionDriftMeasurement,
+    motion,
+    sampled,
+)
 from headforcing.research.metrics.frame_scores import ConsistencyMeasurement
 from headforcing.research.metrics.models import CLIP, IMAGENET, ImageEncoder
 from headforcing.research.metrics.registry import METRICS, load_panel
@@ -84,7 +89,9 @@ def degree_in_a_loop(lengths, side, sampled):
 
 
 @pytest.mark.parametrize("count", [32, 75, 96])
-def test_the_dynamic_degree_is_vbenchs_rule_over_the_whole_and_the_mean_over_clips_of_two_seconds(count):
+def test_the_dynamic_degree_is_vbenchs_rule_over_the_whole_and_the_mean_over_clips_of_two_seconds(
+    count,
+):
     """16 frames a second: clips of 32 frames, of which 16 are sampled; the pairs between clips belong to none."""
     sampled = len(range(0, count, 2))
     lengths = list(np.random.default_rng(count).choice([2.99, 3.01], sampled - 1, p=[0.75, 0.25]))  # 3 decides
@@ -97,7 +104,9 @@ def test_the_dynamic_degree_is_vbenchs_rule_over_the_whole_and_the_mean_over_cli
     assert found["mean_flow"] == pytest.approx(2 * np.mean(lengths) * (0.05 + 0.95 / 2), abs=1e-4)
 
 
-def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow(monkeypatch):
+def test_frames_are_padded_for_raft_large_ones_halved_and_those_that_are_too_small_have_no_flow(
+    monkeypatch,
+):
     seen = []
 
     def flow(before, after):
@@ -133,7 +142,11 @@ def test_motion_drift_is_the_authors(folders, run):
             frames = torch.from_numpy(recorded[f"clips/{clip}"])
             fps = config["clips"][clip]["fps"]
             moves = []
-            for part, name in zip(sampled(len(frames), fps, results["seconds"]), ("first", "last"), strict=True):
+            for part, name in zip(
+                sampled(len(frames), fps, results["seconds"]),
+                ("first", "last"),
+                strict=True,
+            ):
                 scores, moving = motion(flow_formula, [frames[i] for i in part])
                 assert list(part) == expected[name]["frame_indices"], clip
                 assert scores == pytest.approx(expected[name]["scores"], abs=1e-4, rel=1e-6)
@@ -145,7 +158,9 @@ def test_motion_drift_is_the_authors(folders, run):
             assert 100 * sum(kept) / len(kept) == pytest.approx(results["motion_drift"], abs=1e-6)
 
 
-def test_motion_drift_is_that_of_the_first_and_the_last_seconds_of_a_video(monkeypatch):
+def test_motion_drift_is_that_of_the_first_and_the_last_seconds_of_a_video(
+    monkeypatch,
+):
     """A video that stops half-way."""
     frames = turning_red_to_green()
     monkeypatch.setattr(optical_flow, "LEAST_SIDE", 8)
@@ -232,7 +247,7 @@ def video_of(path: Path, count: int, prompts=()) -> Path:
     texts = [text for _, text in prompts]
     starts = [start for start, _ in prompts]
     tags = {"head_forcing": json.dumps({"prompts": texts, "starts_seconds": starts})}
-    with VideoWriter(path, WIDTH, HEIGHT, 16, crf=10, preset="ultrafast", metadata=tags) as writer:
+    with VideoWriter(VideoSettings(path, fps=16, crf=10, preset="ultrafast", tags=tags), WIDTH, HEIGHT) as writer:
         writer.write(torch.from_numpy(frames(count)))
     return path
 
@@ -246,7 +261,15 @@ def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp
     prompts = [(0.0, "a red ball"), (45 / 16, "an owl")]
     one = str(video_of(tmp_path / "one.mp4", 9))
     other = str(video_of(tmp_path / "other.mp4", 90, prompts))
-    arguments = ["metrics", one, other, "--models", str(folder), "--metric-device", "cpu"]
+    arguments = [
+        "metrics",
+        one,
+        other,
+        "--models",
+        str(folder),
+        "--metric-device",
+        "cpu",
+    ]
     assert main([*arguments, "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert list(found["videos"]) == [one, other]
@@ -261,7 +284,10 @@ def test_the_command_compares_videos_and_asks_nothing_of_the_network(folder, tmp
     assert main([*arguments, "--metrics", "flow"]) == 2
     assert "raft_large_C_T_V1-22a6c225.pth was not found" in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(HeadForcingError, match="need the package transformers.*pip install transformers"):
+    with pytest.raises(
+        HeadForcingError,
+        match="need the package transformers.*pip install transformers",
+    ):
         load_panel(folder, ["subject"])
 
 
@@ -276,7 +302,12 @@ def test_a_video_has_numbers_of_its_first_seconds_beside_those_of_the_whole(fold
     assert len(load_panel(folder, ["aesthetic"], aesthetic_head=moved).metrics) == 1
 
 
-MEASURABLE = ["subject", "background", "text", "aesthetic"]  # without the file of RAFT
+MEASURABLE = [
+    "subject",
+    "background",
+    "text",
+    "aesthetic",
+]  # without the file of RAFT
 DINO = "dino-vitb16/model.safetensors"
 HEAD = "sa_0_4_vit_l_14_linear.pth"
 DAMAGE = {  # what is done to a folder of models, the metric that misses a file, and what is said of it
@@ -298,4 +329,8 @@ def test_a_damaged_or_missing_file_is_named_and_takes_only_its_own_metric_away(f
         load_panel(place, [metric])
     panel = load_panel(place)
     assert [row.name for row in panel.metrics] == [row for row in MEASURABLE if row != metric]
-    assert {line.split(":")[0] for line in panel.left_out} == {metric, "flow", "motion_drift"}
+    assert {line.split(":")[0] for line in panel.left_out} == {
+        metric,
+        "flow",
+        "motion_drift",
+    }

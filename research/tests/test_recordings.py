@@ -4,9 +4,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from headforcing.headforcing_core.head_profiles.profile import bundled_profiles, load_profile
+from headforcing.headforcing_core.head_profiles.profile import (
+    bundled_profiles,
+    load_profile,
+)
 from headforcing.research.forcing_kv_heads import shipped_profiles
-from headforcing.research.recordings.make_subset import make_drift, make_longlive2, make_peers, make_subset
+from headforcing.research.recordings.make_subset import (
+    make_drift,
+    make_longlive2,
+    make_peers,
+    make_subset,
+)
 from headforcing.research.recordings.record_absolute import record_absolute
 from headforcing.research.recordings.replay import Case
 
@@ -46,7 +54,10 @@ def test_the_reference_records_its_run_again(tmp_path):
     assert set(again.tensors) == set(stored.tensors)
     for key, tensor in stored.tensors.items():
         torch.testing.assert_close(again.tensors[key], tensor, atol=1e-6, rtol=0)
-    (run,), (expected,) = again.config["runs"].values(), stored.config["runs"].values()
+    (run,), (expected,) = (
+        again.config["runs"].values(),
+        stored.config["runs"].values(),
+    )
     deltas = [[event.pop("delta") for event in case["memory_events"]] for case in (run, expected)]
     assert deltas[0] == pytest.approx(deltas[1], abs=1e-6)
     assert again.config == stored.config

@@ -52,7 +52,11 @@ def counted(monkeypatch):
         made.append(job.key)
         layout = random.Random(job.key).uniform(0.1, 0.3) + 0.6 * (not job.row.label.startswith("memory heads"))
         unmarked = job.number % 2 and job.row.label.startswith("Head Forcing")
-        numbers = {"layout": layout, "identity": None if unmarked else 1.0, "identity_by_chance": 0.0}
+        numbers = {
+            "layout": layout,
+            "identity": None if unmarked else 1.0,
+            "identity_by_chance": 0.0,
+        }
         return numbers | {"place_error": 2.0}
 
     monkeypatch.setattr(rooms, "measured", measured)
@@ -74,7 +78,14 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
     assert again.text() == (tmp_path / "h3.md").read_text().rstrip()
     assert {**again.to_dict(), "weights": stored["weights"]} == stored, "means of shuffles are not rounded"
     verdicts = json.loads((tmp_path / "verdicts.json").read_text())["verdicts"]
-    assert [verdict["name"] for verdict in verdicts] == ["H0", "H1", "H2", "H3", "H4", "H5"]
+    assert [verdict["name"] for verdict in verdicts] == [
+        "H0",
+        "H1",
+        "H2",
+        "H3",
+        "H4",
+        "H5",
+    ]
     outcomes = [verdict["outcome"] for verdict in verdicts[:4]]
     assert outcomes == ["supports", "not measured", "not measured", "undecided"]
     page = (tmp_path / "verdicts.md").read_text()
@@ -86,7 +97,11 @@ def test_the_command_goes_on_where_it_stopped(tmp_path, counted, capsys, monkeyp
         patch.setattr(measurements, "MEASURED_BY", (rooms_gate, *measurements.MEASURED_BY[1:]))
         assert call(tmp_path, "--videos", "3") == 2
     assert "another model, autoencoder or head profile, or by other code" in capsys.readouterr().err
-    monkeypatch.setattr(rooms, "measured_files", lambda: {"model": "another", "autoencoder": "another"})
+    monkeypatch.setattr(
+        rooms,
+        "measured_files",
+        lambda: {"model": "another", "autoencoder": "another"},
+    )
     assert call(tmp_path, "--videos", "3") == 2
     assert "student.gate.json was not measured on the embedded model" in capsys.readouterr().err
 

@@ -7,11 +7,30 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from headforcing.headforcing_core.demo.word_hash import TEXT_LEN, advice, split_words
+from headforcing.headforcing_core.demo.word_hash import (
+    TEXT_LEN,
+    advice,
+    split_words,
+)
 from headforcing.headforcing_core.demo.words import CHOICES, Look
-from headforcing.research.rooms.detector import camera_words, label, mark_of, sightings
-from headforcing.research.rooms.scenes import CLOCK, camera_path, looks_of_frames, render
-from headforcing.research.rooms.stories import BLOCKS, random_story, returning_story, returns
+from headforcing.research.rooms.detector import (
+    camera_words,
+    label,
+    mark_of,
+    sightings,
+)
+from headforcing.research.rooms.scenes import (
+    CLOCK,
+    camera_path,
+    looks_of_frames,
+    render,
+)
+from headforcing.research.rooms.stories import (
+    BLOCKS,
+    random_story,
+    returning_story,
+    returns,
+)
 from tiny_files import TEAL
 
 SAND = replace(TEAL, background="sand", pattern="plain")
@@ -40,7 +59,11 @@ def test_a_prompt_is_parsed_to_its_look_and_other_text_is_refused():
         look = replace(Look.draw(rng), camera=camera)
         assert Look.parse(look.prompt) == look
         assert len(split_words(look.prompt)) <= TEXT_LEN and advice(look.prompt) is None
-    for prompt in ("a red ball", "a red ball gliding in the teal velvet room", "a dog"):
+    for prompt in (
+        "a red ball",
+        "a red ball gliding in the teal velvet room",
+        "a dog",
+    ):
         with pytest.raises(ValueError, match="world of rooms"):
             Look.parse(prompt)
 
@@ -54,7 +77,9 @@ def test_a_room_comes_back_as_it_was_and_is_another_one_in_another_video(clip):
     assert not np.allclose(clip.layouts[0].tint, other.layouts[0].tint)
 
 
-def test_a_version_changes_the_past_alone_and_the_emblem_is_mostly_hidden_after_the_first_block(clip):
+def test_a_version_changes_the_past_alone_and_the_emblem_is_mostly_hidden_after_the_first_block(
+    clip,
+):
     """Need of the counterfactual test of memory: the last block is the same, pixel by pixel."""
     changed = render(BACK, seed=3, versions=(1, 0, 0))
     same = (changed.video_frames == clip.video_frames).flatten(1).all(1)
@@ -85,10 +110,21 @@ def test_stories_come_back_often_after_gaps_of_all_lengths_and_some_rooms_share_
 def test_the_detector_sees_no_actor_in_a_bare_wall_and_two_where_there_are_two():
     bare = torch.full((1, 64, 64, 3), 0.3)
     nothing = sightings(bare)[0]
-    assert (nothing.count, nothing.colour, nothing.shape, nothing.place) == (0, None, None, None)
+    assert (nothing.count, nothing.colour, nothing.shape, nothing.place) == (
+        0,
+        None,
+        None,
+        None,
+    )
     bare[0, 5:20, 5:20] = bare[0, 30:50, 30:50] = torch.tensor([0.92, 0.14, 0.14])
     found = sightings(bare)[0]
-    assert (found.count, found.area, found.colour, found.shape, found.place) == (2, 400, "red", "square", (40.0, 40.0))
+    assert (found.count, found.area, found.colour, found.shape, found.place) == (
+        2,
+        400,
+        "red",
+        "square",
+        (40.0, 40.0),
+    )
     mask = torch.tensor([[[1, 0, 0, 1], [0, 1, 0, 1], [0, 0, 0, 0], [1, 1, 0, 1]]], dtype=torch.bool)
     labels = label(mask)[0]
     assert labels[0, 0] == labels[1, 1] != 0 and labels[0, 3] == labels[1, 3], "regions touch at corners"

@@ -6,7 +6,15 @@ import itertools
 
 import numpy as np
 import pytest
-from headforcing.research.statistics import DRAWS, Measured, differences, holm, mean_interval, mean_of, sign_flip_p
+from headforcing.research.statistics import (
+    DRAWS,
+    Measured,
+    differences,
+    holm,
+    mean_interval,
+    mean_of,
+    sign_flip_p,
+)
 
 
 @pytest.mark.parametrize(("count", "draw", "least"), [(10, "normal", 0.94), (32, "skewed", 0.915)])
@@ -19,11 +27,20 @@ def test_an_interval_holds_the_truth_in_95_of_100_samples(count: int, draw: str,
 
 
 def test_reach_is_that_of_the_tables_of_t_unknown_values_are_left_out_and_one_value_is_never_sure():
-    for freedom, quantile in ((1, 12.7062), (2, 4.3027), (9, 2.2622), (31, 2.0395), (199, 1.972)):
+    for freedom, quantile in (
+        (1, 12.7062),
+        (2, 4.3027),
+        (9, 2.2622),
+        (31, 2.0395),
+        (199, 1.972),
+    ):
         values = [float(i) for i in range(freedom + 1)]
         found = mean_interval([None, *values, float("nan")])
         reach = quantile * np.std(values, ddof=1) / (freedom + 1) ** 0.5
-        assert (found.high - found.mean, found.count) == (pytest.approx(reach, rel=1e-4), freedom + 1)
+        assert (found.high - found.mean, found.count) == (
+            pytest.approx(reach, rel=1e-4),
+            freedom + 1,
+        )
     assert mean_interval([None, float("nan")]) is None and sign_flip_p([None]) is None
     assert differences([1.0, None, 5.0], [0.5, 2.0, None]) == [0.5, None, None]
     assert mean_interval([2.0]).low == mean_interval([2.0]).high == 2.0 and not mean_interval([2.0]).excludes(0.0)

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 import torch
 from headforcing.headforcing_core.demo import assets
-from headforcing.headforcing_core.demo.rooms_autoencoder import PREVIEW_BIAS, PREVIEW_FACTORS, RoomsAutoencoder
+from headforcing.headforcing_core.demo.rooms_autoencoder import (
+    PREVIEW_BIAS,
+    PREVIEW_FACTORS,
+    RoomsAutoencoder,
+)
 from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.model.wan import WanConfig, WanModel
 from headforcing.headforcing_core.render.options import RenderOptions
@@ -21,14 +25,35 @@ from headforcing.research.training import distill, training
 from headforcing.research.training import gate as rooms_gate
 from headforcing.research.training import stages as rooms_stages
 from headforcing.research.training import train as rooms
-from headforcing.research.training.data import ClipPool, Crops, asked_for, draw_stories, latent_cells, text_of
+from headforcing.research.training.data import (
+    ClipPool,
+    Crops,
+    asked_for,
+    draw_stories,
+    latent_cells,
+    text_of,
+)
 from headforcing.research.training.parallel_forward import teacher_forced_flow
 from headforcing.research.training.stages import Recipe, Run, decode_clips
-from headforcing.research.training.training import Checkpoint, Workers, add_noise, draw_times, load
+from headforcing.research.training.training import (
+    Checkpoint,
+    Workers,
+    add_noise,
+    draw_times,
+    load,
+)
 from safetensors.torch import load_file
 from tiny_files import SAND, TEAL
 
-TINY = WanConfig(dim=32, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
+TINY = WanConfig(
+    dim=32,
+    ffn_dim=64,
+    num_layers=2,
+    num_heads=2,
+    freq_dim=32,
+    text_dim=64,
+    text_len=12,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -53,7 +78,10 @@ def tiny_model():
 
 def engine_flows(model, clean, noisy, sigmas, texts):
     """The flow of every block from the engine: each is noised, then remembered clean."""
-    timeline = parse_timeline(" | ".join(f"prompt {i}" for i in range(len(texts))), (12 * len(texts) - 3) / 16)
+    timeline = parse_timeline(
+        " | ".join(f"prompt {i}" for i in range(len(texts))),
+        (12 * len(texts) - 3) / 16,
+    )
     plan = RenderOptions(method="self_forcing", width=64, height=64).plan(model.config, timeline)
     assert [row.prompt for row in plan.rows] == [segment.text for segment in plan.timeline.segments]
     video = WanVideoModel(model, torch.float32)
@@ -76,8 +104,14 @@ def test_the_parallel_forward_is_the_engine_with_its_cache():
     clean = torch.randn(1, 21, 16, 8, 8)
     times = draw_times((1, 7))
     noisy, _ = add_noise(clean, times)
-    found = teacher_forced_flow(model, clean, noisy, 1000 * times, text)[0]
-    expected = engine_flows(model, clean[0], noisy[0], times[0, ::3].tolist(), text[0])
+    found = teacher_forced_flow(model, clean, noisy=noisy, timesteps=1000 * times, text=text)[0]
+    expected = engine_flows(
+        model,
+        clean[0],
+        noisy=noisy[0],
+        sigmas=times[0, ::3].tolist(),
+        texts=text[0],
+    )
     torch.testing.assert_close(found, expected, atol=2e-5 * float(expected.std()), rtol=2e-5)
 
 
@@ -133,7 +167,7 @@ def test_a_rollout_gives_back_what_one_step_of_every_block_was_given():
     assert made.clean.shape == made.noisy.shape == (3, 21, 16, 8, 8)
     levels = torch.tensor(distill.SIGMAS)
     assert torch.isin(made.times, levels).all() and len(made.times.unique()) == 4
-    again = distill.denoised(model, made.clean, made.noisy, made.times, text)
+    again = distill.denoised(model, made.clean, noisy=made.noisy, times=made.times, text=text)
     last = made.times == levels[-1]
     torch.testing.assert_close(again[last], made.clean[last], atol=1e-4, rtol=1e-4)
     assert (again[~last] - made.clean[~last]).abs().max() > 1e-3  # other steps are not the last
@@ -150,7 +184,9 @@ def autoencoder():
     return model.eval().requires_grad_(False)
 
 
-def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_blocky(autoencoder):
+def test_training_decodes_what_inference_decodes_and_its_loss_sees_what_looks_blocky(
+    autoencoder,
+):
     """Of two errors with equal pixels the one whose tiles are latent cells costs more."""
     latents = torch.randn(2, 3, 16, 2, 2)
     both = decode_clips(autoencoder, autoencoder.raw(latents)).clamp(0, 1).movedim(2, -1)
@@ -180,9 +216,20 @@ def test_the_gate_is_one_for_a_perfect_memory_and_zero_for_none(autoencoder, mon
     changed = (cases[0].true != cases[0].other).flatten(1).any(1)
     assert changed[:6].all() and not changed[6:12].any() and changed[12:].all(), "pasts differ in one room alone"
     noise = torch.randn(2, 3, 16, 8, 8)
-    monkeypatch.setattr(rooms_gate, "teacher_forced_flow", lambda model, past, noisy, times, text: noisy - past)
-    torch.testing.assert_close(rooms_gate.recalls(None, cases, noise), torch.tensor([[1.0, 1.0], [0.0, 0.0]]))
-    monkeypatch.setattr(rooms_gate, "teacher_forced_flow", lambda model, past, noisy, times, text: noisy)
+    monkeypatch.setattr(
+        rooms_gate,
+        "teacher_forced_flow",
+        lambda model, past, noisy, timesteps, text: noisy - past,
+    )
+    torch.testing.assert_close(
+        rooms_gate.recalls(None, cases, noise),
+        torch.tensor([[1.0, 1.0], [0.0, 0.0]]),
+    )
+    monkeypatch.setattr(
+        rooms_gate,
+        "teacher_forced_flow",
+        lambda model, past, noisy, timesteps, text: noisy,
+    )
     true, other = rooms_gate.recalls(None, cases, noise)
     torch.testing.assert_close(true, other)
 
@@ -203,7 +250,9 @@ def number(value=0):
     return part
 
 
-def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the_same_step(tmp_path):
+def test_states_are_gone_on_from_by_as_many_workers_with_the_same_seed_after_the_same_step(
+    tmp_path,
+):
 
     def restored(rank, count, seed=1):
         part = number()
@@ -231,14 +280,26 @@ def test_the_gate_measures_again_what_has_changed_and_stops_what_remembers_too_l
     small = recipe(tmp_path)
     made = []
     monkeypatch.setattr(rooms, "load", lambda config, path: torch.nn.Identity())
-    monkeypatch.setattr(rooms_gate, "measure", lambda *given: made.append(1) or {"0": [1.0], "1": [0.5]})
+    monkeypatch.setattr(
+        rooms_gate,
+        "measure",
+        lambda *given: made.append(1) or {"0": [1.0], "1": [0.5]},
+    )
     run = Run(small, Workers())
     run.__dict__["autoencoder"] = None
-    for name, content, measured in (("base", b"a", 1), ("base", b"a", 1), ("base", b"b", 2), ("autoencoder", b"b", 3)):
+    for name, content, measured in (
+        ("base", b"a", 1),
+        ("base", b"a", 1),
+        ("base", b"b", 2),
+        ("autoencoder", b"b", 3),
+    ):
         small.file("autoencoder").touch()
         small.file(name).write_bytes(content)
         assert rooms.pass_gate(run, "base") == 0.5 and len(made) == measured
-    with pytest.raises(HeadForcingError, match=r"the base remembers 0.500, at least 0.6 is asked for"):
+    with pytest.raises(
+        HeadForcingError,
+        match=r"the base remembers 0.500, at least 0.6 is asked for",
+    ):
         rooms.train(run)  # such a base is not distilled
 
 
@@ -264,7 +325,11 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
     monkeypatch.setattr(rooms_data, "random_story", lambda rng, blocks=3: random_story(rng, 3))
     monkeypatch.setattr(rooms, "GATE_STORIES", 2)
     monkeypatch.setattr(rooms_stages, "STATISTICS_CLIPS", 1)
-    for name, value in (("AWAY", (0, 1)), ("BASE_LEAST", -9.0), ("STUDENT_LEAST", -9.0)):
+    for name, value in (
+        ("AWAY", (0, 1)),
+        ("BASE_LEAST", -9.0),
+        ("STUDENT_LEAST", -9.0),
+    ):
         monkeypatch.setattr(rooms_gate, name, value)
     whole = recipe(tmp_path / "whole")
     parts = recipe(tmp_path / "parts")
@@ -291,7 +356,14 @@ def test_a_training_stopped_after_every_step_ends_as_one_that_was_not(tmp_path, 
         except KeyboardInterrupt:
             stops += 1
     assert stops == 6 and not list(parts.out.glob("*.pt"))
-    assert kept["student"] == {"student", "optimizer", "average", "recent", "fake", "fake_optimizer"}
+    assert kept["student"] == {
+        "student",
+        "optimizer",
+        "average",
+        "recent",
+        "fake",
+        "fake_optimizer",
+    }
     for name in ("autoencoder", "base", "student"):
         one = load_file(whole.file(name))
         other = load_file(parts.file(name))

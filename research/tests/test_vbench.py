@@ -33,7 +33,9 @@ out.mkdir(parents=True, exist_ok=True)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="the line is for a POSIX shell")
-def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier_ones_do_not_count(tmp_path: Path):
+def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier_ones_do_not_count(
+    tmp_path: Path,
+):
     folder = tmp_path / "to measure"
     stand_in = tmp_path / "bin"
     prompts = {f"method-seed{seed}.mp4": f"a fox, number {seed}" for seed in range(3)}
@@ -45,14 +47,24 @@ def test_the_printed_line_measures_the_videos_of_a_folder_and_numbers_of_earlier
     (tmp_path / "vbench.py").write_text(PROGRAM, encoding="utf-8")
     (stand_in / "uvx").write_text(f'#!/bin/sh\nshift 4\nexec {sys.executable} {tmp_path}/vbench.py "$@"\n')
     (stand_in / "uvx").chmod(0o755)
-    environment = {**os.environ, "PATH": f"{stand_in}{os.pathsep}{os.environ['PATH']}"}
-    subprocess.run(["sh", "-c", f"set -e; {vbench.command(folder, prompts)}"], check=True, env=environment)
+    environment = {
+        **os.environ,
+        "PATH": f"{stand_in}{os.pathsep}{os.environ['PATH']}",
+    }
+    subprocess.run(
+        ["sh", "-c", f"set -e; {vbench.command(folder, prompts)}"],
+        check=True,
+        env=environment,
+    )
     keys = [f"vbench_{key}" for key in ("subject_consistency", "dynamic_degree", "imaging_quality")]
     told = [[vbench.read_results(folder)[name][key] for key in keys] for name in prompts]
     assert told == [pytest.approx(row) for row in ([0.9, 0, 0.6], [0.91, 1, 0.61], [0.92, 1, 0.62])]
     later = (folder / "vbench" / "results_imaging_quality_eval_results.json").stat().st_mtime + 60
     os.utime(folder / "method-seed1.mp4", (later, later))  # made anew
-    assert list(vbench.read_results(folder)) == ["method-seed0.mp4", "method-seed2.mp4"]
+    assert list(vbench.read_results(folder)) == [
+        "method-seed0.mp4",
+        "method-seed2.mp4",
+    ]
 
 
 @pytest.mark.parametrize("content", ['{"dynamic_degree": [1, [{"video_path": 3}]]}', "[]", "no JSON"])

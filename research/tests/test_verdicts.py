@@ -24,9 +24,19 @@ def around(mean, spread=0.01, count=64, seed=0):
         (around(0.12), 0.10, 0.10, "supports"),
         (around(0.08), 0.10, 0.10, "refutes"),
         (around(0.10), 0.10, 0.10, "undecided"),
-        (around(0.11, 0.4), 0.10, 0.10, "undecided"),  # the mean is above the bound, its interval is not
+        (
+            around(0.11, 0.4),
+            0.10,
+            0.10,
+            "undecided",
+        ),  # the mean is above the bound, its interval is not
         (around(0.09, 0.4), 0.10, 0.10, "undecided"),
-        ([0.125] * 64, 0.125, 0.125, "undecided"),  # a bound that is met is not passed
+        (
+            [0.125] * 64,
+            0.125,
+            0.125,
+            "undecided",
+        ),  # a bound that is met is not passed
         (around(0.02), 0.05, 0.0, "undecided"),
         (around(-0.02), 0.05, 0.0, "refutes"),
         (around(0.5, count=30), 0.10, 0.10, "undecided"),  # too few
@@ -35,15 +45,15 @@ def around(mean, spread=0.01, count=64, seed=0):
     ],
 )
 def test_a_difference_is_decided_by_its_interval(values, above, below, outcome):
-    assert verdicts.difference("H1", "", values, above, below).outcome == outcome
+    assert verdicts.difference("H1", "", values=values, above=above, below=below).outcome == outcome
 
 
 def test_what_is_tested_is_the_bound_that_was_passed():
     far = around(0.5)
     near = around(0.1003, 0.0016)
-    assert verdicts.difference("H1", "", far, 0.10, 0.10).p < 0.001
-    assert 0.001 < verdicts.difference("H1", "", near, 0.10, 0.10).p < 0.5
-    assert verdicts.difference("H5", "", around(-0.02), 0.05, 0.0).p < 0.001
+    assert verdicts.difference("H1", "", values=far, above=0.10, below=0.10).p < 0.001
+    assert 0.001 < verdicts.difference("H1", "", values=near, above=0.10, below=0.10).p < 0.5
+    assert verdicts.difference("H5", "", values=around(-0.02), above=0.05, below=0.0).p < 0.001
     gates = [verdicts.gate(*effects).outcome for effects in ((0.4, 0.6), (0.399, 0.9), (0.9, 0.599))]
     assert gates == ["supports", "refutes", "refutes"]
 
@@ -65,7 +75,12 @@ def shuffles(better, count=20, gain=0.01):
         (5, 0.01, 0.05, "refutes"),
         (4, 0.01, 0.05, "undecided"),  # out of the middle half
         (16, 0.01, 0.05, "undecided"),
-        (15, 0.2, 0.05, "undecided"),  # in the middle half, but the mean is 0.1 away
+        (
+            15,
+            0.2,
+            0.05,
+            "undecided",
+        ),  # in the middle half, but the mean is 0.1 away
     ],
 )
 def test_roles_are_decided_by_their_rank_and_by_uniform_memory(better, gain, even, outcome):
@@ -95,9 +110,15 @@ def costs(own, **own_of):
         (costs(-1.0), "refutes"),
         (costs(1.0, anchor=-1.0), "undecided"),
         (costs(-1.0, anchor=1.0), "undecided"),
-        (costs(1.0, local=0.0005), "undecided"),  # the largest, but not surely ahead
+        (
+            costs(1.0, local=0.0005),
+            "undecided",
+        ),  # the largest, but not surely ahead
         ({}, "not measured"),
-        ({role: facts for role, facts in costs(1.0).items() if role != "local"}, "not measured"),
+        (
+            {role: facts for role, facts in costs(1.0).items() if role != "local"},
+            "not measured",
+        ),
     ],
 )
 def test_names_of_heads_are_decided_by_what_each_costs(found, outcome):
@@ -115,8 +136,13 @@ def test_costs_are_in_standard_deviations_and_positive_where_it_gets_worse():
 
 
 def test_what_was_not_measured_makes_the_correction_no_weaker():
-    one = verdicts.difference("H1", "", around(0.5), 0.1, 0.1)
-    found = corrected([one, *(verdicts.difference(f"H{i}", "", [], 0, 0) for i in range(2, 6))])
+    one = verdicts.difference("H1", "", values=around(0.5), above=0.1, below=0.1)
+    found = corrected(
+        [
+            one,
+            *(verdicts.difference(f"H{i}", "", values=[], above=0, below=0) for i in range(2, 6)),
+        ]
+    )
     assert found[0].holm == pytest.approx(5 * one.p) and found[0].sure and not found[1].sure
     table = verdicts.verdict_table([verdicts.gate(0.5, 0.7), *found])
     assert "supports, sure" in table and table.count("not measured") == 4 and "supports |" in table
@@ -134,10 +160,19 @@ def layouts(*means, count=returning.VIDEOS):
     ("videos", "outcomes"),
     [
         (layouts(0.95, 0.03, 0.75, 0.9, 0.7), ["supports", "supports"]),
-        (layouts(0.95, 0.03, 0.60, 0.7, 0.7), ["undecided", "refutes"]),  # a gain, but below what was asked
+        (
+            layouts(0.95, 0.03, 0.60, 0.7, 0.7),
+            ["undecided", "refutes"],
+        ),  # a gain, but below what was asked
         (layouts(0.95, 0.03, 0.30, 0.1, 0.7), ["refutes", "refutes"]),
-        (layouts(0.50, 0.03, 0.45, 0.4, 0.1), ["undecided", "undecided"]),  # ceiling and floor are too near
-        (layouts(0.90, 0.00, 0.80, 0.9, 0.1, count=18), ["undecided", "undecided"]),  # too few
+        (
+            layouts(0.50, 0.03, 0.45, 0.4, 0.1),
+            ["undecided", "undecided"],
+        ),  # ceiling and floor are too near
+        (
+            layouts(0.90, 0.00, 0.80, 0.9, 0.1, count=18),
+            ["undecided", "undecided"],
+        ),  # too few
     ],
 )
 def test_rooms_that_come_back_follow_the_second_rule(videos, outcomes):
@@ -147,7 +182,13 @@ def test_rooms_that_come_back_follow_the_second_rule(videos, outcomes):
 
 def test_the_tables_are_those_of_the_pre_registration(repo_root):
     page = (repo_root / "research" / "evidence" / "PREREGISTRATION.md").read_text("utf-8")
-    shared = (OURS, NO_MEMORY, "rendered", "window of 9, re-encoded", "window of 21, re-encoded")
+    shared = (
+        OURS,
+        NO_MEMORY,
+        "rendered",
+        "window of 9, re-encoded",
+        "window of 21, re-encoded",
+    )
     for table in ROOMS_TABLES.values():
         assert f"{table.first:,} to {table.first + 63:,}".replace(",", " ") in page
         labels = [row.label for row in table.rows]

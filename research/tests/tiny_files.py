@@ -16,10 +16,21 @@ from headforcing.research.rooms.judge import RoomsJudge
 from headforcing.research.training.training import STRUCTURE, save
 from tiny_checkpoints import wan_vae
 
-TINY = WanConfig(dim=64, ffn_dim=64, num_layers=2, num_heads=2, freq_dim=32, text_dim=64, text_len=12)
+TINY = WanConfig(
+    dim=64,
+    ffn_dim=64,
+    num_layers=2,
+    num_heads=2,
+    freq_dim=32,
+    text_dim=64,
+    text_len=12,
+)
 # a broad head with a little more sink than the others, as in models without sinks; one that looks back, and two more
-SHARES = (((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)), ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)))
-TEAL = Look("red", "ball", "gliding", "teal", "striped")
+SHARES = (
+    ((0.2, 0.75, 0.05), (0.05, 0.6, 0.35)),
+    ((0.1, 0.2, 0.7), (0.02, 0.08, 0.9)),
+)
+TEAL = Look("red", "ball", motion="gliding", background="teal", pattern="striped")
 SAND = replace(TEAL, background="sand")
 NAVY = replace(TEAL, background="navy")
 
@@ -33,7 +44,15 @@ def tiny_judge(folder: Path) -> RoomsJudge:
             parameter.normal_(std=0.1)
     save(model.state_dict(), folder / "student.safetensors", metadata=STRUCTURE)
     save(RoomsAutoencoder().state_dict(), folder / "autoencoder.safetensors")
-    profile = HeadProfile("probe", 2, 2, classify(SHARES, 0.25, 0.25), SHARES, 0.25, 0.25)
+    profile = HeadProfile(
+        "probe",
+        2,
+        num_heads=2,
+        roles=classify(SHARES, 0.25, 0.25),
+        shares=SHARES,
+        anchor_fraction=0.25,
+        local_fraction=0.25,
+    )
     return RoomsJudge(folder / "student.safetensors", folder / "autoencoder.safetensors", profile)
 
 

@@ -11,7 +11,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...headforcing_core.demo.assets import BLOCK_FRAMES
-from ...headforcing_core.demo.rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder
+from ...headforcing_core.demo.rooms_autoencoder import (
+    SPATIAL_FACTOR,
+    RoomsAutoencoder,
+)
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
 from ..rooms.scenes import COLOURS, FRAME_SIZE, Clip, looks_of_frames, render
@@ -74,7 +77,14 @@ class Window(dict[int, Any]):
 class ClipPool:
     """Latents of the clips that the steps up to a given one use; `fresh` of them are replaced at every step."""
 
-    def __init__(self, autoencoder: RoomsAutoencoder, seed: int, rank: int, size: int = 400, fresh: int = 2):
+    def __init__(
+        self,
+        autoencoder: RoomsAutoencoder,
+        seed: int,
+        rank: int,
+        size: int = 400,
+        fresh: int = 2,
+    ):
         self.autoencoder = autoencoder
         self.seed = seed
         self.rank = rank
@@ -94,7 +104,11 @@ class ClipPool:
 
     def _clip(self, index: int) -> tuple[Tensor, Tensor, tuple[Look, ...]]:
         clip = training_clip(TRAINING_SEEDS * (1 + self.rank + 2 * self.seed) + index)
-        return self.autoencoder.encode(clip.video_frames).half(), asked_for(clip).half(), clip.looks
+        return (
+            self.autoencoder.encode(clip.video_frames).half(),
+            asked_for(clip).half(),
+            clip.looks,
+        )
 
 
 def draw_stories(seed: int, rank: int, step: int, batch: int) -> tuple[Tensor, Tensor]:
@@ -130,9 +144,17 @@ class Crops:
         seen = (things[first] > 127).nonzero()
         if rng.random() < 0.75 and len(seen):
             centre = seen[int(rng.integers(len(seen)))].numpy() + rng.uniform(-6, 6, 2)
-        corner = np.clip(np.round((centre - CROP / 2) / SPATIAL_FACTOR), 0, (FRAME_SIZE - CROP) // SPATIAL_FACTOR)
+        corner = np.clip(
+            np.round((centre - CROP / 2) / SPATIAL_FACTOR),
+            0,
+            (FRAME_SIZE - CROP) // SPATIAL_FACTOR,
+        )
         y, x = (SPATIAL_FACTOR * corner).astype(int)
-        window = slice(first, first + _CROP_FRAMES), slice(y, y + CROP), slice(x, x + CROP)
+        window = (
+            slice(first, first + _CROP_FRAMES),
+            slice(y, y + CROP),
+            slice(x, x + CROP),
+        )
         return video_frames[window], things[window]
 
     def _clip(self, index: int) -> tuple[Tensor, Tensor]:

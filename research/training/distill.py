@@ -19,8 +19,16 @@ from .parallel_forward import KeysValues, forward, teacher_forced_flow
 from .training import add_noise, draw_times
 
 SIGMAS = Schedule.warped([1000, 750, 500, 250]).sigmas
-STEP_ODDS = (0.1, 0.2, 0.35, 0.35)  # probability of each of the four steps to carry a block's gradient
-GUIDED_TIMES = (0.4, 0.965)  # noise levels with CFG; at others it only distorts colours
+STEP_ODDS = (
+    0.1,
+    0.2,
+    0.35,
+    0.35,
+)  # probability of each of the four steps to carry a block's gradient
+GUIDED_TIMES = (
+    0.4,
+    0.965,
+)  # noise levels with CFG; at others it only distorts colours
 FAKE_STEPS = 2  # updates of the fake score model per update of the student
 
 
@@ -47,19 +55,38 @@ def roll_out(model: WanModel, text: Tensor, generator: torch.Generator | None = 
             frames = range(block * BLOCK_FRAMES, (block + 1) * BLOCK_FRAMES)
             words = text[:, block : block + 1]
             shape = (batch, BLOCK_FRAMES, 16, 8, 8)
-            chosen = torch.multinomial(torch.tensor(STEP_ODDS), batch, replacement=True, generator=generator)
+            chosen = torch.multinomial(
+                torch.tensor(STEP_ODDS),
+                batch,
+                replacement=True,
+                generator=generator,
+            )
             noisy = torch.zeros(shape)
             clean = torch.zeros(shape)
             for step, sigma in enumerate(SIGMAS):
                 x = (1 - sigma) * clean + sigma * torch.randn(shape, generator=generator)
-                flow, _ = forward(model, x, torch.full(shape[:2], 1000 * sigma), words, frames, past=past)
+                flow, _ = forward(
+                    model,
+                    x,
+                    timesteps=torch.full(shape[:2], 1000 * sigma),
+                    text=words,
+                    frame_indices=frames,
+                    past=past,
+                )
                 clean = x - sigma * flow
                 noisy[chosen == step] = x[chosen == step]
             cleans.append(clean)
             noisies.append(noisy)
             times.append(torch.tensor(SIGMAS)[chosen][:, None].expand(shape[:2]))
             if block + 1 < blocks:
-                _, new = forward(model, clean, torch.zeros(shape[:2]), words, frames, past=past)
+                _, new = forward(
+                    model,
+                    clean,
+                    timesteps=torch.zeros(shape[:2]),
+                    text=words,
+                    frame_indices=frames,
+                    past=past,
+                )
                 past = _joined(past, new) if past else new
     return Rollout(text, torch.cat(cleans, 1), torch.cat(noisies, 1), torch.cat(times, 1))
 
@@ -71,21 +98,35 @@ def _joined(before: KeysValues, new: KeysValues) -> KeysValues:
 
 def denoised(model: WanModel, context: Tensor, noisy: Tensor, times: Tensor, text: Tensor) -> Tensor:
     """A model's prediction of the clean latents from noisy ones, conditioned on the clean blocks before each."""
-    return noisy - times[..., None, None, None] * teacher_forced_flow(model, context, noisy, 1000 * times, text)
+    return noisy - times[..., None, None, None] * teacher_forced_flow(
+        model, context, noisy=noisy, timesteps=1000 * times, text=text
+    )
 
 
 @torch.no_grad()
-def matching_gradient(teacher: WanModel, fake: WanModel, made: Tensor, rollout: Rollout, guidance: float) -> Tensor:
+def matching_gradient(
+    teacher: WanModel,
+    fake: WanModel,
+    made: Tensor,
+    rollout: Rollout,
+    guidance: float,
+) -> Tensor:
     """Gradient of DMD for the student's outputs `made`, normalised per block by the teacher's correction."""
     blocks = rollout.text.shape[1]
     times = draw_times((len(made), blocks))
     noisy, _ = add_noise(made, times)
-    real = denoised(teacher, rollout.clean, noisy, times, rollout.text)
+    real = denoised(teacher, rollout.clean, noisy=noisy, times=times, text=rollout.text)
     if guidance != 1:
-        unprompted = denoised(teacher, rollout.clean, noisy, times, torch.zeros_like(rollout.text))
+        unprompted = denoised(
+            teacher,
+            rollout.clean,
+            noisy=noisy,
+            times=times,
+            text=torch.zeros_like(rollout.text),
+        )
         guided = (times > GUIDED_TIMES[0]) & (times < GUIDED_TIMES[1])
         real = unprompted + torch.where(guided, guidance, 1.0)[..., None, None, None] * (real - unprompted)
-    own = denoised(fake, rollout.clean, noisy, times, rollout.text)
+    own = denoised(fake, rollout.clean, noisy=noisy, times=times, text=rollout.text)
     size = (made - real).abs().unflatten(1, (blocks, -1)).flatten(2).mean(2).clamp_min(0.05)
     return (own - real) / size.repeat_interleave(BLOCK_FRAMES, 1)[..., None, None, None]
 
@@ -93,5 +134,5 @@ def matching_gradient(teacher: WanModel, fake: WanModel, made: Tensor, rollout: 
 def own_flow_loss(fake: WanModel, rollout: Rollout, made: Tensor) -> Tensor:
     times = draw_times((len(made), rollout.text.shape[1]))
     noisy, noise = add_noise(made, times)
-    flow = teacher_forced_flow(fake, rollout.clean, noisy, 1000 * times, rollout.text)
+    flow = teacher_forced_flow(fake, rollout.clean, noisy=noisy, timesteps=1000 * times, text=rollout.text)
     return (flow - (noise - made)).square().mean()

@@ -24,7 +24,10 @@ from torch import Tensor
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.parser import READ, WRITTEN, count
 from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
-from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
+from ...headforcing_core.demo.rooms_autoencoder import (
+    RoomsAutoencoder,
+    load_rooms_autoencoder,
+)
 from ...headforcing_core.demo.words import Look
 from ...headforcing_core.files import replacing
 from ...headforcing_core.hashing import file_hash
@@ -36,7 +39,15 @@ from .parallel_forward import teacher_forced_flow
 from .training import load, word_vectors
 
 SHOWN = 2  # blocks of the room before it is left
-AWAY = (0, 1, 2, 3, 5, 7, 9)  # blocks in other rooms; with 0 the room is not left, which shows that the test works
+AWAY = (
+    0,
+    1,
+    2,
+    3,
+    5,
+    7,
+    9,
+)  # blocks in other rooms; with 0 the room is not left, which shows that the test works
 BASE_LEAST = 0.6
 STUDENT_LEAST = 0.4  # mean effect over all stories in which the room is left
 FIRST_STORY = 70_000  # seed of the first story; training uses other seeds
@@ -55,7 +66,10 @@ class Case(NamedTuple):
 def make_case(autoencoder: RoomsAutoencoder, away: int, seed: int) -> Case:
     """The story number `seed`, in which the room is left for `away` blocks."""
     looks: tuple[Look, ...] = returning_story(np.random.default_rng(seed), SHOWN, away)
-    clips = (render(looks, seed), render(looks, seed, [int(look.room == looks[-1].room) for look in looks]))
+    clips = (
+        render(looks, seed),
+        render(looks, seed, [int(look.room == looks[-1].room) for look in looks]),
+    )
     true, other = (latent_cells(clip.pictures)[-BLOCK_FRAMES:] for clip in clips)
     actor = latent_cells(clips[0].shape)[-BLOCK_FRAMES:]
     own, changed = (autoencoder.encode(clip.video_frames) for clip in clips)
@@ -74,7 +88,13 @@ def recalls(model: WanModel, cases: Sequence[Case], noise: Tensor) -> Tensor:
     results = []
     for past in (true, other):
         noisy = torch.cat((past[:, :-BLOCK_FRAMES], noise), 1)  # only the last block is looked at
-        flow = teacher_forced_flow(model, past, noisy, torch.full(noisy.shape[:2], 1000.0), text)[:, -BLOCK_FRAMES:]
+        flow = teacher_forced_flow(
+            model,
+            past,
+            noisy=noisy,
+            timesteps=torch.full(noisy.shape[:2], 1000.0),
+            text=text,
+        )[:, -BLOCK_FRAMES:]
         predicted = (noise - flow - other[:, -BLOCK_FRAMES:]) * differs
         results.append((predicted * line).flatten(1).sum(1) / line.square().flatten(1).sum(1))
     return torch.stack(results)
@@ -113,7 +133,10 @@ def describe(effects: dict[str, list[float]]) -> list[str]:
             f"last seen {last_seen} to {last_seen + BLOCK_FRAMES - 1} latent frames before: "
             f"{statistics.fmean(values):+.3f} +- {error:.3f} ({len(values)} stories)"
         )
-    return [*lines, f"the gate's number, all gaps from 4 frames on: {memory(effects):+.3f}"]
+    return [
+        *lines,
+        f"the gate's number, all gaps from 4 frames on: {memory(effects):+.3f}",
+    ]
 
 
 def measured_on(weights: Path, autoencoder: Path) -> dict[str, str]:
@@ -124,7 +147,10 @@ def measured_on(weights: Path, autoencoder: Path) -> dict[str, str]:
 def write(path: Path, effects: dict[str, list[float]], measured: dict[str, str]) -> None:
     """Store the gate's number, the effects, and what they were measured on."""
     with replacing(path) as partial:
-        partial.write_text(json.dumps({"memory": memory(effects), "effects": effects, **measured}) + "\n", "utf-8")
+        partial.write_text(
+            json.dumps({"memory": memory(effects), "effects": effects, **measured}) + "\n",
+            "utf-8",
+        )
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
@@ -142,4 +168,7 @@ def show_gate(args: argparse.Namespace) -> Result:
     effects = measure(model, load_rooms_autoencoder(args.autoencoder), args.stories)
     if args.out:
         write(args.out, effects, measured_on(args.weights, args.autoencoder))
-    return {"text": "\n".join(describe(effects)), "json": {"memory": memory(effects), "effects": effects}}
+    return {
+        "text": "\n".join(describe(effects)),
+        "json": {"memory": memory(effects), "effects": effects},
+    }

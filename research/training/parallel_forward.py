@@ -14,7 +14,11 @@ from torch import Tensor
 
 from ...headforcing_core.demo.assets import BLOCK_FRAMES
 from ...headforcing_core.model.rope import angles, axis_dims
-from ...headforcing_core.model.wan import TransformerBlock, WanModel, timestep_embedding
+from ...headforcing_core.model.wan import (
+    TransformerBlock,
+    WanModel,
+    timestep_embedding,
+)
 
 KeysValues = list[tuple[Tensor, Tensor]]
 """Keys (after rotary embedding) and values of every layer, each `[batch, heads, tokens, head_dim]`."""
@@ -53,7 +57,16 @@ def forward(
     for layer, block in enumerate(model.blocks):
         assert isinstance(block, TransformerBlock)
         before = past[layer] if past else None
-        x, k, v = _compiled_block()(block, x, modulation, context, model.num_heads, *rotation, sights, before)
+        x, k, v = _compiled_block()(
+            block,
+            x,
+            modulation,
+            context,
+            model.num_heads,
+            *rotation,
+            sights,
+            before,
+        )
         kept.append((k, v))
     shift, scale = (model.head.modulation[:, None] + e[:, :, None]).unbind(2)
     x = model.head.head(model.head.norm(x) * (1 + scale[:, :, None]) + shift[:, :, None])
@@ -112,7 +125,10 @@ def _block(
 def _rotation(frame_indices: tuple[int, ...], rows: int, columns: int, head_dim: int) -> tuple[Tensor, Tensor]:
     """Cosines and sines of every token's three positions, `[tokens, head_dim / 2]`."""
     places = torch.cartesian_prod(torch.tensor(frame_indices), torch.arange(rows), torch.arange(columns))
-    angle = torch.cat([angles(place, dim) for place, dim in zip(places.T, axis_dims(head_dim), strict=True)], dim=1)
+    angle = torch.cat(
+        [angles(place, dim) for place, dim in zip(places.T, axis_dims(head_dim), strict=True)],
+        dim=1,
+    )
     return angle.cos().float(), angle.sin().float()
 
 
@@ -162,5 +178,12 @@ def teacher_forced_flow(model: WanModel, clean: Tensor, noisy: Tensor, timesteps
     indices = (*range(frames - BLOCK_FRAMES), *range(frames))
     tokens = BLOCK_FRAMES * clean.shape[3] * clean.shape[4] // (model.patch_size[1] * model.patch_size[2])
     sights = teacher_forcing(frames // BLOCK_FRAMES, tokens)
-    flow, _ = forward(model, torch.cat((context, noisy), 1), times, torch.cat((text[:, :-1], text), 1), indices, sights)
+    flow, _ = forward(
+        model,
+        torch.cat((context, noisy), 1),
+        timesteps=times,
+        text=torch.cat((text[:, :-1], text), 1),
+        frame_indices=indices,
+        sights=sights,
+    )
     return flow[:, -frames:]

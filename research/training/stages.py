@@ -16,14 +16,32 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...headforcing_core.demo.assets import BLOCK_FRAMES, TOY_CONFIG
-from ...headforcing_core.demo.rooms_autoencoder import RoomsAutoencoder, load_rooms_autoencoder
+from ...headforcing_core.demo.rooms_autoencoder import (
+    RoomsAutoencoder,
+    load_rooms_autoencoder,
+)
 from ...headforcing_core.model.wan import WanConfig, WanModel
 from ..rooms.detector import SATURATION
 from . import training
 from .data import ClipPool, Crops, draw_stories, training_clip
-from .distill import FAKE_STEPS, Rollout, denoised, matching_gradient, own_flow_loss, roll_out
+from .distill import (
+    FAKE_STEPS,
+    Rollout,
+    denoised,
+    matching_gradient,
+    own_flow_loss,
+    roll_out,
+)
 from .parallel_forward import teacher_forced_flow
-from .training import STRUCTURE, Average, Checkpoint, Journal, Optimizer, Stateful, Workers
+from .training import (
+    STRUCTURE,
+    Average,
+    Checkpoint,
+    Journal,
+    Optimizer,
+    Stateful,
+    Workers,
+)
 
 LATENT_NOISE = 0.05  # in standard deviations; makes the decoder robust to small errors of latents
 STATISTICS_CLIPS = 40  # that the normalisation of latents is measured on
@@ -93,7 +111,12 @@ class Stage:
             if (step + 1) % self.keep == 0 or step + 1 == self.count:
                 self.checkpoint.save(step + 1, self.parts)
 
-    def finish(self, tensors: dict[str, Tensor], dtype: torch.dtype, metadata: dict[str, str]) -> None:
+    def finish(
+        self,
+        tensors: dict[str, Tensor],
+        dtype: torch.dtype,
+        metadata: dict[str, str],
+    ) -> None:
         """Write the result, by the first worker, and remove the states."""
         if self.workers.rank == 0:
             training.save(tensors, self.recipe.file(self.name), dtype, metadata)
@@ -135,8 +158,20 @@ def train_autoencoder(run: Run) -> None:
     model = RoomsAutoencoder()
     crops = Crops(recipe.seed, workers.rank)
     steps = recipe.autoencoder_steps
-    optimizer = torch.optim.AdamW(model.parameters(), lr=AUTOENCODER_RATE, weight_decay=1e-3, betas=(0.9, 0.98))
-    stage = Stage(run, "autoencoder", steps, recipe.autoencoder_keep, model=model, optimizer=optimizer)
+    optimizer = torch.optim.AdamW(
+        model.parameters(),
+        lr=AUTOENCODER_RATE,
+        weight_decay=1e-3,
+        betas=(0.9, 0.98),
+    )
+    stage = Stage(
+        run,
+        "autoencoder",
+        steps,
+        recipe.autoencoder_keep,
+        model=model,
+        optimizer=optimizer,
+    )
     for step in stage.steps():
         video_frames, weight = crops.draw(step, recipe.autoencoder_batch)
         optimizer.param_groups[0]["lr"] = AUTOENCODER_RATE * (
@@ -176,7 +211,7 @@ def flow_loss(model: WanModel, clean: Tensor, cover: Tensor, text: Tensor) -> Te
     times = training.draw_times((len(clean), clean.shape[1] // BLOCK_FRAMES))
     noisy, noise = training.add_noise(clean, times)
     with torch.autocast("cpu", torch.bfloat16):
-        flow = teacher_forced_flow(model, clean, noisy, times * 1000, text)
+        flow = teacher_forced_flow(model, clean, noisy=noisy, timesteps=times * 1000, text=text)
     error = (flow - (noise - clean)).square().mean(2)
     weight = 1 + 2 * cover
     weight[:, :BLOCK_FRAMES] *= 2
@@ -197,7 +232,11 @@ def train_base(run: Run) -> None:
     training.initialise(model)
     optimizer = Optimizer(model, MUON_RATE, ADAM_RATE)
     average = Average(model, 0.998)
-    parts: dict[str, Stateful] = {"model": model, "optimizer": optimizer, "average": average}
+    parts: dict[str, Stateful] = {
+        "model": model,
+        "optimizer": optimizer,
+        "average": average,
+    }
     stage = Stage(run, "base", recipe.base_steps, recipe.base_keep, **parts)
     losses = deque[float](maxlen=50)
     pool = ClipPool(run.autoencoder, recipe.seed, workers.rank)
@@ -235,7 +274,12 @@ def distill(run: Run) -> None:
     optimizer = torch.optim.AdamW(student.parameters(), STUDENT_RATE, (0.5, 0.99), weight_decay=0.0)
     average = Average(student, 0.95)
     recent = Recent()
-    parts: dict[str, Stateful] = {"student": student, "optimizer": optimizer, "average": average, "recent": recent}
+    parts: dict[str, Stateful] = {
+        "student": student,
+        "optimizer": optimizer,
+        "average": average,
+        "recent": recent,
+    }
     parts |= {"fake": fake, "fake_optimizer": fake_optimizer}
     stage = Stage(run, "student", steps, recipe.student_keep, **parts)
     for step in stage.steps():
@@ -247,9 +291,23 @@ def distill(run: Run) -> None:
         with torch.autocast("cpu", torch.bfloat16):
             rollout = roll_out(student, text)
         with torch.autocast("cpu", torch.bfloat16), torch.set_grad_enabled(learns):
-            made = denoised(student, rollout.clean, rollout.noisy, rollout.times, text)
+            made = denoised(
+                student,
+                rollout.clean,
+                noisy=rollout.noisy,
+                times=rollout.times,
+                text=text,
+            )
             if learns:
-                loss = _student_loss(teacher, fake, run.autoencoder, made, rollout, gaps, step / steps)
+                loss = _student_loss(
+                    teacher,
+                    fake,
+                    autoencoder=run.autoencoder,
+                    made=made,
+                    rollout=rollout,
+                    gaps=gaps,
+                    part=step / steps,
+                )
         if learns:
             optimizer.zero_grad()
             loss.backward()
@@ -262,7 +320,10 @@ def distill(run: Run) -> None:
         recent.made.append((rollout, made.detach()))
         for update in range(FAKE_STEPS):
             with torch.autocast("cpu", torch.bfloat16):
-                fake_loss = own_flow_loss(fake, *recent.made[-1 if update == 0 else rng.integers(len(recent.made))])
+                fake_loss = own_flow_loss(
+                    fake,
+                    *recent.made[-1 if update == 0 else rng.integers(len(recent.made))],
+                )
             fake_optimizer.step(fake_loss, 1.0)
         if (step + 1) % 10 == 0 or step + 1 == steps:
             workers.average(student, fake)
@@ -284,7 +345,7 @@ def _student_loss(
     `part` is the part of the training that is over; at its end the loss is on pixels, too.
     """
     guidance = float(np.interp(part, (0, 1), GUIDANCE))
-    goal = made.detach() - matching_gradient(teacher, fake, made.detach(), rollout, guidance)
+    goal = made.detach() - matching_gradient(teacher, fake, made=made.detach(), rollout=rollout, guidance=guidance)
     weight = (1.0 + (gaps > 0)).repeat_interleave(BLOCK_FRAMES, 1)[..., None, None, None]
     loss = 0.5 * ((made - goal).square() * weight).sum() / (weight.sum() * made[0, 0].numel())
     if part < 1 - PIXEL_PART:

@@ -17,7 +17,10 @@ from torch.nn import functional as F
 
 from ...headforcing_core.commands.arguments import Result
 from ...headforcing_core.commands.parser import PathType
-from ...headforcing_core.demo.rooms_autoencoder import SPATIAL_FACTOR, RoomsAutoencoder
+from ...headforcing_core.demo.rooms_autoencoder import (
+    SPATIAL_FACTOR,
+    RoomsAutoencoder,
+)
 from ...headforcing_core.errors import HeadForcingError
 from ...headforcing_core.files import claimed_folder
 from ...headforcing_core.timeline.clock import TEMPORAL_STRIDE
@@ -78,8 +81,17 @@ def fit_preview_factors(autoencoder: RoomsAutoencoder, videos: Iterable[Tensor])
 
 
 def add_parsers(command: Callable[..., argparse.ArgumentParser]) -> None:
-    sub = command("train", train_all, "Train the model of the world of rooms; goes on where it was stopped.")
-    sub.add_argument("--out", type=PathType(), required=True, help="folder for weights, states and journal")
+    sub = command(
+        "train",
+        train_all,
+        "Train the model of the world of rooms; goes on where it was stopped.",
+    )
+    sub.add_argument(
+        "--out",
+        type=PathType(),
+        required=True,
+        help="folder for weights, states and journal",
+    )
     sub.add_argument("--seed", type=int, default=1)
 
 
@@ -95,5 +107,11 @@ def train_all(args: argparse.Namespace) -> Result:
     clips = (run.autoencoder.encode(training_clip(i).video_frames) for i in range(PREVIEW_CLIPS))
     factors = [x.numpy() for x in fit_preview_factors(run.autoencoder, clips)]
     lines = [np.array2string(x, precision=4, separator=", ", floatmode="fixed") for x in factors]
-    text = "\n".join([f"trained  {args.out}", "PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:", *lines])
+    text = "\n".join(
+        [
+            f"trained  {args.out}",
+            "PREVIEW_FACTORS and PREVIEW_BIAS of rooms_autoencoder.py:",
+            *lines,
+        ]
+    )
     return {"text": text, "json": {"trained": str(args.out)}}

@@ -33,7 +33,11 @@ ABOUT = {
     "license": "Apache-2.0",
 }
 """Metadata of every file of weights."""
-_TRANSFORMER = {"causal_ar": True, "num_heads": TOY_CONFIG.num_heads, "text_len": TOY_CONFIG.text_len}
+_TRANSFORMER = {
+    "causal_ar": True,
+    "num_heads": TOY_CONFIG.num_heads,
+    "text_len": TOY_CONFIG.text_len,
+}
 STRUCTURE = {
     "config": json.dumps({"transformer": _TRANSFORMER}),
     "head_forcing": json.dumps({"frames_per_block": BLOCK_FRAMES}),
@@ -74,13 +78,25 @@ def initialise(model: WanModel) -> None:
 class Optimizer:
     """Muon for the matrices of the blocks, AdamW for the rest, one learning-rate factor for both."""
 
-    def __init__(self, model: WanModel, muon: float, adam: float, betas: tuple[float, float] = (0.9, 0.99)):
+    def __init__(
+        self,
+        model: WanModel,
+        muon: float,
+        adam: float,
+        betas: tuple[float, float] = (0.9, 0.99),
+    ):
         matrices = [p for name, p in model.named_parameters() if name.startswith("blocks") and p.ndim == 2]
         ids = set(map(id, matrices))
         self.rest = [p for p in model.parameters() if id(p) not in ids]
         self.rates = muon, adam
         self.parts: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices, lr=muon, momentum=0.95, weight_decay=0.01, adjust_lr_fn="original"),
+            torch.optim.Muon(
+                matrices,
+                lr=muon,
+                momentum=0.95,
+                weight_decay=0.01,
+                adjust_lr_fn="original",
+            ),
             torch.optim.AdamW(self.rest, lr=adam, betas=betas, weight_decay=0.0),
         )
 
@@ -220,13 +236,21 @@ class Journal:
         shown = ", ".join(f"{name} {value:.4f}" for name, value in numbers.items())
         log.info("%s %d: %s, %.2f s a step", self.stage, step, shown, seconds)
         if self.rank == 0:
-            line = {"stage": self.stage, "step": step, **numbers, "seconds_a_step": round(seconds, 3)}
+            line = {
+                "stage": self.stage,
+                "step": step,
+                **numbers,
+                "seconds_a_step": round(seconds, 3),
+            }
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
 
 def save(
-    tensors: Mapping[str, Tensor], path: Path, dtype: torch.dtype = torch.float32, metadata: Mapping[str, str] = {}
+    tensors: Mapping[str, Tensor],
+    path: Path,
+    dtype: torch.dtype = torch.float32,
+    metadata: Mapping[str, str] = {},
 ) -> None:
     stored = {name: tensor.detach().to(dtype).contiguous() for name, tensor in tensors.items()}
     with replacing(path) as partial:

@@ -15,7 +15,7 @@ from comfy_graphs import Graph, changed, failed, node, queued, stopper, video_fr
 from comfy_harness import ComfyServer
 from comfy_setup import FLOOR
 from headforcing.headforcing_core.video.sound import sound_of_samples
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from safetensors.torch import load_file, save_file
 from tiny_checkpoints import interpolator, upscaler
 from websockets.exceptions import ConnectionClosed
@@ -28,7 +28,7 @@ def video_file(path: Path, count: int) -> Path:
     at = torch.arange(round(count / FPS * RATE)) / RATE
     tones = torch.stack([torch.sin(6.28 * 220 * at), torch.sin(6.28 * 330 * at)]) * 0.4
     slope = torch.linspace(40, 160, WIDTH).repeat(1, HEIGHT, 1)[..., None].repeat(1, 1, 1, 3)
-    with VideoWriter(path, WIDTH, HEIGHT, FPS, sound=sound_of_samples(tones, RATE)) as writer:
+    with VideoWriter(VideoSettings(path, fps=FPS), WIDTH, HEIGHT, sound=sound_of_samples(tones, RATE)) as writer:
         for place in range(count):
             frame = slope.clone()
             frame[:, :, place % WIDTH : place % WIDTH + 6, place % 3] = 255

@@ -22,7 +22,7 @@ from comfy_graphs import (
     tiny_graph,
 )
 from comfy_harness import ComfyServer
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import save_file
 from tiny_checkpoints import wan22_vae, wan_t2v_weights
@@ -46,7 +46,7 @@ def starts(tiny: ComfyServer) -> ComfyServer:
         noise = [Image.effect_noise((131, 70), 80) for _ in range(4)]
         Image.merge("RGBA", noise).save(tiny.input_dir / "hf_start.png")
         still = torch.rand(1, 64, 64, 3, generator=torch.Generator().manual_seed(1))
-        with VideoWriter(tiny.input_dir / "hf_start.mp4", 64, 64, 24) as writer:
+        with VideoWriter(VideoSettings(tiny.input_dir / "hf_start.mp4", fps=24), 64, 64) as writer:
             writer.write((still + torch.linspace(0, 0.5, 30).view(-1, 1, 1, 1)).clamp(0, 1))
     return tiny
 

@@ -18,7 +18,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.render.plan import RenderPlan
 from headforcing.headforcing_core.rollout.loop import WanVideoModel
 from headforcing.headforcing_core.video.stream import WAITING_BLOCKS, WAITING_CHUNKS, VideoStream
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 
 
 class SlowDecoder(FlatColourDecoder):
@@ -39,8 +39,9 @@ def threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name.startswith("head forcing")]
 
 
-def stream(path, decoder, device="cpu", **options):
-    return VideoStream(path, decoder, crf=4, background=torch.device(device), **options)
+def stream(path, decoder, device="cpu", partial=None, **options):
+    settings = VideoSettings(path, crf=4, partial=partial)
+    return VideoStream(settings, decoder, background=torch.device(device), **options)
 
 
 def add_all(video) -> None:
@@ -75,7 +76,7 @@ class SlowWriter(VideoWriter):
 def test_encoding_runs_beside_decoding_with_few_chunks_between(tmp_path, monkeypatch):
     monkeypatch.setattr(SlowWriter, "seconds", 0.1)
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
-    with VideoStream(tmp_path / "v.mp4", decoder := FlatColourDecoder(), crf=4) as video:
+    with VideoStream(VideoSettings(tmp_path / "v.mp4", crf=4), decoder := FlatColourDecoder()) as video:
         video.add(latents(3))  # two chunks, which take the writer 0.2 s
         assert video.video_frames == 0
         monkeypatch.setattr(SlowWriter, "seconds", 0.01)
@@ -92,12 +93,14 @@ def test_an_error_of_a_thread_is_raised_where_the_video_is_wanted_and_blocks_nob
     monkeypatch.setattr("headforcing.headforcing_core.video.stream.VideoWriter", SlowWriter)
     partial = tmp_path / "v.part.mp4"
     if fails_at == "decoder":
-        options, decoder = {"background": torch.device("cpu")}, SlowDecoder(0, broken_at=2)
+        background, decoder = torch.device("cpu"), SlowDecoder(0, broken_at=2)
+        partial = None
     else:
         monkeypatch.setattr(SlowWriter, "fails_at", fails_at)
-        options, decoder = {"partial": partial}, SlowDecoder(0)
+        background, decoder = None, SlowDecoder(0)
     with pytest.raises((HeadForcingError, RuntimeError)):
-        with VideoStream(tmp_path / "v.mp4", decoder, crf=4, **options) as video:
+        settings = VideoSettings(tmp_path / "v.mp4", crf=4, partial=partial)
+        with VideoStream(settings, decoder, background=background) as video:
             add_all(video)
             video.finish()
     assert threads() == [] and list(tmp_path.iterdir()) == ([partial] if fails_at in (3, 21) else [])

@@ -70,7 +70,7 @@ def test_a_video_that_fails_says_why_and_does_not_end_the_others(batch, tmp_path
     remux = VideoWriter._remux
 
     def full(writer, *args):
-        if writer.path.name == "full.mp4":
+        if writer.settings.path.name == "full.mp4":
             raise HeadForcingError("no space left")
         return remux(writer, *args)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 from headforcing.headforcing_core.commands.cli import main
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import save_file
 
@@ -57,7 +57,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "empty.txt").write_text(" ")
     save_file({"x": torch.zeros(1)}, folder / "damaged.safetensors")
     Image.new("RGB", (130, 70)).save(folder / "hall.png")
-    with VideoWriter(folder / "clip.mp4", 80, 48, 24) as writer:
+    with VideoWriter(VideoSettings(folder / "clip.mp4", fps=24), 80, 48) as writer:
         writer.write(torch.zeros(60, 48, 80, 3))
     return folder
 

@@ -20,7 +20,7 @@ from headforcing.headforcing_core.runs.stored import stored_videos
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.reader import fit, read_image
 from headforcing.headforcing_core.video.section import read_section
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 from safetensors.torch import load_file, save_file
 from toy_renders import PICTURES, Render, Told, picture
@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, radius in (("cat.png", 60), ("dog.png", 100)):
         Image.merge("RGB", [Image.effect_noise((130, 70), radius)] * 3).save(folder / name)
     still = torch.rand(1, 48, 80, 3, generator=torch.Generator().manual_seed(1))
-    with VideoWriter(folder / "clip.mp4", 80, 48, 24) as writer:
+    with VideoWriter(VideoSettings(folder / "clip.mp4", fps=24), 80, 48) as writer:
         writer.write((still + torch.linspace(0, 0.5, 60).view(-1, 1, 1, 1)).clamp(0, 1))
     return folder
 

@@ -22,7 +22,7 @@ from headforcing.headforcing_core.video.section import Footage
 from headforcing.headforcing_core.video.sheets import contact_sheet
 from headforcing.headforcing_core.video.sound import sound_of_file, sound_of_samples
 from headforcing.headforcing_core.video.stream import Chunks, VideoStream, write_video
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
@@ -49,8 +49,8 @@ def test_a_video_plays_while_it_grows_and_becomes_a_plain_mp4_with_every_picture
         if 100 < video_frames < 237:
             assert video_frames - 70 <= len(decoded(partial)) and not path.exists()  # x264 holds back no more
 
-    options = {"on_progress": watch, "metadata": tags, "crf": 4, "partial": partial}
-    info = write_video(path, latents(60).split(block), decoder, **options)
+    settings = VideoSettings(path, tags=tags, crf=4, partial=partial)
+    info = write_video(settings, latents(60).split(block), decoder, on_progress=watch)
     assert (info.video_frames, info.width, info.height, info.seconds) == (237, 48, 32, 237 / 16)
     assert progress[-1] == 237 and progress == sorted(progress) and list(tmp_path.iterdir()) == [path]
     wanted = latents(60)[:, 0, 0, 0].repeat_interleave(torch.tensor([1] + [4] * 59)).numpy() * 255
@@ -69,7 +69,7 @@ def test_a_video_plays_while_it_grows_and_becomes_a_plain_mp4_with_every_picture
 def test_colours_survive_in_both_ways_comfyui_reads_them(tmp_path):
     colours = np.array([(235, 41, 36), (26, 87, 87), (163, 219, 214), (255, 140, 20)], np.uint8)
     video_frames = torch.from_numpy(colours)[:, None, None].expand(-1, 64, 64, -1)
-    with VideoWriter(tmp_path / "v.mp4", 64, 64, crf=4) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "v.mp4", crf=4), 64, 64) as writer:
         writer.write(video_frames)
     assert np.abs(decoded(tmp_path / "v.mp4")[:, 30, 30].astype(int) - colours).max() <= 4
     assert np.abs(decoded(tmp_path / "v.mp4", "gbrpf32le")[:, 30, 30] * 255 - colours).max() <= 4
@@ -82,7 +82,7 @@ def test_the_same_pictures_are_the_same_file_whatever_the_pace(tmp_path):
     moving = ((x + 3 * i) % 48 < 24) * 0.6 + ((y - 60 - i) ** 2 + (x - 2 * i) ** 2 < 400) * 0.4
     video_frames, files = moving[..., None].expand(-1, -1, -1, 3), []
     for attempt in range(3):
-        with VideoWriter(tmp_path / f"{attempt}.mp4", 192, 192) as writer:
+        with VideoWriter(VideoSettings(tmp_path / f"{attempt}.mp4"), 192, 192) as writer:
             for chunk in video_frames.split(12):
                 writer.write(chunk)
                 time.sleep(0.02 * attempt)
@@ -97,7 +97,7 @@ def test_scale_makes_every_pixel_a_crisp_square(tmp_path):
         def decode(self, latents):
             return pixels[None, ..., None].expand(-1, -1, -1, 3)
 
-    info = write_video(tmp_path / "v.mp4", [latents(1)], OneFrame(), scale=8, crf=1)
+    info = write_video(VideoSettings(tmp_path / "v.mp4", scale=8, crf=1), [latents(1)], OneFrame())
     assert (info.width, info.height) == (48, 32)
     assert np.abs(decoded(info.path)[0, :, :, 0] / 255 - np.kron(pixels.numpy(), np.ones((8, 8)))).max() < 0.1
 
@@ -106,11 +106,11 @@ def test_a_failed_run_leaves_the_old_file_and_what_had_grown_which_plays_to_its_
     path, partial, decoder = tmp_path / "v.mp4", tmp_path / "v.part.mp4", FlatColourDecoder()
     path.write_bytes(b"old")
     with pytest.raises(ZeroDivisionError):
-        write_video(path, (latents(3 // n) for n in (1, 0)), decoder)
+        write_video(VideoSettings(path), (latents(3 // n) for n in (1, 0)), decoder)
     assert list(tmp_path.iterdir()) == [path] and decoder.chunks == []
     partial.write_bytes(b"of an earlier attempt")
-    options = {"crf": 4, "partial": partial, "metadata": {"workflow": "{}"}}
-    with pytest.raises(KeyboardInterrupt), VideoStream(path, FlatColourDecoder(), **options) as stream:
+    settings = VideoSettings(path, tags={"workflow": "{}"}, crf=4, partial=partial)
+    with pytest.raises(KeyboardInterrupt), VideoStream(settings, FlatColourDecoder()) as stream:
         stream.add(latents(9))
         raise KeyboardInterrupt
     assert path.read_bytes() == b"old" and set(tmp_path.iterdir()) == {path, partial} and len(decoded(partial)) == 33
@@ -125,7 +125,8 @@ def test_a_full_disk_is_said_in_one_sentence_and_what_was_written_plays(tmp_path
     resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, limits[1]))
     try:
         with pytest.raises(HeadForcingError, match=r"the video .+v.mp4 cannot be written: File too large"):
-            write_video(tmp_path / "v.mp4", latents(120).split(3), FlatColourDecoder(), partial=tmp_path / "v.part.mp4")
+            settings = VideoSettings(tmp_path / "v.mp4", partial=tmp_path / "v.part.mp4")
+            write_video(settings, latents(120).split(3), FlatColourDecoder())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         signal.signal(signal.SIGXFSZ, handler)
@@ -149,13 +150,13 @@ def test_a_stopped_video_goes_on_before_its_last_key_frame_and_has_every_frame_o
     """The last group of frames may be cut off: it is written again. The groups before it are copied."""
     path, partial = tmp_path / "v.mp4", tmp_path / "v.part.mp4"
     frames = moving(120)
-    options = {"crf": 1, "partial": partial, "goes_on": True}
-    with pytest.raises(KeyboardInterrupt), VideoWriter(path, 48, 32, **options) as writer:
+    settings = VideoSettings(path, crf=1, partial=partial)
+    with pytest.raises(KeyboardInterrupt), VideoWriter(settings, 48, 32, goes_on=True) as writer:
         writer.write(frames[:100])
         raise KeyboardInterrupt
     if lost:
         partial.write_bytes(partial.read_bytes()[:-lost])
-    with VideoWriter(path, 48, 32, **options) as writer:
+    with VideoWriter(settings, 48, 32, goes_on=True) as writer:
         begun = writer.video_frames
         writer.write(frames[begun:])
     assert 32 <= begun <= 96, "neither anew, nor behind frames that may be cut off"
@@ -171,7 +172,7 @@ def test_the_sound_of_a_section_begins_with_the_section(tmp_path, ending):
     at = torch.arange(2 * rate) / rate
     samples = ((at >= 1) * (at * 2764).sin() * 0.8)[None]
     source = tmp_path / f"source{ending}"
-    with VideoWriter(tmp_path / "source.mp4", 48, 32, sound=sound_of_samples(samples, rate)) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "source.mp4"), 48, 32, sound=sound_of_samples(samples, rate)) as writer:
         writer.write(moving(32))
     if ending == ".mkv":
         with av.open(str(source), "w") as target:
@@ -185,7 +186,7 @@ def test_the_sound_of_a_section_begins_with_the_section(tmp_path, ending):
                 frame = av.AudioFrame.from_ndarray(values, format="s16", layout="mono")
                 frame.sample_rate, frame.pts = rate, place
                 target.mux(stream.encode(frame))
-    with VideoWriter(tmp_path / "part.mp4", 48, 32, sound=sound_of_file(source, 0.6, 1.8)) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "part.mp4"), 48, 32, sound=sound_of_file(source, 0.6, 1.8)) as writer:
         writer.write(moving(19))
     with av.open(str(tmp_path / "part.mp4")) as container:
         loud = [
@@ -199,11 +200,11 @@ def test_the_sound_of_a_section_begins_with_the_section(tmp_path, ending):
 
 def test_a_video_in_memory_is_read_again_and_again_and_keeps_its_sound(tmp_path):
     tone = sound_of_samples(torch.linspace(0, 400, 48_000).sin()[None], 48_000)
-    with VideoWriter(tmp_path / "v.mp4", 48, 32, sound=tone) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "v.mp4"), 48, 32, sound=tone) as writer:
         writer.write(torch.rand(16, 32, 48, 3))
     footage = Footage.of_file(io.BytesIO((tmp_path / "v.mp4").read_bytes()))
     assert sum(map(len, footage.chunks(0, 5))) == 16 + 2  # a chunk begins with the last frame of the one before
-    with VideoWriter(tmp_path / "w.mp4", 48, 32, sound=footage.sound) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "w.mp4"), 48, 32, sound=footage.sound) as writer:
         writer.write(torch.rand(16, 32, 48, 3))
     with av.open(str(tmp_path / "w.mp4")) as container:
         assert sum(frame.samples for frame in container.decode(audio=0)) >= 48_000
@@ -215,7 +216,7 @@ def test_a_locked_file_is_said_and_what_was_made_stays(tmp_path, monkeypatch):
     monkeypatch.setattr("headforcing.headforcing_core.files.os.replace", Mock(side_effect=locked))
     partial = tmp_path / "v.part.mp4"
     with pytest.raises(HeadForcingError, match=r"v\.mp4 cannot be written: The process cannot access the file"):
-        write_video(tmp_path / "v.mp4", latents(6).split(3), FlatColourDecoder(), partial=partial)
+        write_video(VideoSettings(tmp_path / "v.mp4", partial=partial), latents(6).split(3), FlatColourDecoder())
     assert list(tmp_path.iterdir()) == [partial] and len(decoded(partial)) == 21
 
 
@@ -233,7 +234,8 @@ def test_somebody_who_watches_the_growing_file_does_not_cost_the_video(tmp_path,
         Path, "unlink", lambda file, **options: (refuse if file == watched else unlink)(file, **options)
     )
     for name in ("first", "second"):
-        info = write_video(tmp_path / f"{name}.mp4", latents(6).split(3), FlatColourDecoder(), partial=watched)
+        settings = VideoSettings(tmp_path / f"{name}.mp4", partial=watched)
+        info = write_video(settings, latents(6).split(3), FlatColourDecoder())
         assert len(decoded(info.path)) == 21
         monkeypatch.setattr(video_writer.av, "open", open_still)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["first.mp4", "second.mp4", "v.part.mp4"]
@@ -245,20 +247,20 @@ def test_errors_name_what_is_wrong(tmp_path, monkeypatch):
         ((63, 32), (1, 32, 63, 3), "63x32.*62x32"), ((48, 32), (1, 32, 46, 3), r"\[n, 32, 48, 3\], got \[1, 32, 46, 3"),
         ((8, 8), (0, 8, 8, 3), "no frame was written"),
     ):  # fmt: skip
-        with pytest.raises(HeadForcingError, match=told), VideoWriter(path, *size) as writer:
+        with pytest.raises(HeadForcingError, match=told), VideoWriter(VideoSettings(path), *size) as writer:
             writer.write(torch.zeros(shape))
     with pytest.raises(HeadForcingError, match="no latent frames"):
-        write_video(path, [], FlatColourDecoder())
+        write_video(VideoSettings(path), [], FlatColourDecoder())
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder", "h264"))
-    assert VideoWriter(tmp_path / "v.mp4", 48, 32)  # with whatever encoder there is
+    assert VideoWriter(VideoSettings(tmp_path / "v.mp4"), 48, 32)  # with whatever encoder there is
     monkeypatch.setattr(video_writer, "_ENCODERS", ("no_such_encoder",))
     with pytest.raises(HeadForcingError, match="no H.264 encoder"):
-        VideoWriter(tmp_path / "v.mp4", 48, 32)
+        VideoWriter(VideoSettings(tmp_path / "v.mp4"), 48, 32)
     assert list(tmp_path.iterdir()) == []
 
 
 def sheet_of(tmp_path, frames=61, **options):
-    info = write_video(tmp_path / "v.mp4", latents(frames).split(3), FlatColourDecoder(), crf=4)
+    info = write_video(VideoSettings(tmp_path / "v.mp4", crf=4), latents(frames).split(3), FlatColourDecoder())
     contact_sheet(info.path, tmp_path / "s.png", **options)
     return np.asarray(Image.open(tmp_path / "s.png"), dtype=int)
 
@@ -290,7 +292,7 @@ def test_a_grid_of_any_number_stays_within_what_players_take():
 def test_a_grid_holds_a_picture_of_each_video_at_a_time(tmp_path):
     """However long the videos are; the shortest decides where it ends."""
     for name, length in (("a", 40), ("b", 33)):
-        with VideoWriter(tmp_path / f"{name}.mp4", 32, 32) as writer:
+        with VideoWriter(VideoSettings(tmp_path / f"{name}.mp4"), 32, 32) as writer:
             for value in range(length):
                 writer.write(torch.full((1, 32, 32, 3), value * 5, dtype=torch.uint8))
     seen = []

@@ -23,7 +23,7 @@ from headforcing.headforcing_core.files import (
     claimed_first,
     replacing,
 )
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from path_arguments import commands, naming, pairs, undeclared
 
 
@@ -188,7 +188,7 @@ def test_other_files_that_are_read_are_not_written_over(words: str, said: str, f
 def test_a_growing_video_is_not_written_into_another_file(link: Callable[[Path, Path], None], file: Path) -> None:
     """The nodes' growing video has a name of its own, which may be there already."""
     link(partial := Path("video_v0123abcd.part.mp4"), file)
-    with VideoWriter("video.mp4", 16, 16, partial=partial) as writer:
+    with VideoWriter(VideoSettings(Path("video.mp4"), partial=partial), 16, 16) as writer:
         writer.write(torch.zeros(1, 16, 16, 3))
     assert file.read_bytes() == b"kept" and Path("video.mp4").stat().st_size
 

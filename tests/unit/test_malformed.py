@@ -21,7 +21,7 @@ from headforcing.headforcing_core.render.sinks import load_latents
 from headforcing.headforcing_core.timeline.timeline import MAX_TEXT_BYTES
 from headforcing.headforcing_core.video.codec import load_codec
 from headforcing.headforcing_core.video.tiny_decoder import TinyDecoder
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from headforcing.headforcing_core.weights.checkpoint import convert, inspect_checkpoint, load_state_dict
 from headforcing.headforcing_core.weights.umt5 import load_embeddings, save_embeddings
 from malformed import bounded, damaged, refusal, run
@@ -254,7 +254,7 @@ def test_a_prompt_file_of_more_than_1_mb_or_of_no_text_is_refused(tmp_path: Path
 
 def video(path: Path, **tags: str) -> bytes:
     pictures = torch.randint(0, 256, (24, 48, 64, 3), generator=torch.Generator().manual_seed(0)).byte()
-    with VideoWriter(path, 64, 48, 16, metadata=tags) as writer:
+    with VideoWriter(VideoSettings(path, fps=16, tags=tags), 64, 48) as writer:
         writer.write(pictures)
     return path.read_bytes()
 

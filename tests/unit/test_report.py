@@ -18,7 +18,7 @@ from headforcing.headforcing_core.report.latents import RunMeter, novelty_trace
 from headforcing.headforcing_core.report.metrics import GROUPS
 from headforcing.headforcing_core.report.video_tags import VideoTags, read_tags
 from headforcing.headforcing_core.timeline.timeline import parse_timeline
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from recorded_clips import scene
 
 WIDTH, HEIGHT = 96, 64  # of a scene
@@ -27,7 +27,9 @@ TIMES = [(0.0, "a red ball"), (81 / 16, "a yellow ring"), (165 / 16, "a cyan sta
 
 
 def write(path: Path, count: int, metadata: dict[str, str] | None = None) -> Path:
-    with VideoWriter(path, WIDTH, HEIGHT, 16, crf=10, metadata=metadata, preset="ultrafast") as writer:
+    with VideoWriter(
+        VideoSettings(path, fps=16, crf=10, tags=metadata or {}, preset="ultrafast"), WIDTH, HEIGHT
+    ) as writer:
         for i in range(count):
             writer.write(torch.from_numpy(scene(i))[None])
     return path

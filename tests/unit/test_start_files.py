@@ -17,7 +17,7 @@ from headforcing.headforcing_core.errors import HeadForcingError
 from headforcing.headforcing_core.video import section as section_module
 from headforcing.headforcing_core.video.reader import fit, open_video, read_image
 from headforcing.headforcing_core.video.section import Clock, Footage, read_section
-from headforcing.headforcing_core.video.writer import VideoWriter
+from headforcing.headforcing_core.video.writer import VideoSettings, VideoWriter
 from PIL import Image
 
 SIZE = (48, 32)
@@ -288,7 +288,7 @@ def test_a_pipe_is_refused_at_once(tmp_path, read):
 
 @pytest.mark.parametrize("fps", [30, 240, 1000])
 def test_a_video_of_a_high_rate_has_as_many_frames_as_its_file(tmp_path, fps):
-    with VideoWriter(tmp_path / "v.mp4", 48, 32, fps, crf=1) as writer:
+    with VideoWriter(VideoSettings(tmp_path / "v.mp4", fps=fps, crf=1), 48, 32) as writer:
         for number in range(40):
             writer.write(torch.full((1, 32, 48, 3), grey(number) / 255))
     footage = Footage.of_file(tmp_path / "v.mp4")

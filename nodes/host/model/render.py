@@ -269,10 +269,11 @@ class GrowingVideo(VideoFile):
 
     def complete(self) -> None:
         job = self._render.job
-        self.video.metadata = self.tags(job)  # the graph has been written anew since `change`
+        # the graph has been written anew since `change`
+        self.video.settings = replace(self.video.settings, tags=self.tags(job))
         # numbered now, not at the beginning: others may have come since
         with folders.output_file(self.render.filename_prefix, ".mp4", job.plan.width, job.plan.height) as file:
-            self.video.path = file.path
+            self.video.settings = replace(self.video.settings, path=file.path)
             super().complete()
 
 

@@ -1,0 +1,26 @@
+"""Research imports the public names of docs/python.md, and the page lists no name that does not exist."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "python.md").read_text("utf-8")
+LISTED = set(re.findall(r"`(\w+)`", PAGE.partition("## Public names")[2]))
+
+
+def imported_names(path: Path) -> Iterator[str]:
+    """The names that a file imports from the engine."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.ImportFrom) and "headforcing_core" in (node.module or "").split("."):
+            yield from (alias.name for alias in node.names)
+
+
+def test_research_imports_public_names_only():
+    files = [path for path in (ROOT / "research").rglob("*.py") if "tests" not in path.parts]
+    used = {name for path in files for name in imported_names(path)}
+    assert used, "nothing was read"
+    assert not used - LISTED, "list it in docs/python.md if research rightly needs it"
+    assert not LISTED - used, "no longer needed: take it out of docs/python.md"
+    assert not [name for name in used if name.startswith("_")]
