@@ -80,8 +80,7 @@ class FinishVideo(schema.FileNode):
         sound = footage.sound if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         with folders.growing_file(filename_prefix, key, width, height, lasting=True) as growing, ExitStack() as stack:
             tags = video_files.graph_tags(cls.hidden)
-            place = growing.path
-            settings = VideoSettings(place, fps, tags, crf, partial=place)
+            settings = VideoSettings(growing.path, fps, tags, crf, partial=growing.path)
             writer = VideoWriter(settings, width, height, goes_on=True, sound=sound)
             stack.enter_context(writer)
             total = (footage.video_frames - 1) * models.multiplier + 1
