@@ -7,12 +7,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import interpreting, kernel, power_of_2, tiles, tl
 from .layout import check_layout
 
-BLOCK_Q, BLOCK_K, WARPS, STAGES = 128, 64, 8, 2  # fits every GPU since 2020 in half precision
-FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K = 64, 32
+# a tile fits every GPU since 2020
+BLOCK_Q = 128
+BLOCK_K = 64
+FLOAT32_BLOCK_Q = 64
+FLOAT32_BLOCK_K = 32
+WARPS = 8
+STAGES = 2
 LOG2_E = 1.4426950408889634  # powers of 2 are what the hardware computes
 
 
@@ -27,7 +32,8 @@ def attend_reference(
     """
     out = torch.empty(q.shape[1], len(q), q.shape[2], dtype=q.dtype, device=q.device)
     for head, (start, rows) in enumerate(zip(head_start.tolist(), head_rows.tolist(), strict=True)):
-        keys, values = (x[start : start + rows].float() for x in (k, v))
+        keys = k[start : start + rows].float()
+        values = v[start : start + rows].float()
         scores = q[head].float() @ keys.T / q.shape[2] ** 0.5
         out[:, head] = (scores.softmax(dim=-1) @ values).to(q.dtype)
     return out
@@ -42,9 +48,21 @@ def load_tile(x, row, known, channel, HEAD_DIM: tl.constexpr, UPCAST: tl.constex
 
 @kernel
 def _attend_rows(
-    acc, peak, total, queries, k, v, first, last, scale,
-    TAIL: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_K: tl.constexpr, UPCAST: tl.constexpr,
-):  # fmt: skip
+    acc,
+    peak,
+    total,
+    queries,
+    k,
+    v,
+    first,
+    last,
+    scale,
+    TAIL: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_K: tl.constexpr,
+    UPCAST: tl.constexpr,
+):
     """Add rows `first` to `last` of a head to an online softmax: weighted values, maximum and sum of weights."""
     channel = tl.arange(0, DIM)
     for start in range(first, last, BLOCK_K):
@@ -55,7 +73,8 @@ def _attend_rows(
         if TAIL:
             scores = tl.where(known[None, :], scores, float("-inf"))
         new_peak = tl.maximum(peak, tl.max(scores, axis=1) * scale)
-        weights, shrink = tl.exp2(scores * scale - new_peak[:, None]), tl.exp2(peak - new_peak)
+        weights = tl.exp2(scores * scale - new_peak[:, None])
+        shrink = tl.exp2(peak - new_peak)
         values = load_tile(v, row[:, None], known[:, None], channel[None, :], HEAD_DIM, UPCAST)
         acc = tl.dot(weights.to(values.dtype), values, acc * shrink[:, None], input_precision="ieee")
         total = total * shrink + tl.sum(weights, axis=1)
@@ -65,16 +84,30 @@ def _attend_rows(
 
 @kernel
 def _attend_kernel(
-    q, k, v, out, head_start, head_rows, head_order, tokens, scale,
-    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, DIM: tl.constexpr, BLOCK_Q: tl.constexpr, BLOCK_K: tl.constexpr,
+    q,
+    k,
+    v,
+    out,
+    head_start,
+    head_rows,
+    head_order,
+    tokens,
+    scale,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_Q: tl.constexpr,
+    BLOCK_K: tl.constexpr,
     UPCAST: tl.constexpr,
-):  # fmt: skip
+):
     head = tl.load(head_order + tl.program_id(1))
     token = tl.program_id(0) * BLOCK_Q + tl.arange(0, BLOCK_Q)
-    known, channel = (token < tokens)[:, None], tl.arange(0, DIM)
+    known = (token < tokens)[:, None]
+    channel = tl.arange(0, DIM)
     row = (head * tokens + token).to(tl.int64)[:, None]
     queries = load_tile(q, row, known, channel[None, :], HEAD_DIM, UPCAST)
-    start, rows = tl.load(head_start + head).to(tl.int64), tl.load(head_rows + head)
+    start = tl.load(head_start + head).to(tl.int64)
+    rows = tl.load(head_rows + head)
     k += start * HEAD_DIM
     v += start * HEAD_DIM
     acc = tl.zeros((BLOCK_Q, DIM), tl.float32)
@@ -100,27 +133,43 @@ def _launch(q: Tensor, k: Tensor, v: Tensor, head_start: Tensor, head_rows: Tens
     block_q, block_k = (FLOAT32_BLOCK_Q, FLOAT32_BLOCK_K) if q.dtype == torch.float32 else (BLOCK_Q, BLOCK_K)
     out = torch.empty(tokens, heads, head_dim, dtype=q.dtype, device=q.device)
     _attend_kernel[tiles(tokens, block_q), heads](
-        q, k, v, out, head_start, head_rows, head_order, tokens, LOG2_E / head_dim**0.5,
-        HEADS=heads, HEAD_DIM=head_dim, DIM=max(16, power_of_2(head_dim)),  # `tl.dot` needs at least 16 channels
-        BLOCK_Q=block_q, BLOCK_K=block_k, UPCAST=q.dtype == torch.bfloat16 and interpreting(),
-        num_warps=WARPS, num_stages=STAGES,
-    )  # fmt: skip
+        q,
+        k,
+        v,
+        out,
+        head_start,
+        head_rows,
+        head_order,
+        tokens,
+        LOG2_E / head_dim**0.5,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        DIM=max(16, power_of_2(head_dim)),  # `tl.dot` needs at least 16 channels
+        BLOCK_Q=block_q,
+        BLOCK_K=block_k,
+        UPCAST=q.dtype == torch.bfloat16 and interpreting(),
+        num_warps=WARPS,
+        num_stages=STAGES,
+    )
     return out
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
     s = 40
-    q = torch.randn(3, 2 * s, 128, generator=generator)
-    k, v = torch.randn(2, 10 * s, 128, generator=generator).to(device, dtype)
+    q = 2 * noise(3, 2 * s, 128)
+    k, v = noise(2, 10 * s, 128, seed=1).to(device, dtype)
 
     def table(*rows: Any) -> Tensor:
         return torch.tensor(rows, dtype=torch.int32, device=device)
 
     return dict(
-        q=(2 * q).to(device, dtype), k=k, v=v, head_start=table(8 * s, 0, 5 * s), head_rows=table(2 * s, 4 * s, 3 * s),
+        q=q.to(device, dtype),
+        k=k,
+        v=v,
+        head_start=table(8 * s, 0, 5 * s),
+        head_rows=table(2 * s, 4 * s, 3 * s),
         head_order=table(1, 2, 0),
-    )  # fmt: skip
+    )
 
 
 attend = Operation(attend_reference, _launch, _example)

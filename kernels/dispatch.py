@@ -141,6 +141,11 @@ class Operation(Generic[P, R]):
         log.info("%s runs without its Triton kernel on %s in %s: %s", self.name, *place, line)
 
 
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    """Normally distributed numbers for examples, float32 on the CPU, the same in every process."""
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
 def _place(*args: Any, **kwargs: Any) -> Place:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
 
@@ -47,16 +47,31 @@ def feature_frames_reference(
 
 @kernel
 def _frames_kernel(
-    x, past, gamma, bias, residual, out, pixels, dim, root_dim, smallest_length,
-    FRAMES: tl.constexpr, BIAS: tl.constexpr, RESIDUAL: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
+    x,
+    past,
+    gamma,
+    bias,
+    residual,
+    out,
+    pixels,
+    dim,
+    root_dim,
+    smallest_length,
+    FRAMES: tl.constexpr,
+    BIAS: tl.constexpr,
+    RESIDUAL: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
     pixel = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     channel = tl.arange(0, DIM)[None, :]
     inside = (pixel < pixels) & (channel < dim)
-    first, second = pixel.to(tl.int64) * dim + channel, (pixel + pixels).to(tl.int64) * dim + channel
+    first = pixel.to(tl.int64) * dim + channel
+    second = (pixel + pixels).to(tl.int64) * dim + channel
     weight = tl.load(gamma + channel, mask=channel < dim, other=0.0).to(tl.float32)
     # both are read before either is replaced, and no other program reads these pixels
-    older, newer = tl.load(past + first, mask=inside), tl.load(past + second, mask=inside)
+    older = tl.load(past + first, mask=inside)
+    newer = tl.load(past + second, mask=inside)
     tl.store(out + first, older, mask=inside)
     tl.store(out + second, newer, mask=inside)
     for i in range(FRAMES):
@@ -72,7 +87,8 @@ def _frames_kernel(
             row = rounded.to(tl.float32)
         length = tl.maximum(tl.sqrt(tl.sum(row * row, axis=1)), smallest_length)[:, None]
         normed = row * (root_dim / length) * weight
-        older, newer = newer, (normed / (1.0 + tl.exp(-normed))).to(out.dtype.element_ty)
+        older = newer
+        newer = (normed / (1.0 + tl.exp(-normed))).to(out.dtype.element_ty)
         place = (pixel + (i + 2) * pixels).to(tl.int64) * dim + channel
         tl.store(out + place, newer, mask=inside)
     tl.store(past + first, older, mask=inside)
@@ -83,7 +99,8 @@ def _launch(
     x: Tensor, past: Tensor, gamma: Tensor, bias: Tensor | None = None, residual: Tensor | None = None
 ) -> Tensor:
     t, height, width, dim = x.shape
-    some_bias, some_residual = gamma if bias is None else bias, x if residual is None else residual
+    some_bias = gamma if bias is None else bias
+    some_residual = x if residual is None else residual
     for tensor in (x, past, gamma, some_bias, some_residual):
         check_layout(
             tensor.is_contiguous() and tensor.shape[-1] == dim, f"frames must be contiguous [.., {dim}]", tensor
@@ -91,17 +108,29 @@ def _launch(
     frames = x.new_empty(PAST_FRAMES + t, height, width, dim)
     rows = max(1, TILE // power_of_2(dim))
     _frames_kernel[(tiles(height * width, rows),)](
-        x, past, gamma, some_bias, some_residual, frames, height * width, dim, dim**0.5, _SMALLEST_LENGTH,
-        FRAMES=t, BIAS=bias is not None, RESIDUAL=residual is not None, ROWS=rows, DIM=power_of_2(dim), num_warps=4,
-    )  # fmt: skip
+        x,
+        past,
+        gamma,
+        some_bias,
+        some_residual,
+        frames,
+        height * width,
+        dim,
+        dim**0.5,
+        _SMALLEST_LENGTH,
+        FRAMES=t,
+        BIAS=bias is not None,
+        RESIDUAL=residual is not None,
+        ROWS=rows,
+        DIM=power_of_2(dim),
+        num_warps=4,
+    )
     return frames
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    pixels, rows = torch.randn(3 + 2 + 3, 3, 5, 24, generator=generator), torch.randn(2, 24, generator=generator)
-    x, past, residual = pixels.to(device, dtype).split((3, 2, 3))
-    gamma, bias = (0.5 * rows).to(device, dtype)
+    x, past, residual = noise(3 + 2 + 3, 3, 5, 24).to(device, dtype).split((3, 2, 3))
+    gamma, bias = (0.5 * noise(2, 24)).to(device, dtype)
     return dict(x=x, past=past, gamma=gamma, bias=bias, residual=residual)
 
 

@@ -21,7 +21,7 @@ class Kernel:
     `jit` then also sets `tl` in the function's module, and replaces every other kernel there by its compiled form.
     """
 
-    def __init__(self, function: Callable):
+    def __init__(self, function: Callable[..., Any]):
         self.function = function
         self._jit: Any = None
 

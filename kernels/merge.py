@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 
@@ -30,19 +30,32 @@ def merge_frames_reference(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, r
     source = torch.where(of_a, a + chosen, b + chosen - tokens)
     target = target + torch.arange(tokens, device=k.device)
     rotation = rotations[torch.where(of_a, rotation_a, rotation_b)]
-    k[target], v[target] = rotated(k[source][:, :, None], rotation)[:, :, 0], v[source]
+    k[target] = rotated(k[source][:, :, None], rotation)[:, :, 0]
+    v[target] = v[source]
 
 
 @kernel
 def _merge_kernel(
-    k, v, merges, kept, rotations, tokens,
-    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
+    k,
+    v,
+    merges,
+    kept,
+    rotations,
+    tokens,
+    HEAD_DIM: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
     merge = merges + tl.program_id(0) * 6
-    a, b, target = tl.load(merge).to(tl.int64), tl.load(merge + 1).to(tl.int64), tl.load(merge + 2).to(tl.int64)
-    rotation_a, rotation_b = tl.load(merge + 3), tl.load(merge + 4)
+    a = tl.load(merge).to(tl.int64)
+    b = tl.load(merge + 1).to(tl.int64)
+    target = tl.load(merge + 2).to(tl.int64)
+    rotation_a = tl.load(merge + 3)
+    rotation_b = tl.load(merge + 4)
     chosen_tokens = kept + tl.load(merge + 5) * tokens
-    channel, pair = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    channel = tl.arange(0, DIM)
+    pair = tl.arange(0, DIM // 2)
     # Tile after tile in one program: a kept token never lies before its place, so in frame a no tile overwrites
     # a token that a later one needs.
     for start in range(0, tokens, ROWS):
@@ -65,19 +78,27 @@ def _launch(k: Tensor, v: Tensor, merges: Tensor, kept: Tensor, rotations: Tenso
     head_dim = k.shape[1]
     # no pipelining: a load must not be taken before the store of the tile before it
     _merge_kernel[(len(merges),)](
-        k, v, merges, kept, rotations, kept.shape[1], HEAD_DIM=head_dim, PAIRS=rotations.shape[2], ROWS=ROWS,
-        DIM=power_of_2(head_dim), num_warps=4, num_stages=1,
-    )  # fmt: skip
+        k,
+        v,
+        merges,
+        kept,
+        rotations,
+        kept.shape[1],
+        HEAD_DIM=head_dim,
+        PAIRS=rotations.shape[2],
+        ROWS=ROWS,
+        DIM=power_of_2(head_dim),
+        num_warps=4,
+        num_stages=1,
+    )
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
     s = 72
-    k, v = (torch.randn(7 * s, 128, generator=generator).to(device, dtype) for _ in range(2))
-    kept = torch.stack([torch.randperm(2 * s, generator=generator)[:s].sort().values for _ in range(2)])
-    rotations = torch.randn(4, 2, 22, generator=generator)
+    k, v = noise(2, 7 * s, 128).to(device, dtype)
+    kept = noise(2, 2 * s).topk(s).indices.sort().values.int()
     merges = torch.tensor([[0, 2 * s, 0, 3, 1, 1], [3 * s, 4 * s, 6 * s, 2, 0, 0]], dtype=torch.int32)
-    return dict(k=k, v=v, merges=merges.to(device), kept=kept.int().to(device), rotations=rotations.to(device))
+    return dict(k=k, v=v, merges=merges.to(device), kept=kept.to(device), rotations=noise(4, 2, 22).to(device))
 
 
 merge_frames = Operation(merge_frames_reference, _launch, _example)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tl
 from .layout import check_layout
 
@@ -37,10 +37,25 @@ def norm_modulate_reference(
 
 @kernel
 def _norm_kernel(
-    x, y, gate, scale, shift, z, out, gate_stride, scale_stride, shift_stride, gate_tokens, frame_tokens,
-    dim, eps, base,
-    RESIDUAL: tl.constexpr, GATED: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
+    x,
+    y,
+    gate,
+    scale,
+    shift,
+    z,
+    out,
+    gate_stride,
+    scale_stride,
+    shift_stride,
+    gate_tokens,
+    frame_tokens,
+    dim,
+    eps,
+    base,
+    RESIDUAL: tl.constexpr,
+    GATED: tl.constexpr,
+    DIM: tl.constexpr,
+):
     token = tl.program_id(0).to(tl.int64)
     frame = tl.program_id(0) // frame_tokens
     channel = tl.arange(0, DIM)
@@ -65,27 +80,44 @@ def _norm_kernel(
 def _launch(
     x: Tensor, y: Tensor | None, gate: Tensor | None, scale: Tensor, shift: Tensor, eps: float, base: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    some_y, some_gate = x if y is None else y, scale if gate is None else gate
+    some_y = x if y is None else y
+    some_gate = scale if gate is None else gate
     for tokens in (x, some_y):
         check_layout(tokens.shape == x.shape and tokens.is_contiguous(), "tokens must be contiguous [n, d]", tokens)
     for rows in (some_gate, scale, shift):
         fits = rows.shape[1] == x.shape[1] and rows.stride(1) == 1 and len(x) % len(rows) == 0
         check_layout(fits, f"rows must be [frames, {x.shape[1]}] for {len(x)} tokens", rows)
-    z, out = x if y is None else torch.empty_like(x), torch.empty_like(x)
+    z = x if y is None else torch.empty_like(x)
+    out = torch.empty_like(x)
     _norm_kernel[(len(x),)](
-        x, some_y, some_gate, scale, shift, z, out, some_gate.stride(0), scale.stride(0), shift.stride(0),
-        len(x) // len(some_gate), len(x) // len(scale), x.shape[1], eps, float(base),
-        RESIDUAL=y is not None, GATED=gate is not None, DIM=power_of_2(x.shape[1]), num_warps=4,
-    )  # fmt: skip
+        x,
+        some_y,
+        some_gate,
+        scale,
+        shift,
+        z,
+        out,
+        some_gate.stride(0),
+        scale.stride(0),
+        shift.stride(0),
+        len(x) // len(some_gate),
+        len(x) // len(scale),
+        x.shape[1],
+        eps,
+        float(base),
+        RESIDUAL=y is not None,
+        GATED=gate is not None,
+        DIM=power_of_2(x.shape[1]),
+        num_warps=4,
+    )
     return z, out
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-    tokens, rows = torch.randn(2, 30, 200, generator=generator), torch.randn(3, 6, 200, generator=generator)
     # a mean other than 0 tests the subtraction; small factors, because they magnify differences in rounding
-    (x, y), rows = (1 + tokens).to(device, dtype), (0.5 * rows).to(device, dtype)
-    return dict(x=x, y=y, gate=rows[:, 2], scale=rows[:, 1], shift=rows[:, 0], eps=1e-6)
+    x, y = (1 + noise(2, 30, 200)).to(device, dtype)
+    shift, scale, gate = (0.5 * noise(3, 6, 200)).to(device, dtype).unbind(1)[:3]
+    return dict(x=x, y=y, gate=gate, scale=scale, shift=shift, eps=1e-6)
 
 
 norm_modulate = Operation(norm_modulate_reference, _launch, _example)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 
@@ -31,16 +31,27 @@ def move_frames_reference(
     token = torch.arange(frame_tokens, device=k_to.device)
     for step in moves.long().unbind(1):
         step = step[step[:, 0] >= 0]
-        source, target = step[:, 0, None] + token, step[:, 1, None] + token
+        source = step[:, 0, None] + token
+        target = step[:, 1, None] + token
         k_to[target] = rotated(k_from[source], rotations[step[:, 2]])
         v_to[target] = v_from[source]
 
 
 @kernel
 def _move_kernel(
-    k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens,
-    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
+    k_from,
+    v_from,
+    k_to,
+    v_to,
+    moves,
+    rotations,
+    length,
+    frame_tokens,
+    HEAD_DIM: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.arange(0, DIM)
     inside = (token < frame_tokens)[:, None] & (channel < HEAD_DIM)[None, :]
@@ -64,20 +75,32 @@ def _move_kernel(
 def _launch(
     k_from: Tensor, v_from: Tensor, k_to: Tensor, v_to: Tensor, moves: Tensor, rotations: Tensor, frame_tokens: int
 ) -> None:
-    head_dim, (chains, length, _) = k_from.shape[1], moves.shape
+    head_dim = k_from.shape[1]
+    chains, length, _ = moves.shape
     if chains:
         # no pipelining: a load must not be taken before the store of the move before it
         _move_kernel[tiles(frame_tokens, ROWS), chains](
-            k_from, v_from, k_to, v_to, moves, rotations, length, frame_tokens, HEAD_DIM=head_dim,
-            PAIRS=rotations.shape[2], ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4, num_stages=1,
-        )  # fmt: skip
+            k_from,
+            v_from,
+            k_to,
+            v_to,
+            moves,
+            rotations,
+            length,
+            frame_tokens,
+            HEAD_DIM=head_dim,
+            PAIRS=rotations.shape[2],
+            ROWS=ROWS,
+            DIM=power_of_2(head_dim),
+            num_warps=4,
+            num_stages=1,
+        )
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
     s = 40
-    k, v = (torch.randn(9 * s, 128, generator=generator).to(device, dtype) for _ in range(2))
-    rotations = torch.randn(5, 2, 22, generator=generator).to(device)
+    k, v = noise(2, 9 * s, 128).to(device, dtype)
+    rotations = noise(5, 2, 22).to(device)
     chains = [[[2, 0, 3], [3, 2, 1], [0, 1, 4]], [[5, 5, 2], [-1, 0, 0], [8, 6, 0]]]
     moves = torch.tensor(chains, dtype=torch.int32) * torch.tensor([s, s, 1], dtype=torch.int32)
     return dict(k_from=k, v_from=v, k_to=k, v_to=v, moves=moves.to(device), rotations=rotations, frame_tokens=s)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tl
 from .rotation import load_rotation, rotate_pairs, rotated
 
@@ -28,9 +28,16 @@ def pooled_keys_reference(k: Tensor, frames: Tensor, rotations: Tensor, frame_to
 
 @kernel
 def _pool_kernel(
-    k, frames, rotations, out, frame_tokens,
-    HEAD_DIM: tl.constexpr, PAIRS: tl.constexpr, ROWS: tl.constexpr, DIM: tl.constexpr,
-):  # fmt: skip
+    k,
+    frames,
+    rotations,
+    out,
+    frame_tokens,
+    HEAD_DIM: tl.constexpr,
+    PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
+    DIM: tl.constexpr,
+):
     frame = tl.program_id(0)
     channel = tl.arange(0, DIM)
     first = tl.load(frames + 2 * frame).to(tl.int64)
@@ -49,17 +56,24 @@ def _launch(k: Tensor, frames: Tensor, rotations: Tensor, frame_tokens: int) -> 
     head_dim = k.shape[1]
     out = torch.empty(len(frames), head_dim, dtype=torch.float32, device=k.device)
     _pool_kernel[(len(frames),)](
-        k, frames, rotations, out, frame_tokens,
-        HEAD_DIM=head_dim, PAIRS=rotations.shape[2], ROWS=ROWS, DIM=power_of_2(head_dim), num_warps=4,
-    )  # fmt: skip
+        k,
+        frames,
+        rotations,
+        out,
+        frame_tokens,
+        HEAD_DIM=head_dim,
+        PAIRS=rotations.shape[2],
+        ROWS=ROWS,
+        DIM=power_of_2(head_dim),
+        num_warps=4,
+    )
     return out
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
     s = 72
-    k = torch.randn(4 * s, 128, generator=generator).to(device, dtype)
-    rotations = torch.randn(3, 2, 22, generator=generator).to(device)
+    k = noise(4 * s, 128).to(device, dtype)
+    rotations = noise(3, 2, 22).to(device)
     frames = torch.tensor([[0, 2], [2 * s, 0], [3 * s, 1]], dtype=torch.int32, device=device)
     return dict(k=k, frames=frames, rotations=rotations, frame_tokens=s)
 

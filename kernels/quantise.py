@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import interpreting, kernel, tl
 from .layout import check_layout
 
@@ -71,23 +71,34 @@ def _launch(x: Tensor, gelu: bool = False) -> tuple[Tensor, Tensor]:
     scale = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
     if len(x):
         _quantise_kernel[(len(x),)](
-            x, rounded, scale, x.shape[1], LARGEST, SMALLEST,
-            GELU=gelu, COLUMNS=COLUMNS, num_warps=4,
-        )  # fmt: skip
+            x,
+            rounded,
+            scale,
+            x.shape[1],
+            LARGEST,
+            SMALLEST,
+            GELU=gelu,
+            COLUMNS=COLUMNS,
+            num_warps=4,
+        )
     return rounded.to(DTYPE), scale
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    x = torch.randn(7, 2 * COLUMNS + 40, generator=torch.Generator().manual_seed(0))
+    x = noise(7, 2 * COLUMNS + 40)
     x *= torch.tensor([1e-3, 1, 30, 1, 1, 0, 1])[:, None]
-    x[0, -1], x[3, 5], x[4, COLUMNS], x[6, 0] = 1, torch.nan, torch.inf, -torch.inf
+    x[0, -1] = 1
+    x[3, 5] = torch.nan
+    x[4, COLUMNS] = torch.inf
+    x[6, 0] = -torch.inf
     return dict(x=x.to(device, dtype))
 
 
 def _example_gelu(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
     # few values, none near the middle between two numbers of 8 bits: an exponential is not the same everywhere
     x = torch.linspace(-4, 6, 23).repeat(3, 100)[:, : COLUMNS + 40] * torch.tensor([1, 0.5, 1])[:, None]
-    x[1, 7], x[2, -1] = torch.nan, torch.inf
+    x[1, 7] = torch.nan
+    x[2, -1] = torch.inf
     return dict(x=x.to(device, dtype))
 
 

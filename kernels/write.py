@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .dispatch import Operation
+from .dispatch import Operation, noise
 from .language import kernel, power_of_2, tiles, tl
 from .layout import check_layout
 from .rotation import rotate_pairs, rotated
@@ -17,9 +17,19 @@ ROWS = 8  # tokens of a tile
 
 
 def write_block_reference(
-    q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
-    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
-) -> Tensor | None:  # fmt: skip
+    q: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    weights: tuple[Tensor, Tensor] | None,
+    eps: float,
+    k_buffer: Tensor,
+    v_buffer: Tensor,
+    slot_row: Tensor,
+    q_row: Tensor,
+    first_rotation: Tensor,
+    temporal: Tensor,
+    spatial: Tensor,
+) -> Tensor | None:
     """Norm and rotate a block's queries and keys, write keys and values to every head's slots, return the queries.
 
     Computed in float32 and rounded once.
@@ -36,7 +46,8 @@ def write_block_reference(
     Returns:
         queries `[heads, tokens, head_dim]`.
     """
-    heads, (frame_tokens, *_) = len(slot_row), spatial.shape
+    heads = len(slot_row)
+    frame_tokens = len(spatial)
     place = torch.arange(len(k), device=k.device)
     row = first_rotation.long()[:, None] + place // frame_tokens
     angles = torch.cat((temporal[row], spatial[place % frame_tokens].expand(heads, -1, -1, -1)), dim=-1)
@@ -45,11 +56,14 @@ def write_block_reference(
         return x.unflatten(1, (heads, -1)).transpose(0, 1)
 
     def normed_and_rotated(x: Tensor, which: int) -> Tensor:
-        normed = x.float() if weights is None else F.rms_norm(x.float(), x.shape[1:], weights[which].float(), eps)
+        normed = x.float()
+        if weights is not None:
+            normed = F.rms_norm(normed, x.shape[1:], weights[which].float(), eps)
         return rotated(by_head(normed)[:, :, None], angles)[:, :, 0].to(x.dtype)
 
     rows = slot_row.long()[:, None] + place
-    k_buffer[rows], v_buffer[rows] = normed_and_rotated(k, 1), by_head(v)
+    k_buffer[rows] = normed_and_rotated(k, 1)
+    v_buffer[rows] = by_head(v)
     if q is None:
         return None
     queries = torch.empty(heads * len(q), k_buffer.shape[1], dtype=q.dtype, device=q.device)
@@ -60,11 +74,11 @@ def write_block_reference(
 @kernel
 def _load_angles(temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, PAIRS: tl.constexpr):
     """Load cosines and sines `[rows, pairs]` for `row, place [rows]` of the tokens: temporal pairs, then spatial."""
-    in_time, in_space = pair < TIME_PAIRS, (pair >= TIME_PAIRS) & (pair < PAIRS)
+    in_time = (pair < TIME_PAIRS)[None, :]
+    in_space = ((pair >= TIME_PAIRS) & (pair < PAIRS))[None, :]
     SPACE_PAIRS: tl.constexpr = PAIRS - TIME_PAIRS
     time = temporal + row[:, None] * 2 * TIME_PAIRS + pair[None, :]
     space = spatial + place[:, None] * 2 * SPACE_PAIRS + (pair - TIME_PAIRS)[None, :]
-    in_time, in_space = in_time[None, :], in_space[None, :]
     cos = tl.load(time, mask=in_time, other=0.0) + tl.load(space, mask=in_space, other=0.0)
     sin = tl.load(time + TIME_PAIRS, mask=in_time, other=0.0)
     return cos, sin + tl.load(space + SPACE_PAIRS, mask=in_space, other=0.0)
@@ -72,12 +86,27 @@ def _load_angles(temporal, spatial, row, place, pair, TIME_PAIRS: tl.constexpr, 
 
 @kernel
 def _norm_and_rotate(
-    x, weight, out, first_row, first_rotation, temporal, spatial, stride, tokens, frame_tokens, eps,
-    NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    x,
+    weight,
+    out,
+    first_row,
+    first_rotation,
+    temporal,
+    spatial,
+    stride,
+    tokens,
+    frame_tokens,
+    eps,
+    NORM: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TIME_PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
     DIM: tl.constexpr,
-):  # fmt: skip
+):
     token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    channel, pair = tl.arange(0, DIM), tl.arange(0, DIM // 2)
+    channel = tl.arange(0, DIM)
+    pair = tl.arange(0, DIM // 2)
     inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
     x += token.to(tl.int64)[:, None] * stride + channel[None, :]
     squares = tl.zeros((ROWS, DIM), tl.float32)
@@ -101,18 +130,55 @@ def _norm_and_rotate(
 
 @kernel
 def _write_kernel(
-    q, k, v, q_weight, k_weight, q_out, k_buffer, v_buffer, slot_row, q_row, first_rotation, temporal, spatial,
-    q_stride, k_stride, v_stride, tokens, frame_tokens, eps,
-    NORM: tl.constexpr, HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, TIME_PAIRS: tl.constexpr, ROWS: tl.constexpr,
+    q,
+    k,
+    v,
+    q_weight,
+    k_weight,
+    q_out,
+    k_buffer,
+    v_buffer,
+    slot_row,
+    q_row,
+    first_rotation,
+    temporal,
+    spatial,
+    q_stride,
+    k_stride,
+    v_stride,
+    tokens,
+    frame_tokens,
+    eps,
+    NORM: tl.constexpr,
+    HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    TIME_PAIRS: tl.constexpr,
+    ROWS: tl.constexpr,
     DIM: tl.constexpr,
-):  # fmt: skip
+):
     if tl.program_id(1) == 0:
         _norm_and_rotate(
-            k, k_weight, k_buffer, slot_row, first_rotation, temporal, spatial, k_stride, tokens, frame_tokens, eps,
-            NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
-        )  # fmt: skip
+            k,
+            k_weight,
+            k_buffer,
+            slot_row,
+            first_rotation,
+            temporal,
+            spatial,
+            k_stride,
+            tokens,
+            frame_tokens,
+            eps,
+            NORM,
+            HEADS,
+            HEAD_DIM,
+            TIME_PAIRS,
+            ROWS,
+            DIM,
+        )
     elif tl.program_id(1) == 1:
-        token, channel = tl.program_id(0) * ROWS + tl.arange(0, ROWS), tl.arange(0, DIM)
+        token = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+        channel = tl.arange(0, DIM)
         inside = (token < tokens)[:, None] & (channel < HEAD_DIM)[None, :]
         source = v + token.to(tl.int64)[:, None] * v_stride + channel[None, :]
         for head in range(HEADS):
@@ -121,15 +187,40 @@ def _write_kernel(
             tl.store(v_buffer + place, values, mask=inside)
     else:
         _norm_and_rotate(
-            q, q_weight, q_out, q_row, first_rotation, temporal, spatial, q_stride, tokens, frame_tokens, eps,
-            NORM, HEADS, HEAD_DIM, TIME_PAIRS, ROWS, DIM,
-        )  # fmt: skip
+            q,
+            q_weight,
+            q_out,
+            q_row,
+            first_rotation,
+            temporal,
+            spatial,
+            q_stride,
+            tokens,
+            frame_tokens,
+            eps,
+            NORM,
+            HEADS,
+            HEAD_DIM,
+            TIME_PAIRS,
+            ROWS,
+            DIM,
+        )
 
 
 def _launch(
-    q: Tensor | None, k: Tensor, v: Tensor, weights: tuple[Tensor, Tensor] | None, eps: float, k_buffer: Tensor,
-    v_buffer: Tensor, slot_row: Tensor, q_row: Tensor, first_rotation: Tensor, temporal: Tensor, spatial: Tensor,
-) -> Tensor | None:  # fmt: skip
+    q: Tensor | None,
+    k: Tensor,
+    v: Tensor,
+    weights: tuple[Tensor, Tensor] | None,
+    eps: float,
+    k_buffer: Tensor,
+    v_buffer: Tensor,
+    slot_row: Tensor,
+    q_row: Tensor,
+    first_rotation: Tensor,
+    temporal: Tensor,
+    spatial: Tensor,
+) -> Tensor | None:
     heads, head_dim, frame_tokens = len(slot_row), k_buffer.shape[1], len(spatial)
     queries = None if q is None else torch.empty(heads, len(k), head_dim, dtype=k.dtype, device=k.device)
     some_q, some_out = (k, k_buffer) if q is None or queries is None else (q, queries)
@@ -138,30 +229,54 @@ def _launch(
         check_layout(fits, f"projections must be {k_buffer.dtype} [{len(k)}, {heads * head_dim}]", x)
     q_weight, k_weight = weights or (k, k)
     _write_kernel[tiles(len(k), ROWS), 2 if q is None else 3](
-        some_q, k, v, q_weight, k_weight, some_out, k_buffer, v_buffer, slot_row, q_row, first_rotation,
-        temporal, spatial, some_q.stride(0), k.stride(0), v.stride(0), len(k), frame_tokens, eps,
-        NORM=weights is not None, HEADS=heads, HEAD_DIM=head_dim, TIME_PAIRS=temporal.shape[2], ROWS=ROWS,
-        DIM=power_of_2(head_dim), num_warps=4,
-    )  # fmt: skip
+        some_q,
+        k,
+        v,
+        q_weight,
+        k_weight,
+        some_out,
+        k_buffer,
+        v_buffer,
+        slot_row,
+        q_row,
+        first_rotation,
+        temporal,
+        spatial,
+        some_q.stride(0),
+        k.stride(0),
+        v.stride(0),
+        len(k),
+        frame_tokens,
+        eps,
+        NORM=weights is not None,
+        HEADS=heads,
+        HEAD_DIM=head_dim,
+        TIME_PAIRS=temporal.shape[2],
+        ROWS=ROWS,
+        DIM=power_of_2(head_dim),
+        num_warps=4,
+    )
     return queries
 
 
 def _example(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
-    generator = torch.Generator().manual_seed(0)
-
-    def noise(*size: int) -> Tensor:
-        return torch.randn(*size, generator=generator)
-
     q, k, v = noise(72, 3, 384).to(device, dtype).unbind(1)
-    q_weight, k_weight = noise(2, 384).to(device, dtype)
+    q_weight, k_weight = noise(2, 384, seed=1).to(device, dtype)
     k_buffer, v_buffer = torch.zeros(2, 400, 128, dtype=dtype, device=device)
     return dict(
-        q=q, k=k, v=v, weights=(q_weight, k_weight), eps=1e-6, k_buffer=k_buffer, v_buffer=v_buffer,
+        q=q,
+        k=k,
+        v=v,
+        weights=(q_weight, k_weight),
+        eps=1e-6,
+        k_buffer=k_buffer,
+        v_buffer=v_buffer,
         slot_row=torch.tensor([96, 0, 300], dtype=torch.int32, device=device),
         q_row=torch.tensor([72, 144, 0], dtype=torch.int32, device=device),
         first_rotation=torch.tensor([1, 0, 3], dtype=torch.int32, device=device),
-        temporal=noise(6, 2, 22).to(device), spatial=noise(24, 2, 42).to(device),
-    )  # fmt: skip
+        temporal=noise(6, 2, 22).to(device),
+        spatial=noise(24, 2, 42).to(device),
+    )
 
 
 write_block = Operation(write_block_reference, _launch, _example)

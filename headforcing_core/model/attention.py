@@ -123,7 +123,8 @@ def with_shares(
     """Attention `[heads, queries, d]`, and the shares `[heads, 3]` of it that the first, the middle and the last keys
     receive (paper, Eq. 1), with so many `first_tokens` and `last_tokens`."""
     part = torch.ones(k.shape[1], dtype=torch.long, device=k.device)
-    part[:first_tokens], part[k.shape[1] - last_tokens :] = 0, 2
+    part[:first_tokens] = 0
+    part[k.shape[1] - last_tokens :] = 2
     shares = part_shares(attention, q, k, part, 3)
     return attention(q, k, v), shares
 

@@ -81,6 +81,12 @@ def explicit(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 def sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """PyTorch's `scaled_dot_product_attention`, which chooses a flash, cuDNN, memory-efficient or plain kernel."""
+    if q.device.type == "mps":  # writes all scores, and an array has at most 4 GB
+        return torch.cat([_sdpa(q[head, None], k[head, None], v[head, None]) for head in range(len(q))])
+    return _sdpa(q, k, v)
+
+
+def _sdpa(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q[None], k[None], v[None])[0]
 
 

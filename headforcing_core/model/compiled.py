@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from ..errors import HeadForcingError, first_sentence
 from .wan import finish_layer, forward_block
 
 
-def compiled_forward(backend: str | Callable = "inductor") -> Callable[..., Tensor | None]:
+def compiled_forward(backend: str | Callable[..., Any] = "inductor") -> Callable[..., Tensor | None]:
     """A replacement for `wan.forward_block` that runs `finish_layer` compiled, once for all layers.
 
     It raises HeadForcingError if torch cannot compile, for example without a C compiler.

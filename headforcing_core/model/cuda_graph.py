@@ -38,12 +38,14 @@ def _side_stream(device: torch.device) -> torch.cuda.Stream:
 def record_cuda(run: Callable[[], Tensor], device: torch.device) -> GraphReplay:
     """A `Recorder` that captures the kernel launches of `run` as one CUDA graph."""
     with torch.cuda.device(device):  # whose current stream is captured, and into whose pool
-        before, side = torch.cuda.current_stream(), _side_stream(device)
+        before = torch.cuda.current_stream()
+        side = _side_stream(device)
         side.wait_stream(before)
         with torch.cuda.stream(side):
             run()  # warm-up: libraries allocate their workspaces at first use, which is not allowed during capture
         before.wait_stream(side)
-        graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
+        graph = torch.cuda.CUDAGraph()
+        pool = torch.cuda.graph_pool_handle()
         try:
             # other threads, such as one that decodes, may allocate meanwhile: the global mode would end the capture
             with torch.cuda.graph(graph, pool=pool, stream=side, capture_error_mode="thread_local"):
@@ -78,7 +80,9 @@ class GraphedForward:
         steady_blocks: int = STEADY_BLOCKS,
         forward: Callable[..., Any] = forward_block,
     ):
-        self.record, self.steady_blocks, self.forward = record, steady_blocks, forward
+        self.record = record
+        self.steady_blocks = steady_blocks
+        self.forward = forward
         self.replays = 0  # passes that were replayed
         # while these are the same objects, and equal, a captured graph is valid
         self._objects: tuple[Any, ...] = ()
@@ -101,12 +105,17 @@ class GraphedForward:
         layout = None if self._failed else cache.layout
         if layout is None:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
-        objects, facts = (backbone, prompt, cache), (layout, latents.shape, latents.dtype, latents.device)
+        objects = (backbone, prompt, cache)
+        facts = (layout, latents.shape, latents.dtype, latents.device)
         # looked at in clean passes, too, as they may move index tables
         if facts != self._facts or not all(map(is_, objects, self._objects)):
             if self._replay is not None:
                 log.info("Head Forcing: the CUDA graph is dropped after a change of prompt, cache or shapes")
-            self._objects, self._facts, self._since, self._replay, self._tables = objects, facts, cache.block, None, []
+            self._objects = objects
+            self._facts = facts
+            self._since = cache.block
+            self._replay = None
+            self._tables = []
         # the clean pass happens once per block and stops early: it is not worth a graph of its own
         if write_only or cache.block - self._since < self.steady_blocks:
             return self.forward(backbone, latents, timesteps, prompt, cache, write_only=write_only)
@@ -121,12 +130,15 @@ class GraphedForward:
     def _record(self, latents: Tensor, waves: Tensor) -> Callable[[Tensor, Tensor], Tensor] | None:
         """Capture a pass that reads its own copies of the inputs; None, and no further attempt, if that fails."""
         backbone, prompt, cache = self._objects
-        x, e = latents.clone(), upload(waves.to(latents.dtype), latents.device)
+        x = latents.clone()
+        e = upload(waves.to(latents.dtype), latents.device)
         try:
             with held_tables() as self._tables:
                 graph = self.record(partial(self.forward, backbone, x, e, prompt, cache), latents.device)
         except Exception as error:  # out of memory, or a library call that cannot be captured
-            self._failed, self._objects, self._facts = True, (), ()
+            self._failed = True
+            self._objects = ()
+            self._facts = ()
             log.warning("Head Forcing: continues without a CUDA graph: %s", (str(error) or repr(error)).splitlines()[0])
             return None
         log.info("Head Forcing: denoising passes are replayed as a CUDA graph from block %d on", cache.block + 1)

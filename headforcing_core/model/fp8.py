@@ -56,7 +56,9 @@ class Fp8Linear(nn.Module):
     def __init__(self, linear: nn.Linear, native: bool, rounding: Rounding | None = None, gelu: bool = False):
         super().__init__()
         weight, scale = quantise(linear.weight.detach().contiguous())
-        self.native, self.bias, self.gelu = native, linear.bias, gelu
+        self.native = native
+        self.bias = linear.bias
+        self.gelu = gelu
         self.rounding = rounding or Rounding()
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale)
@@ -78,13 +80,25 @@ def emulated_product(
 
 
 def scaled_product(
-    a: Tensor, a_scale: Tensor, b: Tensor, b_scale: Tensor, dtype: torch.dtype, bias: Tensor | None = None,
+    a: Tensor,
+    a_scale: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    dtype: torch.dtype,
+    bias: Tensor | None = None,
     fast: bool = False,
-) -> Tensor:  # fmt: skip
+) -> Tensor:
     """`emulated_product` by the device's own product of 8-bit numbers; `fast` adds up with fewer bits on some."""
-    bias = None if bias is None else bias.to(torch.bfloat16)
-    scales = dict(scale_a=a_scale, scale_b=b_scale.T)
-    return torch._scaled_mm(a, b.T, **scales, bias=bias, out_dtype=torch.bfloat16, use_fast_accum=fast).to(dtype)
+    out = torch._scaled_mm(
+        a,
+        b.T,
+        scale_a=a_scale,
+        scale_b=b_scale.T,
+        bias=None if bias is None else bias.to(torch.bfloat16),
+        out_dtype=torch.bfloat16,
+        use_fast_accum=fast,
+    )
+    return out.to(dtype)
 
 
 @cache
@@ -92,8 +106,9 @@ def has_product(device: torch.device) -> bool:
     """Whether the device multiplies 8-bit numbers with a scale per row, and faster than bf16, found by trying."""
     if device.type != "cuda":
         return False
-    a, b = (torch.linspace(-3, 3, rows * 64, device=device).view(rows, 64).sin() for rows in (40, 48))
-    (a, a_scale), (b, b_scale) = quantise(a), quantise(b)
+    waves = torch.linspace(-3, 3, 48 * 64, device=device).view(48, 64).sin()
+    a, a_scale = quantise(waves[:40])
+    b, b_scale = quantise(waves)
     try:
         found = scaled_product(a, a_scale, b, b_scale, torch.bfloat16)
     except (RuntimeError, NotImplementedError, AttributeError, TypeError, ValueError):
@@ -104,8 +119,10 @@ def has_product(device: torch.device) -> bool:
 
 def _is_faster(device: torch.device, tokens: int = 4680, dim: int = 1536) -> bool:
     """Whether the product takes less time than the one in bf16, at sizes of the model."""
-    x, weight = (torch.ones(rows, dim, dtype=torch.bfloat16, device=device) for rows in (tokens, dim))
-    (a, a_scale), (b, b_scale) = quantise(x), quantise(weight)
+    x = torch.ones(tokens, dim, dtype=torch.bfloat16, device=device)
+    weight = torch.ones(dim, dim, dtype=torch.bfloat16, device=device)
+    a, a_scale = quantise(x)
+    b, b_scale = quantise(weight)
     ours = _seconds(device, lambda: scaled_product(a, a_scale, b, b_scale, torch.bfloat16))
     return ours < _seconds(device, lambda: F.linear(x, weight))
 
@@ -123,26 +140,30 @@ def _seconds(device: torch.device, run: Callable[[], Tensor], repetitions: int =
 
 def use_fp8_linears(model: WanModel, native: bool = False) -> int:
     """Replace the linear layers of all transformer blocks in place; returns how many."""
-    replaced, rounding = 0, Rounding()
+    replaced = 0
+    rounding = Rounding()
     block: Any
     for block in model.blocks:
         block.ffn[1] = nn.Identity()  # GELU is applied when its result is rounded
         block.self_attn.joined = None  # each of its layers is rounded by itself
         for parent in block.modules():
             for name, child in list(parent.named_children()):
-                if isinstance(child, nn.Linear):
-                    if child.in_features % _MULTIPLE or child.out_features % _MULTIPLE:
-                        raise HeadForcingError(
-                            f"--fp8-linears needs layers whose sizes are multiples of {_MULTIPLE}, got "
-                            f"{child.in_features}x{child.out_features}; leave it out for this model"
-                        )
-                    setattr(parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2]))
-                    replaced += 1
+                if not isinstance(child, nn.Linear):
+                    continue
+                if child.in_features % _MULTIPLE or child.out_features % _MULTIPLE:
+                    raise HeadForcingError(
+                        f"--fp8-linears needs layers whose sizes are multiples of {_MULTIPLE}, got "
+                        f"{child.in_features}x{child.out_features}; leave it out for this model"
+                    )
+                setattr(parent, name, Fp8Linear(child, native, rounding, gelu=child is block.ffn[2]))
+                replaced += 1
     return replaced
 
 
 def saved_bytes(config: WanConfig, dtype: torch.dtype) -> int:
     """Bytes that the weights take less with 8-bit linear layers than in `dtype`."""
-    dim, ffn = config.dim, config.ffn_dim
-    numbers, rows = 8 * dim * dim + 2 * dim * ffn, 9 * dim + ffn
+    dim = config.dim
+    ffn = config.ffn_dim
+    numbers = 8 * dim * dim + 2 * dim * ffn
+    rows = 9 * dim + ffn
     return config.num_layers * (numbers * (dtype.itemsize - DTYPE.itemsize) - 4 * rows)

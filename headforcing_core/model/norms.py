@@ -25,16 +25,21 @@ def add_norm(
     if isinstance(norm, nn.LayerNorm) and norm_modulate.usable(x.device, x.dtype) and untouched(norm, x):
         base = 1.0
         if scale is None or shift is None:
-            scale, shift, base = norm.weight.to(x.dtype)[None], norm.bias.to(x.dtype)[None], 0.0
-        y, gate = (None, None) if added is None else (added[0][0].contiguous(), added[1])
+            scale = norm.weight.to(x.dtype)[None]
+            shift = norm.bias.to(x.dtype)[None]
+            base = 0.0
+        y = gate = None
+        if added is not None:
+            y, gate = added
+            y = y[0].contiguous()
         x, y = norm_modulate(x[0].contiguous(), y, gate, scale, shift, norm.eps, base)
         return x[None], y[None]
     if added is not None:
         y, gate = added
-        if gate is not None:
-            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
-        else:
+        if gate is None:
             x = x + y
+        else:
+            x = torch.addcmul(_by_frame(x, gate), _by_frame(y, gate), gate[:, None]).flatten(0, 1)[None]
     y = norm(x)
     if scale is not None and shift is not None:
         y = torch.addcmul(shift[:, None], _by_frame(y, scale), 1 + scale[:, None]).flatten(0, 1)[None]
@@ -55,9 +60,8 @@ def untouched(norm: nn.Module, x: Tensor) -> bool:
         return False
     if norm.weight is None:
         return True
-    weights = [norm.weight, *([] if getattr(norm, "bias", None) is None else [norm.bias])]
-    if any(getattr(norm, f"{name}_function", None) for name in ("weight", "bias")):
+    if getattr(norm, "weight_function", None) or getattr(norm, "bias_function", None):
         return False
-    if any(weight.device != x.device for weight in weights):
+    if any(weight.device != x.device for weight in norm.parameters()):
         return False
     return not (getattr(norm, "comfy_cast_weights", False) and hasattr(norm, "_v"))

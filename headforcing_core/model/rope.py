@@ -62,7 +62,8 @@ class RotaryEmbedding:
         self._temporal = lru_cache(maxsize=64)(self._temporal_rotations)
         self._all = lru_cache(maxsize=8)(self._all_rotations)
         # apart, so that the one never drops a table of the other, which a CUDA graph may read
-        self._indices, self._differences = (lru_cache(maxsize=kept)(self._kernel_table) for kept in (1, 2))
+        self._indices = lru_cache(maxsize=1)(self._kernel_table)
+        self._differences = lru_cache(maxsize=2)(self._kernel_table)
 
     def _rotations(self, angle: Tensor) -> Tensor:
         """`[..., pairs, 2]`, cosines and sines."""
@@ -103,7 +104,8 @@ class RotaryEmbedding:
             return rotate(x, cos, sin, out)
         # one complex multiplication: several times faster than `rotate`, because pairs are never taken apart
         out = torch.empty(x.shape, dtype=x.dtype, device=x.device) if out is None else out
-        pairs, turns = x.float().view(torch.complex64), rotations.view(torch.complex64)[..., 0]
+        pairs = x.float().view(torch.complex64)
+        turns = rotations.view(torch.complex64)[..., 0]
         if out.dtype == torch.float32:
             torch.mul(pairs, turns, out=out.view(torch.complex64))
         else:

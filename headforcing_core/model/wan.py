@@ -7,7 +7,8 @@ working. A weight is read only where a fused kernel replaces a norm that the hos
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+import math
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol
@@ -113,9 +114,9 @@ def encode_prompt(
     layers = []
     for block in backbone.blocks:
         attention = block.cross_attn
-        k = _split_heads(attention.norm_k(attention.k(context)), backbone.num_heads)
-        v = _split_heads(attention.v(context), backbone.num_heads)
-        layers.append((k, v))
+        k = attention.norm_k(attention.k(context))
+        v = attention.v(context)
+        layers.append((_split_heads(k, backbone.num_heads), _split_heads(v, backbone.num_heads)))
     return PromptKV(layers, valid_tokens)
 
 
@@ -168,8 +169,8 @@ def forward_block(
     modulation = backbone.time_projection(e).unflatten(-1, (6, -1))  # [frames, 6, dim]
     last = len(backbone.blocks) - 1
     # of all layers at once: one sum in place of one a layer; by number, since going through sharded layers gathers them
-    own = _like(x, *(backbone.blocks[layer].modulation for layer in range(last + 1)))
-    modulations = own + modulation  # [layers, frames, 6, dim]
+    own = [backbone.blocks[layer].modulation for layer in range(last + 1)]
+    modulations = _like(x, own) + modulation  # [layers, frames, 6, dim]
 
     added = None  # FFN output and gate of the previous layer: adding them here fuses the sum with the next norm
     for layer, block in enumerate(backbone.blocks):
@@ -183,12 +184,12 @@ def forward_block(
         added = y, gate2
 
     head = backbone.head
-    shift, scale = (_like(x, head.modulation)[0] + e[:, None]).unbind(1)
+    shift, scale = (_like(x, [head.modulation])[0] + e[:, None]).unbind(1)
     _, y = add_norm(x, added, head.norm, scale, shift)
     return _unpatch(head.head(y)[0], frames, rows, backbone.patch_size)
 
 
-def _like(x: Tensor, *weights: Tensor) -> Tensor:
+def _like(x: Tensor, weights: Sequence[Tensor]) -> Tensor:
     """Weights `[n, ...]` on the device and in the dtype of `x`: a host that streams weights may leave modulations on
     the CPU."""
     return torch.stack([upload(weight, x.device) for weight in weights]).to(x.dtype)
@@ -205,20 +206,26 @@ def _self_attention(
     attention: Any, x: Tensor, layer: int, heads: int, cache: KeyValueCache, keys_only: bool
 ) -> Tensor | None:
     """Self-attention of `x [1, tokens, dim]` through the cache; with `keys_only` just fills it and returns None."""
-    q: Tensor | None
+    q: Tensor | None = None
     joined = attention.joined if isinstance(attention, Attention) else None
     if joined is not None and cache.fused and write_block.usable(x.device, x.dtype) and not keys_only:
         q, k, v = F.linear(x[0], *joined).chunk(3, dim=-1)
     else:
-        k, v = attention.k(x)[0], attention.v(x)[0]
-        q = None if keys_only else attention.q(x)[0]
-    norm_q, norm_k = attention.norm_q, attention.norm_k
+        k = attention.k(x)[0]
+        v = attention.v(x)[0]
+        if not keys_only:
+            q = attention.q(x)[0]
+    norm_q = attention.norm_q
+    norm_k = attention.norm_k
     if cache.fused and write_block.usable(k.device, k.dtype):
-        weights, eps = None, 0.0
+        weights = None
+        eps = 0.0
         if untouched(norm_q, k) and untouched(norm_k, k):
-            weights, eps = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype)), norm_k.eps
+            weights = (norm_q.weight.to(k.dtype), norm_k.weight.to(k.dtype))
+            eps = norm_k.eps
         else:
-            q, k = None if q is None else norm_q(q), norm_k(k)
+            q = None if q is None else norm_q(q)
+            k = norm_k(k)
         queries = cache.write_projections(layer, q, k, v, weights, eps)
         out = None if queries is None else cache.attend_rotated(layer, queries)
     else:
@@ -249,16 +256,22 @@ class Attention(nn.Module):
 
     def __init__(self, config: WanConfig):
         super().__init__()
-        self.q, self.k, self.v, self.o = (nn.Linear(config.dim, config.dim) for _ in range(4))
+        self.q = nn.Linear(config.dim, config.dim)
+        self.k = nn.Linear(config.dim, config.dim)
+        self.v = nn.Linear(config.dim, config.dim)
+        self.o = nn.Linear(config.dim, config.dim)
         # the RMS is over the full width, before the split into heads
-        self.norm_q, self.norm_k = (nn.RMSNorm(config.dim, eps=config.eps) for _ in range(2))
+        self.norm_q = nn.RMSNorm(config.dim, eps=config.eps)
+        self.norm_k = nn.RMSNorm(config.dim, eps=config.eps)
 
     def join(self) -> None:
         """Lay the weights of q, k and v one after another."""
         layers = (self.q, self.k, self.v)
-        weight, bias = torch.cat([layer.weight for layer in layers]), torch.cat([layer.bias for layer in layers])
+        weight = torch.cat([layer.weight for layer in layers])
+        bias = torch.cat([layer.bias for layer in layers])
         for layer, own_weight, own_bias in zip(layers, weight.chunk(3), bias.chunk(3), strict=True):
-            layer.weight, layer.bias = nn.Parameter(own_weight, False), nn.Parameter(own_bias, False)
+            layer.weight = nn.Parameter(own_weight, requires_grad=False)
+            layer.bias = nn.Parameter(own_bias, requires_grad=False)
         self.joined = weight, bias
 
 
@@ -280,7 +293,7 @@ class TransformerBlock(nn.Module):
 class Head(nn.Module):
     def __init__(self, config: WanConfig):
         super().__init__()
-        patch_values = config.out_dim * config.patch_size[0] * config.patch_size[1] * config.patch_size[2]
+        patch_values = config.out_dim * math.prod(config.patch_size)
         self.norm = nn.LayerNorm(config.dim, config.eps, elementwise_affine=False)
         self.head = nn.Linear(config.dim, patch_values)
         self.modulation = nn.Parameter(torch.zeros(1, 2, config.dim))
@@ -292,8 +305,10 @@ class WanModel(nn.Module):
     def __init__(self, config: WanConfig):
         super().__init__()
         self.config = config
-        self.num_heads, self.text_len = config.num_heads, config.text_len
-        self.freq_dim, self.patch_size = config.freq_dim, config.patch_size
+        self.num_heads = config.num_heads
+        self.text_len = config.text_len
+        self.freq_dim = config.freq_dim
+        self.patch_size = config.patch_size
         dim = config.dim
         self.patch_embedding = nn.Conv3d(config.in_dim, dim, config.patch_size, config.patch_size)
         self.text_embedding = nn.Sequential(

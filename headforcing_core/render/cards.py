@@ -56,8 +56,11 @@ def paper_heads(config: WanConfig) -> HeadProfile:
     """The paper's 90 anchor, 72 local and 198 memory heads of 360, or their shares of more, in any order."""
     times = config.num_layers * config.num_heads // 360
     counts = {HeadRole.ANCHOR: 90 * times, HeadRole.LOCAL: 72 * times, HeadRole.MEMORY: 198 * times}
-    roles = [role for role, count in counts.items() for _ in range(count)]
-    layers = tuple(tuple(roles[i : i + config.num_heads]) for i in range(0, len(roles), config.num_heads))
+    roles: list[HeadRole] = []
+    for role, count in counts.items():
+        roles += [role] * count
+    heads = config.num_heads
+    layers = tuple(tuple(roles[layer * heads : (layer + 1) * heads]) for layer in range(config.num_layers))
     name = "the paper's " + ("90/72/198 heads" if times == 1 else "shares of heads")
     return HeadProfile(name, config.num_layers, config.num_heads, layers)
 
@@ -66,7 +69,8 @@ def paper_heads(config: WanConfig) -> HeadProfile:
 def released_needs(width: int, height: int, family: str = "self_forcing") -> tuple[RenderPlan, Needs]:
     """A minute of a released model in bf16 with the default options, decoded while it is sampled; with the paper's
     heads where no profile is bundled."""
-    options, config = RenderOptions(width=width, height=height, model_family=family), MODELS[family]
+    options = RenderOptions(width=width, height=height, model_family=family)
+    config = MODELS[family]
     profile = None if family == "self_forcing" else paper_heads(config)
     plan = options.plan(config, parse_timeline("a minute", 60.0), profile=profile)
     decoder = decoder_memory(None, (height, width), _DTYPE, latents=config.latents)

@@ -14,32 +14,41 @@ from .plan import RenderPlan
 
 def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
     """Plain text: length, head roles, cache size, and the table of prompts of a render."""
-    shape, fps, policy = plan.shape, plan.timeline.clock.fps, plan.policy
-    roles = [role for layer in shape.roles for role in layer]
-    counts = ", ".join(f"{roles.count(role)} {role}" for role in ("local", "anchor", "memory") if role in roles)
-    counts = counts if policy.heads_by else "none"
-    everything = plan.frames * len(roles)
+    shape = plan.shape
+    policy = plan.policy
+    fps = plan.timeline.clock.fps
+    heads = [role for layer in shape.roles for role in layer]
+    counts = ", ".join(f"{heads.count(role)} {role}" for role in ("local", "anchor", "memory") if role in heads)
+    if not policy.heads_by:
+        counts = "none"
+    length = f"{plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps"
+    blocks = f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
+    if plan.start_frames:
+        blocks += f" after {plan.start_frames} start frames"
+    if plan.held_frames:
+        blocks += " from a start image"
+    size = shape.bytes(dtype)
+    cache = f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(size)}"
+    everything = plan.frames * len(heads)
+    if shape.frame_slots < everything:
+        cache += (
+            f", the most at any length (keeping all {plan.frames} latent frames in every head would take "
+            f"{everything:,} = {format_bytes(size * everything / shape.frame_slots)})"
+        )
     lines = [
-        f"{plan.width}x{plan.height}, {plan.video_frames} frames = {plan.video_frames / fps:.2f} s at {fps:g} fps, "
-        f"{plan.new_blocks} blocks of {plan.schedule.frames_per_block} latent frames to make"
-        + (f" after {plan.start_frames} start frames" if plan.start_frames else "")
-        + (" from a start image" if plan.held_frames else "")
-        + f", {_steps(plan)}",
+        f"{plan.width}x{plan.height}, {length}, {blocks}, {_steps(plan)}",
         f"head roles: {counts} ({plan.profile_name}); rotary positions {policy.rope}",
-        f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}, the most at any length "
-        f"(keeping all {plan.frames} latent frames in every head would take {everything:,} = "
-        f"{format_bytes(shape.bytes(dtype) * everything / shape.frame_slots)})"
-        if shape.frame_slots < everything
-        else f"KV cache: {shape.frame_slots:,} frame-slots = {format_bytes(shape.bytes(dtype))}",
+        cache,
     ]
-    lines += [f"note: {remark}" for remark in (remark_on_rule(plan.judged) if plan.judged is not None else ())]
+    if plan.judged is not None:
+        lines += [f"note: {remark}" for remark in remark_on_rule(plan.judged)]
     if isinstance(shape, CacheShape) and shape.scene_slots:
         lines.append(
             f"kept of scenes that may come back, in main memory: latent frames of {shape.policy.kept_scenes} scenes "
             f"in anchor and memory heads, up to {shape.scene_slots:,} frame-slots = "
             f"{format_bytes(shape.bytes_of(shape.scene_slots, dtype))}"
         )
-    if "blocks" not in policy.resumes_from:
+    if not plan.rebuilds_cache:
         lines.append(
             "this cache cannot be rebuilt from blocks: an interrupted or longer render "
             "goes on where the cache was last stored, or starts from the beginning"
@@ -73,15 +82,18 @@ def describe(plan: RenderPlan, dtype: torch.dtype) -> str:
 
 def going_on(plan: RenderPlan) -> str:
     """Say how an unfinished video is resumed, as the end of a sentence."""
-    if "blocks" in plan.policy.resumes_from:
+    if plan.rebuilds_cache:
         return "go on"
     return "go on from where the cache was last stored, or begin again without that"
 
 
 def _steps(plan: RenderPlan) -> str:
     schedule = plan.schedule
-    first, later = len(schedule.for_block(0)), len(schedule.sigmas)
-    return f"{later} steps each" if first == later else f"{first} steps for the first and {later} for every later one"
+    first = len(schedule.for_block(0))
+    later = len(schedule.sigmas)
+    if first == later:
+        return f"{later} steps each"
+    return f"{first} steps for the first and {later} for every later one"
 
 
 def format_bytes(count: float) -> str:
@@ -95,4 +107,5 @@ def format_bytes(count: float) -> str:
 
 def markdown_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table with these headings and rows."""
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, ["---"] * len(headings), *rows))
+    lines = [headings, ["---"] * len(headings), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

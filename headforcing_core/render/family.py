@@ -44,10 +44,17 @@ def family_of_file(path: Path) -> tuple[str, str] | None:
             return _FRAMEWISE, "stated in the file: blocks of 1 latent frame"
         if channels == WAN22.channels:
             return "longlive2", f"by its {WAN22.channels} latent channels"
-    stem, folder = (re.sub(r"[\W_]+", "-", name.lower()) for name in (path.stem, path.parent.name))
-    words = f"{folder}-{stem}" if re.search(r"causal-?forcing", stem) else stem  # framewise/causal_forcing.pt
-    found = next((family for pattern, family in _NAMES if re.search(pattern, words)), None)
-    return None if found is None else (found, f"by the name of {path.name}")
+    words = _words(path.stem)
+    if re.search(r"causal-?forcing", words):  # framewise/causal_forcing.pt
+        words = f"{_words(path.parent.name)}-{words}"
+    for pattern, family in _NAMES:
+        if re.search(pattern, words):
+            return family, f"by the name of {path.name}"
+    return None
+
+
+def _words(name: str) -> str:
+    return re.sub(r"[\W_]+", "-", name.lower())
 
 
 def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
@@ -60,11 +67,13 @@ def family_for(chosen: str, path: str | Path | None) -> tuple[str, str]:
     if chosen == AUTO_FAMILY:
         family, why = found or (known_family(AUTO_FAMILY), "nothing names another")
         return family, f"model family {family} ({why})"
-    if found is not None and SCHEDULES[found[0]].latents is not SCHEDULES[chosen].latents:
-        family, why = found
+    if found is None:
+        return chosen, ""
+    family, why = found
+    if SCHEDULES[family].latents is not SCHEDULES[chosen].latents:
         return family, f"model family {family} ({why}), not {chosen}, whose latents differ"
-    if found is not None and SCHEDULES[found[0]].frames_per_block != SCHEDULES[chosen].frames_per_block:
-        return chosen, f"note: the model family is {chosen} as chosen; that of the file is {found[0]} ({found[1]})"
+    if SCHEDULES[family].frames_per_block != SCHEDULES[chosen].frames_per_block:
+        return chosen, f"note: the model family is {chosen} as chosen; that of the file is {family} ({why})"
     return chosen, ""
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 from ..cache.method import Method, VideoFacts
@@ -30,17 +30,23 @@ class Layout:
 
     Attributes:
         timeline: with the block length and duration of the video, and a tag for every scene that comes back.
-        alike: as for `Script`; empty if no tag of the story recalls a scene.
-        start_frames, start_blocks: latent frames at the beginning of the video that are given, not made, and as blocks.
-        video_frames: length of the video in video frames, start frames included; the last block is trimmed to it.
+        start_frames: number of latent frames at the beginning of the video that are given, not made.
     """
 
     schedule: Schedule
     timeline: Timeline
-    alike: Mapping[str, str]
     start_frames: int
-    start_blocks: int
-    video_frames: int
+
+    @cached_property
+    def start_blocks(self) -> int:
+        """The same in blocks."""
+        return self.start_frames // self.schedule.frames_per_block
+
+    @cached_property
+    def video_frames(self) -> int:
+        """Length of the video in video frames, start frames included; the last block is trimmed to it."""
+        timeline = self.timeline
+        return video_frames_of(self.start_frames) + math.ceil(timeline.seconds * timeline.clock.fps - 1e-6)
 
     @property
     def facts(self) -> VideoFacts:
@@ -55,30 +61,22 @@ class Layout:
             pictures=bool(timeline.references),
         )
 
-    @property
-    def texts(self) -> list[str]:
-        """The texts whose embeddings the rows need, each once."""
-        timeline = self.timeline
-        prompts = [timeline.spoken(segment) for segment in timeline.segments]
-        first_texts = [timeline.first_text(segment) for segment in timeline.segments]
-        likeness = [self.alike[prompt] for prompt in prompts if prompt in self.alike]
-        return list(dict.fromkeys([*prompts, *likeness, *first_texts]))
-
     def make_rows(self, policy: Method, seed: int) -> tuple[BlockRow, ...]:
         """The row of every block; raises HeadForcingError for switches and pictures that the method cannot do."""
-        start_blocks, segments = self.start_blocks, self.timeline.segments
-        switches = {
-            start_blocks + segment.start_block: switch
-            for segment in segments[1:]
-            if (switch := policy.own_switch(segment.switch)) is not None
-        }
+        switches = {}
+        for segment in self.timeline.segments[1:]:
+            switch = policy.own_switch(segment.switch)
+            if switch is not None:
+                switches[self.start_blocks + segment.start_block] = switch
         prompts = _block_prompts(self.timeline)
-        rows = lay_out_rows([prompts[0]] * start_blocks + prompts, self.schedule, seed, switches, start_blocks)
-        for number, segment in enumerate(segments, 1):
-            first = start_blocks + segment.start_block
+        prompts = [prompts[0]] * self.start_blocks + prompts
+        rows = lay_out_rows(prompts, self.schedule, seed, switches, start_blocks=self.start_blocks)
+        for number, segment in enumerate(self.timeline.segments, 1):
+            first = self.start_blocks + segment.start_block
             if segment.seed is not None:
                 rows[first:] = [replace(row, seed=segment.seed) for row in rows[first:]]
-            if pictures := self.timeline.pictures(segment):
+            pictures = self.timeline.pictures(segment)
+            if pictures:
                 _check_pictures(number, pictures, policy.most_pictures)
                 first = first if segment.start_block else 0  # start frames are written behind those of the first prompt
                 rows[first] = replace(rows[first], pictures=pictures)
@@ -92,12 +90,10 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
         seconds: of the new part of the video; 0 takes the timeline's. A shorter one cuts the timeline, a longer one
             extends its last prompt.
     """
-    alike = timeline.likeness_texts
     seconds = seconds or timeline.seconds
     if not (math.isfinite(seconds) and 0 < seconds <= MAX_SECONDS):
         raise HeadForcingError(f"seconds must be above 0 and at most {MAX_SECONDS:.0f}, got {seconds}")
-    start_blocks, rest = divmod(start_frames, schedule.frames_per_block)
-    if rest:
+    if start_frames % schedule.frames_per_block:
         raise HeadForcingError(
             f"start frames must fill whole blocks of {schedule.frames_per_block} latent frames, got {start_frames}"
         )
@@ -108,11 +104,15 @@ def lay_out(timeline: Timeline, seconds: float, schedule: Schedule, policy: Meth
     segments[-1] = replace(segments[-1], end_block=blocks)
     requested = list(timeline.requested[: len(segments)])
     requested[-1] = (requested[-1][0], seconds)
-    timeline = Timeline(
-        tuple(segments), clock, seconds, tuple(requested), schedule.shot_prefix, references=timeline.references
+    timeline = replace(
+        timeline,
+        segments=tuple(segments),
+        clock=clock,
+        seconds=seconds,
+        requested=tuple(requested),
+        shot_prefix=schedule.shot_prefix,
     )
-    video_frames = video_frames_of(start_frames) + math.ceil(seconds * clock.fps - 1e-6)
-    return Layout(schedule, policy.with_scenes(timeline), alike, start_frames, start_blocks, video_frames)
+    return Layout(schedule, policy.with_scenes(timeline), start_frames)
 
 
 def _block_prompts(timeline: Timeline) -> list[str | Blend]:
@@ -120,11 +120,13 @@ def _block_prompts(timeline: Timeline) -> list[str | Blend]:
     prompts: list[str | Blend] = []
     before = ""
     for segment in timeline.segments:
-        n = segment.blended_blocks
         text = timeline.spoken(segment)
-        prompts += [Blend(before, text, (i + 1) / (n + 1)) for i in range(n)]
-        first = [] if n else [timeline.first_text(segment)]
-        prompts += [*first, *[text] * (segment.end_block - segment.start_block - n - len(first))]
+        blended = segment.blended_blocks
+        for number in range(1, blended + 1):
+            prompts.append(Blend(before, text, number / (blended + 1)))
+        if not blended:
+            prompts.append(timeline.first_text(segment))
+        prompts += [text] * (segment.end_block - len(prompts))
         before = text
     return prompts
 
@@ -163,9 +165,11 @@ def head_roles(
     config: WanConfig, policy: Method, profile: HeadProfile | AutoProfile | None, settings: RenderSettings
 ) -> HeadRoles:
     """The roles from the arguments of `RenderPlan.make`; raises HeadForcingError where they do not fit together."""
-    source, arrangement = "profile", settings.roles
+    arrangement = settings.roles
+    source = "profile"
     if profile is None and policy.heads_by:
-        source, family = "bundled profile", known_family(settings.model_family)
+        source = "bundled profile"
+        family = known_family(settings.model_family)
         try:
             profile = default_profile(config.num_layers, config.num_heads, family, policy.heads_by == "labels")
         except HeadForcingError:
@@ -179,16 +183,19 @@ def head_roles(
         if arrangement != "profile":
             raise HeadForcingError(f"roles = {arrangement!r} rearranges a head profile; load one instead of auto")
         expected = profile.expected_roles(config.num_layers, config.num_heads)
-        return HeadRoles("to be found in the first seconds", expected, profile)
+        return HeadRoles("to be found in the first seconds", expected, auto=profile)
     profile.check_model(config.num_layers, config.num_heads)
     name = f"{source} {profile.name!r}"
     if policy.heads_by == "labels":
-        name += "" if profile.labels else ", labels from its roles"
+        if not profile.labels:
+            name += ", labels from its roles"
         return HeadRoles(name, profile.heads_for(labelled=True))
-    if arrangement != "profile":
-        name += f", roles {arrangement}" + (f" ({settings.shuffle})" if arrangement == "shuffled" else "")
-    judged = profile if arrangement == "profile" else None
-    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle), judged=judged)
+    if arrangement == "profile":
+        return HeadRoles(name, profile.roles, judged=profile)
+    name += f", roles {arrangement}"
+    if arrangement == "shuffled":
+        name += f" ({settings.shuffle})"
+    return HeadRoles(name, arrange_roles(profile.roles, arrangement, settings.shuffle))
 
 
 def _check_roles(policy: Method, arrangement: str, measured: bool) -> None:

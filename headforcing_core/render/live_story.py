@@ -78,11 +78,13 @@ class LiveEdits(Listener):
 
     def _take(self, timeline: Timeline) -> int:
         """Go on with this story; the first block with another prompt. An error leaves everything as it was."""
-        render, before, run = self._render, self._render.job, self._render.run
+        render = self._render
+        before = render.job
+        folder = render.run.folder
         plan = before.plan.with_timeline(timeline, self._story.seconds)
         block = first_change(before.plan, plan, render.script.begun)
         request = before.request
-        new = [text for text in plan.layout.texts if text not in request.embeds]
+        new = [text for text in plan.timeline.texts if text not in request.embeds]
         more = needs_of(plan, request.dtype, 0).rendering - needs_of(before.plan, request.dtype, 0).rendering
         any_embedding = next(iter(request.embeds.values()))
         if any_embedding.device.type == torch.device(render.place.device).type:
@@ -94,8 +96,8 @@ class LiveEdits(Listener):
             raise HeadForcingError(
                 "with these words an earlier [recall] would mean another scene, which has begun; choose other words"
             )
-        if run.folder is not None:  # its note takes the place of the one on the video that will not be finished
-            run.known = run.folder.save_video(job.keys, job.about, () if run.known else before.keys)
+        if folder is not None:  # its note takes the place of the one on the video that will not be finished
+            render.run.known = folder.save_video(job.keys, job.about, () if render.run.known else before.keys)
         render.change(job)
         return block
 
@@ -105,7 +107,7 @@ class LiveEdits(Listener):
         known = dict(job.request.embeds)
         if new:
             known.update(self._story.encode(new))
-        embeds = {text: known[text] for text in plan.layout.texts}  # others would stay until the render ends
+        embeds = {text: known[text] for text in plan.timeline.texts}  # others would stay until the render ends
         request = job.request.with_story(timeline, plan.timeline.seconds, embeds, self._story.about())
         request.check_finite()
         return replace(job, request=request, plan=plan)
@@ -117,7 +119,8 @@ def first_change(plan: RenderPlan, changed: RenderPlan, begun: int) -> int:
     Raises HeadForcingError if there is none, and if it is one of the first `begun` blocks. Where the length is another
     the last block of the shorter video counts as changed, since the file is trimmed in it.
     """
-    first, both = first_difference(plan.rows, changed.rows), min(plan.blocks, changed.blocks)
+    first = first_difference(plan.rows, changed.rows)
+    both = min(plan.blocks, changed.blocks)
     same_length = plan.video_frames == changed.video_frames
     if first == both and same_length:
         raise HeadForcingError("this is the story that is rendered already; nothing in it would be made in another way")

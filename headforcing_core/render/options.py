@@ -52,7 +52,8 @@ class RenderOptions(RenderSettings):
     @cached_property
     def cache_policy(self) -> Method:
         """The method's settings with the method options."""
-        return with_options(self.policy or method_policy(self.method), self.method_options, self.method)
+        policy = self.policy or method_policy(self.method)
+        return with_options(policy, self.method_options, self.method) if self.method_options else policy
 
     @property
     def method_name(self) -> str:

@@ -73,35 +73,43 @@ class RenderPlan:
             profile: `AutoProfile` finds the roles while sampling. None takes the bundled profile that fits the model
                 (and the family, if there are several), or an `AutoProfile` if none fits.
         """
-        width, height, seed = settings.width, settings.height, settings.seed
+        stride = schedule.latents.stride
         _check_family(config, schedule, known_family(settings.model_family))
-        for name, side, patch in zip(("height", "width"), (height, width), config.patch_size[1:], strict=True):
-            check_size(name, side, schedule.latents.stride * patch)
+        check_size("height", settings.height, stride * config.patch_size[1])
+        check_size("width", settings.width, stride * config.patch_size[2])
         frames_per_block = schedule.frames_per_block
         held = 1 if start_frames == 1 and schedule.holds_image else 0
         start_frames -= held
         layout = lay_out(timeline, settings.seconds, schedule, policy, start_frames)
-        name, by_head, auto, judged = head_roles(config, policy, profile, settings)
-        policy = policy.for_video(replace(layout.facts, seed=seed))
-        rows, stride = layout.make_rows(policy, seed), schedule.latents.stride
-        sizes = (height // stride, width // stride, frames_per_block, len(rows) * frames_per_block)
-        shape = policy.shape(config, by_head, *sizes)
-        if auto is not None and start_frames > (most := warm_up_frames(frames_per_block) - frames_per_block):
-            raise HeadForcingError(
-                f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure a "
-                "head profile"
-            )
+        heads = head_roles(config, policy, profile, settings)
+        policy = policy.for_video(replace(layout.facts, seed=settings.seed))
+        rows = layout.make_rows(policy, settings.seed)
+        shape = policy.shape(
+            config,
+            heads.roles,
+            latent_height=settings.height // stride,
+            latent_width=settings.width // stride,
+            frames_per_block=frames_per_block,
+            total_frames=len(rows) * frames_per_block,
+        )
+        if heads.auto is not None:
+            most = warm_up_frames(frames_per_block) - frames_per_block
+            if start_frames > most:
+                raise HeadForcingError(
+                    f"head roles can be found after at most {most} start frames, got {start_frames}; load or measure "
+                    "a head profile"
+                )
         return cls(
             config=config,
             layout=layout,
             shape=shape,
             rows=rows,
-            seed=seed,
-            width=width,
-            height=height,
-            profile_name=name,
-            auto=auto,
-            judged=judged,
+            seed=settings.seed,
+            width=settings.width,
+            height=settings.height,
+            profile_name=heads.name,
+            auto=heads.auto,
+            judged=heads.judged,
             held_frames=held,
         )
 
@@ -159,7 +167,8 @@ class RenderPlan:
             why = "the caches of a video this short are as long as the video"
         else:
             return shape
-        given, fps = video_frames_of(self.start_frames), self.timeline.clock.fps
+        given = video_frames_of(self.start_frames)
+        fps = self.timeline.clock.fps
         raise HeadForcingError(
             f"{why}, so its length stays while it is made: it has {(self.video_frames - given) / fps:g} s, the new "
             f"story {(video_frames - given) / fps:g} s; end the story where the video ends"
@@ -174,18 +183,20 @@ class RenderPlan:
         early = min((block for block, switch in self.switches.items() if switch.changes_cache), default=warm_up)
         shown = min((block for block, row in enumerate(self.rows) if row.pictures), default=warm_up)
         if min(early, shown) < warm_up:
-            clock, first = self.timeline.clock, warm_up - self.start_blocks
-            what = f"{self.switches[early]!s} in block {early}" if early <= shown else f"a picture in block {shown}"
+            what = f"a picture in block {shown}"
+            if early <= shown:
+                what = f"{self.switches[early]!s} in block {early}"
+            time = self.timeline.clock.start_seconds(warm_up - self.start_blocks)
             raise HeadForcingError(
                 f"head roles are found in the first {warm_up} blocks, in which no prompt switch or picture may change "
                 f"the cache, got {what}; load or measure a head profile, or move this prompt "
-                f"to {format_time(clock.start_seconds(first))} or later"
+                f"to {format_time(time)} or later"
             )
 
     def script(self, embeds: Embeddings, pictures: Mapping[str, Picture] = MappingProxyType({})) -> Script:
         """The rows with the scenes that their switches bring back; `embeds` has those of `Timeline.texts`, `pictures`
         those of `Timeline.references`."""
-        script = Script(self.rows, embeds, self.layout.alike, pictures)
+        script = Script(self.rows, embeds, self.timeline.alike, pictures)
         if not any(row.pictures or (row.switch is not None and row.switch.recall is not None) for row in self.rows):
             return script
         return number_recalls(script, self.policy.recalled(script))
@@ -199,6 +210,11 @@ class RenderPlan:
         """The method that makes the cache and runs the rollout; `known` are roles that an earlier render found."""
         return self.policy if self.auto is None else AutoPolicy(**vars(self.policy), auto=self.auto, known=known)
 
+    @property
+    def rebuilds_cache(self) -> bool:
+        """Whether the cache of an unfinished video can be rebuilt from its blocks; else one must be stored."""
+        return "blocks" in self.policy.resumes_from
+
     @cached_property
     def switches(self) -> dict[int, Switch]:
         """The prompt switches of the rows, by the number of the block before which they happen."""
@@ -211,7 +227,8 @@ class RenderPlan:
     @cached_property
     def start_video_frames(self) -> list[int]:
         """Per prompt the first video frame that is made with it, start frames included in the count."""
-        before, clock = video_frames_of(self.start_frames), self.timeline.clock
+        before = video_frames_of(self.start_frames)
+        clock = self.timeline.clock
         return [before + clock.start_video_frame(segment.start_block) for segment in self.timeline.segments]
 
     @property
@@ -281,8 +298,9 @@ class RenderPlan:
     def check_encoder(self, given: bool, remedy: str) -> None:
         """Refuse a video of several rollouts without a VAE, which encodes a video frame between them; `remedy` is what
         the error tells the user to do."""
-        overlap, clock = self.passes.overlap, self.timeline.clock
+        overlap = self.passes.overlap
         if overlap is not None and self.restart_frames and not given:
+            clock = self.timeline.clock
             raise HeadForcingError(
                 f"vae: this method encodes a video frame after each rollout of {overlap.frames} latent frames and "
                 f"got no VAE for that; {remedy}, or make at most {clock.video_frames(overlap.blocks) / clock.fps:.2f} s"

@@ -3,11 +3,10 @@ heads, a smaller video, another method."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial, reduce
-from itertools import islice
+from functools import partial
 from typing import Any
 
 import torch
@@ -28,13 +27,19 @@ _METHODS = ("head_forcing", "uniform_memory", "infinity_rope")  # small caches t
 
 def too_large(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> HeadForcingError:
     """The error for a render that does not fit into `room` bytes, with sizes and the cheapest remedies."""
-    ways = (f"{way.text} ({format_bytes(way.needs.wanted(host))})" for way in remedies(needs, plan, dtype, room, host))
-    helps = "; ".join(islice(dict.fromkeys(ways), _REMEDIES))
-    besides, parts = " besides the weights" if host.streams_weights else "", needs.describe().splitlines()[0]
+    ways: list[str] = []
+    for remedy in remedies(needs, plan, dtype, room, host):
+        way = f"{remedy.text} ({format_bytes(remedy.needs.wanted(host))})"
+        if way not in ways:
+            ways.append(way)
+        if len(ways) == _REMEDIES:
+            break
+    besides = " besides the weights" if host.streams_weights else ""
+    parts = needs.describe().splitlines()[0].partition(": ")[2]
+    helps = f"What fits, cheapest first: {'; '.join(ways)}" if ways else "No setting of this video fits"
     return HeadForcingError(
         f"not enough memory: {plan.width}x{plan.height} needs {format_bytes(needs.wanted(host))}{besides} "
-        f"({parts.partition(': ')[2]}), the device has {format_bytes(max(0, room))} for it. "
-        + (f"What fits, cheapest first: {helps}" if helps else "No setting of this video fits")
+        f"({parts}), the device has {format_bytes(max(0, room))} for it. {helps}"
     )
 
 
@@ -63,20 +68,21 @@ class Remedy:
 
     def take(self, text: str, dtype: torch.dtype, **changed: Any) -> Remedy:
         """With other fields of the plan, and all sizes that depend on it."""
-        plan, needs = replace(self.plan, **changed), self.needs
-        area, one_pass = plan.width * plan.height / (self.plan.width * self.plan.height), activation_bytes(plan, dtype)
+        plan = replace(self.plan, **changed)
+        area = plan.width * plan.height / (self.plan.width * self.plan.height)
+        one_pass = activation_bytes(plan, dtype)
         needs = replace(
-            needs,
+            self.needs,
             cache=plan.cache_bytes(dtype),
             activations=one_pass,
-            graph=one_pass if needs.graph else 0,
-            held=int(needs.held * area),
-            decode=int(needs.decode * area),
+            graph=one_pass if self.needs.graph else 0,
+            held=int(self.needs.held * area),
+            decode=int(self.needs.decode * area),
         )
         return Remedy(self._and(text), plan, needs)
 
     def _and(self, text: str) -> str:
-        return " and ".join(filter(None, (self.text, text)))
+        return f"{self.text} and {text}" if self.text else text
 
 
 Change = Callable[[Remedy], Remedy]
@@ -84,12 +90,27 @@ Change = Callable[[Remedy], Remedy]
 
 def remedies(needs: Needs, plan: RenderPlan, dtype: torch.dtype, room: int, host: Host) -> Iterator[Remedy]:
     """Yield what makes the render fit into `room` bytes: each change alone, or with all that cost nothing."""
-    asked, exact = Remedy("", plan, needs), list(_exact_changes(plan, dtype, host))
-    least = reduce(lambda remedy, change: change(remedy), exact, asked)
-    alone = [[change] for change in (*exact, *_smaller(plan, dtype))]
-    for choices in (*alone, list(_sizes(plan, dtype)), *([change] for change in _other_methods(plan, dtype))):
-        made = (change(begun) for begun in (asked, least) for change in choices)
-        yield from islice((remedy for remedy in made if remedy.needs.wanted(host) <= room), 1)
+    asked = least = Remedy("", plan, needs)
+    alone = list(_exact_changes(plan, dtype, host))
+    for change in alone:
+        least = change(least)
+    sizes = list(_sizes(plan, dtype))
+    groups = [[change] for change in (*alone, *_smaller(plan, dtype))]
+    groups += [sizes, *([change] for change in _other_methods(plan, dtype))]
+    for group in groups:
+        remedy = _first_that_fits(group, (asked, least), room, host)
+        if remedy is not None:
+            yield remedy
+
+
+def _first_that_fits(changes: list[Change], begun: Sequence[Remedy], room: int, host: Host) -> Remedy | None:
+    """The first of these changes, of sizes the largest, that fits: by itself, then with all that cost nothing."""
+    for before in begun:
+        for change in changes:
+            remedy = change(before)
+            if remedy.needs.wanted(host) <= room:
+                return remedy
+    return None
 
 
 def _exact_changes(plan: RenderPlan, dtype: torch.dtype, host: Host) -> Iterator[Change]:
@@ -108,29 +129,33 @@ def _smaller(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
     policy = plan.policy
     if not (isinstance(policy, CachePolicy) and policy.heads_by and policy.memory.episodic_frames):
         return
-    few = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
-    for text, memory in (
-        ("episodic_frames 2", few),
-        ("episodic_frames 2, recent_frames 0", replace(few, recent_frames=0)),
-    ):
-        shape = replace(plan.shape, policy=replace(policy, memory=memory))
-        yield partial(Remedy.take, text=text, dtype=dtype, shape=shape)
+    memory = replace(policy.memory, episodic_frames=min(2, policy.memory.episodic_frames))
+    yield _with_memory(plan, memory, "episodic_frames 2", dtype)
+    yield _with_memory(plan, replace(memory, recent_frames=0), "episodic_frames 2, recent_frames 0", dtype)
+
+
+def _with_memory(plan: RenderPlan, memory: Any, text: str, dtype: torch.dtype) -> Change:
+    shape = replace(plan.shape, policy=replace(plan.policy, memory=memory))
+    return partial(Remedy.take, text=text, dtype=dtype, shape=shape)
 
 
 def _sizes(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
     """Smaller sizes of about the same shape, the largest first."""
-    latents, (_, patch_rows, patch_columns) = plan.config.latents, plan.config.patch_size
+    latents = plan.config.latents
+    _, patch_rows, patch_columns = plan.config.patch_size
     step = latents.side_multiple
     for width in range(plan.width - step, 0, -step):
         height = max(step, round(width * plan.height / plan.width / step) * step)
-        rows, columns = height // latents.stride // patch_rows, width // latents.stride // patch_columns
+        rows = height // latents.stride // patch_rows
+        columns = width // latents.stride // patch_columns
         shape = replace(plan.shape, rows=rows, columns=columns)
         yield partial(Remedy.take, text=f"{width}x{height}", dtype=dtype, width=width, height=height, shape=shape)
 
 
 def _other_methods(plan: RenderPlan, dtype: torch.dtype) -> Iterator[Change]:
     """Methods whose cache does not grow; those with head roles if a bundled profile fits the model."""
-    config, sizes = plan.config, (*plan.block_shape[-2:], plan.shape.frames_per_block, plan.shape.total_frames)
+    config = plan.config
+    sizes = (*plan.block_shape[-2:], plan.shape.frames_per_block, plan.shape.total_frames)
     for name in _METHODS:
         policy = method_policy(name).for_video(VideoFacts(plan.schedule, plan.blocks, plan.start_frames))
         with suppress(HeadForcingError):

@@ -226,7 +226,7 @@ def begin_render(
     request.check_finite()
     job.plan.check_encoder(request.codec is not None, "give `codec`")
     with ExitStack() as stack:
-        folder, thread = None, None
+        folder = thread = None
         if request.runs is not None:
             folder = stack.enter_context(RunFolder(request.runs, job.setup, job.about, request.patience))
             thread = stack.enter_context(QueueThread("storing", carry_out, WAITING_TASKS))
@@ -238,7 +238,9 @@ def begin_render(
 
 
 def _result(render: Render, seconds: float) -> RenderResult:
-    run, job, kept = render.run, render.job, None
+    run = render.run
+    job = render.job
+    kept = None
     folder = job.request.found_profiles
     if folder is not None and run.found_profile is not None and run.found_now:
         kept = store_found_profile(folder, job.request.weights, run.found_profile)

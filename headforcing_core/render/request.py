@@ -201,7 +201,9 @@ class RenderJob:
     @cached_property
     def keys(self) -> list[str]:
         """The key of each block after the start blocks: the hash of everything that a stored block depends on."""
-        plan, codec, more = self.plan, self.request.codec, dict[int, str]()
+        plan = self.plan
+        codec = self.request.codec
+        more: dict[int, str] = {}
         overlap = plan.passes.overlap
         if overlap is not None and plan.restart_frames and codec is not None:  # for later rollouts
             more[overlap.blocks] = codec.fingerprint()
@@ -237,9 +239,12 @@ class RenderJob:
 def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | None) -> dict[str, Any]:
     """Metadata of a video for people, *Load Head Forcing Run* and reports; `latent_format` is ComfyUI's name for the
     scale of the latents."""
-    clock, policy = plan.layout.timeline.clock, plan.policy
-    episodic = policy.episodic if isinstance(policy, CachePolicy) and policy.memory.episodic_frames else None
-    return {
+    clock = plan.layout.timeline.clock
+    policy = plan.policy
+    threshold = None
+    if isinstance(policy, CachePolicy) and policy.memory.episodic_frames:
+        threshold = policy.episodic.novelty_threshold
+    about = {
         "method": method,
         "seed": seed,
         "size": f"{plan.width}x{plan.height}",
@@ -247,16 +252,19 @@ def about_video(plan: RenderPlan, method: str, seed: int, latent_format: str | N
         "fps": clock.fps,
         "frames_per_block": clock.frames_per_block,
         "start_frames": plan.layout.start_frames,
-        **({"held_frames": plan.held_frames} if plan.held_frames else {}),
         "restart_frames": list(plan.restart_frames),
-        "novelty_threshold": episodic.novelty_threshold if episodic is not None else None,
+        "novelty_threshold": threshold,
         "latent_format": latent_format,
     }
+    if plan.held_frames:
+        about["held_frames"] = plan.held_frames
+    return about
 
 
 def about_story(plan: RenderPlan) -> dict[str, Any]:
     """The part of `about_video` that prompts and length decide, start frames included in times and frames."""
-    segments, fps = plan.layout.timeline.segments, plan.layout.timeline.clock.fps
+    segments = plan.layout.timeline.segments
+    fps = plan.layout.timeline.clock.fps
     return {
         "prompts": [segment.text for segment in segments],
         "starts_seconds": [video_frame / fps for video_frame in plan.start_video_frames],

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -141,7 +142,8 @@ def needs_of(
     """
     block = 4 * math.prod(plan.block_shape) * plan.passes.blocks_per_pass  # float32, with unfinished ones
     pixels = plan.video_frames * plan.width * plan.height * scale**2
-    one_pass, stores_state = activation_bytes(plan, dtype), kept and state and "state" in plan.policy.resumes_from
+    one_pass = activation_bytes(plan, dtype)
+    stores_state = kept and state and "state" in plan.policy.resumes_from
     scenes = plan.shape.scene_slots if isinstance(plan.shape, CacheShape) else 0
     return Needs(
         weights,
@@ -192,8 +194,12 @@ def check_growth(more: int, free: int | None) -> None:
 
 def in_turn(renders: Sequence[Needs]) -> Needs:
     """The estimate for several renders in turn: memory of the one that needs most, disk of all of them."""
-    disk = {name: sum(vars(needs)[name] for needs in renders) for name in ("run_folder", "state", "video")}
-    return replace(max(renders, key=lambda needs: needs.memory), **disk)
+    return replace(
+        max(renders, key=lambda needs: needs.memory),
+        run_folder=sum(needs.run_folder for needs in renders),
+        state=sum(needs.state for needs in renders),
+        video=sum(needs.video for needs in renders),
+    )
 
 
 def check_disk(
@@ -203,21 +209,38 @@ def check_disk(
     remedy: str = "remove old renders with `headforcing runs prune`",
 ) -> None:
     """Refuse a render whose files, the cache's state left out, do not fit into these folders."""
-    disks: dict[int, list[tuple[Path, str, int, str]]] = {}
-    for folder, name, size, other in (
-        (video, "video", needs.video, "decode later or to another disk"),
-        (run_folder, "finished blocks", needs.run_folder, "keep none of them: turn resume off, or leave out --runs"),
-    ):
-        if folder is not None and size:
-            disks.setdefault(folder.stat().st_dev, []).append((folder, name, size, other))
-    for files in disks.values():
-        folder, wanted = files[-1][0], sum(size for _, _, size, _ in files)
+    files = [
+        _File(video, "video", needs.video, "decode later or to another disk"),
+        _File(
+            run_folder,
+            "finished blocks",
+            needs.run_folder,
+            "keep none of them: turn resume off, or leave out --runs",
+        ),
+    ]
+    disks: dict[int, list[_File]] = {}
+    for file in files:
+        if file.folder is not None and file.size:
+            disks.setdefault(file.folder.stat().st_dev, []).append(file)
+    for on_disk in disks.values():
+        folder = on_disk[-1].folder
+        assert folder is not None
+        wanted = sum(file.size for file in on_disk)
         free = shutil.disk_usage(folder).free
         if wanted > free:
-            remedies = [remedy, *(f"{other} (saves {format_bytes(size)})" for _, _, size, other in files)]
+            remedies = [remedy, *(f"{file.remedy} (saves {format_bytes(file.size)})" for file in on_disk)]
             remedies.append("make a shorter or smaller video")
             raise HeadForcingError(
                 f"not enough disk: the render writes about {format_bytes(wanted)} "
-                f"({_parts({name: size for _, name, size, _ in files})}), {folder} has {format_bytes(free)} free. "
+                f"({_parts({file.name: file.size for file in on_disk})}), {folder} has {format_bytes(free)} free. "
                 f"Remedies, cheapest first: {'; '.join(remedies[:3])}"
             )
+
+
+class _File(NamedTuple):
+    """What a render writes into a folder, in bytes, and how to write less."""
+
+    folder: Path | None
+    name: str
+    size: int
+    remedy: str

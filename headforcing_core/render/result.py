@@ -69,7 +69,7 @@ class RenderResult:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {
+        fields: dict[str, Any] = {
             "video": None if self.video is None else str(self.video.path),
             "latents": None if self.latents_file is None else str(self.latents_file),
             "video_frames": None if self.video is None else self.video.video_frames,
@@ -79,13 +79,17 @@ class RenderResult:
             "reused_blocks": self.reused_blocks,
             "problems": list(self.problems),
             "attention": self.attention,
-            **({"kernels": self.kernels} if self.kernels else {}),
             "inexact": list(self.inexact),
-            **({"failure": self.failure} if self.failure is not None else {}),
             "seconds": round(self.seconds, 2),
             "run": self.run.to_dict(),
-            **{key: report.to_dict() for key, report in self.reports.items()},
         }
+        if self.kernels:
+            fields["kernels"] = self.kernels
+        if self.failure is not None:
+            fields["failure"] = self.failure
+        for key, report in self.reports.items():
+            fields[key] = report.to_dict()
+        return fields
 
     def lines(self, shown: Callable[[Path], str] = str) -> list[str]:
         """The lines of a report on the render; `shown` gives a file's name as its reader knows it.

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from functools import cached_property, partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -27,16 +27,13 @@ from ..video.queue_thread import QueueThread
 from .plan import RenderPlan
 from .request import RenderJob
 
+if TYPE_CHECKING:
+    from .render import Render
+
 log = logging.getLogger(__name__)
 
 WAITING_TASKS = 8  # blocks and notes that may wait for the disk
 Task = Callable[[], None]
-
-
-class JobHolder(Protocol):
-    """The render, which alone has the job with the current story."""
-
-    job: RenderJob
 
 
 class Run:
@@ -61,7 +58,7 @@ class Run:
 
     def __init__(
         self,
-        render: JobHolder,
+        render: Render,
         folder: RunFolder | None,
         thread: QueueThread[Task] | None,
         share: Callable[[Any], Any],
@@ -161,7 +158,7 @@ class Run:
         opening = self.events or folder.load_events(OPENING, self.job.keys[:1])
         events = len(opening) + sum(block.event is not None for block in self.stored)
         note = folder.load_note(SECONDS, self.job.keys[-1:])
-        if note is None or (note["events"], len(note["occupied"])) != (events, len(self.stored)):
+        if note is None or note["events"] != events or len(note["occupied"]) != len(self.stored):
             return None
         self.events = opening
         recalls = [Recall(saved["block"], saved["scene"], tuple(saved["frames"])) for saved in note["recalls"]]
@@ -174,7 +171,8 @@ class Run:
         if state is None:
             return
         self.cache.restore(state)
-        found, frames = self.cache.scene_starts, self.plan.schedule.frames_per_block
+        found = self.cache.scene_starts
+        frames = self.plan.schedule.frames_per_block
         starts = [start * frames for start in visit_starts(script.rows[: self.cache.block])]
         if found is not None and found != starts:
             raise HeadForcingError(
@@ -188,7 +186,7 @@ class Run:
     def _drop_what_cannot_go_on(self) -> None:
         """Of an unfinished video, do not reuse blocks that the cache lacks and cannot be rebuilt from."""
         held = max(0, self.cache.block - self.first_made)
-        if "blocks" not in self.plan.policy.resumes_from and held < len(self.stored) < self.plan.new_blocks:
+        if not self.plan.rebuilds_cache and held < len(self.stored) < self.plan.new_blocks:
             log.warning(
                 "Head Forcing: of %d finished blocks all after the first %d are made again; this cache cannot be "
                 "rebuilt from blocks, and was last stored there",
@@ -237,7 +235,8 @@ class Run:
 
     def measure(self, block: Block) -> None:
         """Take the statistics of a block that was added, for the report."""
-        place, occupied = block.index - self.first_made, None
+        place = block.index - self.first_made
+        occupied = None
         if place >= 0 and self.ended is not None:
             occupied = self.ended["occupied"][place]
         elif place >= 0 and self.cache.block == block.index + 1:  # else the cache holds later blocks already
@@ -266,22 +265,31 @@ class Run:
     def _store(self, place: int, block: Block) -> None:
         """Store a new block, before it the roles that were found in it, after it a copy of the cache if it is time."""
         if self.plan.auto is not None and self.cache.profile is not None and self.found_profile is None:
-            self.found_profile, self.found_now = self.cache.profile, True
+            self.found_profile = self.cache.profile
+            self.found_now = True
             self.events += self.cache.earlier_events
             events = [event.to_dict() for event in self.events]
             self._store_note(FOUND, place, profile=self.found_profile.to_json(), events=events)
         if self.folder is None or self._thread is None:
             return
-        keys, latents, unfinished = self.job.keys, block.latents.cpu(), [latents.cpu() for latents in block.unfinished]
-        previous = keys[place - 1] if place else None
-        self._thread.put(
-            partial(self.folder.save_block, place, keys[place], latents, block.event, unfinished, previous)
+        keys = self.job.keys
+        save = partial(
+            self.folder.save_block,
+            place,
+            keys[place],
+            block.latents.cpu(),
+            event=block.event,
+            unfinished=[latents.cpu() for latents in block.unfinished],
+            previous=keys[place - 1] if place else None,
         )
+        self._thread.put(save)
         if not self.state_seconds or time.monotonic() - self._state_stored <= self.state_seconds:
             return
         self._thread.settle()  # one copy at a time
-        if (state := self.cache.state()) is not None:
-            tensors, plain = state  # the next block changes the cache meanwhile
+        state = self.cache.state()
+        if state is not None:
+            tensors, plain = state
+            # the next block changes the cache meanwhile
             copies = {name: tensor.to("cpu", copy=True) for name, tensor in tensors.items()}
             self._thread.put(partial(_save_state, self.folder, place, keys[place], (copies, plain)))
         self._state_stored = time.monotonic()
@@ -308,7 +316,8 @@ class Run:
     @property
     def stored_steps(self) -> int:
         """Denoising steps of stored blocks, those of unfinished ones included."""
-        window, start = self.plan.passes.blocks_per_pass, self.first_made
+        window = self.plan.passes.blocks_per_pass
+        start = self.first_made
         begun = len(self.stored[-1].unfinished) if self.stored else 0
         finished = sum(len(row.sigmas) for row in self.plan.rows[start : start + len(self.stored)])
         return finished + sum(window - behind for behind in range(1, begun + 1))

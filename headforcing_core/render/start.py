@@ -32,7 +32,8 @@ class Start:
         darkest, brightest = picture.aminmax()  # NaN where there is one; `isfinite` of all takes as much memory again
         if not torch.isfinite(torch.stack((darkest, brightest))).all():
             raise HeadForcingError(f"{name} holds NaN or infinity; give another image")
-        (height, width), (wide, high) = picture.shape[:2], size
+        height, width = picture.shape[:2]
+        wide, high = size
         fitted = "" if (width, height) == size else f", {width}x{height} fitted to {wide}x{high}"
         shown = fit(picture[None], wide, high).expand(video_frames_of(frames), -1, -1, -1)
         return cls(shown, f"{name}{fitted}")

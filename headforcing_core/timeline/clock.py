@@ -70,8 +70,9 @@ class BlockClock:
         """The 0-based block whose start is nearest to `seconds`; the earlier of two equally near ones."""
         position = self._position(seconds)
         block = int((position + self._missing) // (TEMPORAL_STRIDE * self.frames_per_block))
-        before, after = self.video_frames(block), self.video_frames(block + 1)
-        return block if position - before <= after - position else block + 1
+        before = position - self.video_frames(block)
+        after = self.video_frames(block + 1) - position
+        return block if before <= after else block + 1
 
     def _position(self, seconds: float) -> float:
         """`seconds` as a fractional number of video frames."""

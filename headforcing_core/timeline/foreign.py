@@ -13,17 +13,6 @@ _MARKUP = re.compile(r"</?[a-z][^<>]{0,200}>", re.ASCII | re.IGNORECASE)
 _FENCE = re.compile(r"\s{0,8}(?:`{3,9}|~{3,9})[\w-]{0,20}\s{0,8}", re.ASCII)
 
 
-_SIGNS = ("-->", "WEBVTT", "```", "~~~")
-
-
-def is_foreign(text: str) -> bool:
-    """Whether a text may hold subtitles or a fence."""
-    for sign in _SIGNS:
-        if sign in text:
-            return True
-    return False
-
-
 def without_fences(lines: list[str]) -> list[str]:
     """The lines, those of a code fence empty."""
     return ["" if _FENCE.fullmatch(line) else line for line in lines]

@@ -11,8 +11,9 @@ from ..errors import HeadForcingError
 from .braces import find_choice, split_outside
 from .characters import clean, fold
 from .clock import MAX_SECONDS, BlockClock, cut_to_millisecond
-from .foreign import is_foreign, without_fences, without_subtitles
+from .foreign import without_fences, without_subtitles
 from .headings import (
+    BRACKET,
     EXAMPLE,
     IN_BRACKETS,
     NUMBERED,
@@ -37,6 +38,7 @@ MAX_SEGMENTS = 10_000
 
 
 _SHARED = re.compile(r"\[\s{0,8}shared\s{0,8}\]", re.ASCII | re.IGNORECASE)
+_FOREIGN = re.compile("-->|WEBVTT|```|~~~")  # subtitles and fences have one of these
 _COMMENT = re.compile(r"(?:^|\s)(?://(?=\s|$)|/\*).{0,40}")
 _NOTE = re.compile(r"#{1,6}\s|//|/\*")
 LATE_SECONDS = 60.0  # a first time from here on is more likely a ratio or a time of day
@@ -56,7 +58,7 @@ def split_shared(text: str) -> tuple[str, str]:
     """The words of a first line `[shared] words`, on one line, and the text with its lines empty, so that all others
     keep their numbers; nothing can be seen that is not there, fences are empty, and subtitles are prompts."""
     text = clean(text)
-    if is_foreign(text):
+    if _FOREIGN.search(text):
         text = "\n".join(without_subtitles(without_fences(text.split("\n"))))
     tag = _SHARED.match(text.lstrip())
     if tag is None:
@@ -196,17 +198,20 @@ def _schedule_in(lines: list[Line]) -> str | None:
 
 def check_words(text: str, line: int | None = None) -> None:
     """Refuse what would be sent to the model as words: a time in brackets, braces that choose, comments."""
-    if inside := IN_BRACKETS.search(plain(text)):
+    inside = IN_BRACKETS.search(plain(text)) if BRACKET.search(text) else None
+    if inside is not None:
         raise TimelineError(
             f"{text[inside.start() : inside.end()]} stands inside a prompt; begin the text with the first prompt's "
             "time, as in [0-5s] a cat walks, [5-10s] it jumps",
             line,
         )
-    if "{" in text and (choice := find_choice(text)):
+    choice = find_choice(text) if "{" in text else None
+    if choice is not None:
         raise TimelineError(
             f"{choice[:60]} chooses in ComfyUI's text box, not here: write one; \\{{ and \\}} are braces", line
         )
-    if comment := _COMMENT.search(text):
+    comment = _COMMENT.search(text)
+    if comment is not None:
         raise TimelineError(f"{comment[0].strip()!r} is a comment, which a prompt cannot hold; remove it", line)
 
 

@@ -37,10 +37,11 @@ _MARKS = "\u061c\u200c\u200d\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u20
 _BEFORE_WORDS = re.compile(rf"[\d:.,\s\-*()\[\]{_MARKS}]*[\d\])](?:[{_MARKS}]+(?=\s))?", re.ASCII)
 _NO_MARKS = str.maketrans("", "", _MARKS)
 
+_OPENING = "【〔〖「『"
 _PLAIN = str.maketrans(
     {
         **{chr(0xFF01 + code): chr(0x21 + code) for code in range(94)},  # full-width forms of ASCII
-        **dict.fromkeys("【〔〖「『", "["),
+        **dict.fromkeys(_OPENING, "["),
         **dict.fromkeys("】〕〗」』", "]"),
         **dict.fromkeys("〜∼～", "~"),
         **dict.fromkeys("‐‑‒−", "-"),
@@ -119,6 +120,7 @@ EXAMPLE = FORMS[1][2]
 _DECADE = re.compile(r"[1-9]\d{0,8}0s\b", _FLAGS)  # "80s", "1920s"
 _PROSE = re.compile(rf"{_NUMBER}\s?{_WORD}", _FLAGS)  # "5 seconds later"
 IN_BRACKETS = re.compile(rf"\[\s{{0,8}}(?:{_NUMBER_OR_TIME}{_TO})?{_TIME}\s{{0,8}}\]", _FLAGS)
+BRACKET = re.compile(rf"[\[［{_OPENING}]")  # that `IN_BRACKETS` begins with
 _AFTER_COMMA = re.compile(  # "a cat, 0:05 it jumps", "a cat, 5s-10s: it jumps"
     rf"[,;]\s{{0,8}}(?:{_TIME}{_TO}{_TIME}|{_CLOCK})[{SEPARATORS}]?\s{_NO_TIME_OF_DAY}", _FLAGS
 )

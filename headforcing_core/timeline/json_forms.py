@@ -24,7 +24,8 @@ def load_json(text: str) -> Any:
     except ValueError as error:
         if not _MEANT_AS_JSON.match(text):
             return None
-        reason, line = getattr(error, "msg", "a number is too long"), getattr(error, "lineno", None)
+        reason = getattr(error, "msg", "a number is too long")
+        line = getattr(error, "lineno", None)
         raise TimelineError(f'not valid JSON ({reason}); expected one {{"prompts": ["...", "..."]}}', line) from None
 
 
@@ -34,7 +35,8 @@ def read_json(data: Any, clock: BlockClock) -> Iterator[Prompt]:
         yield from read_frames(data, clock)
         return
     fields = data if isinstance(data, dict) else {"prompts": data}
-    texts, switches = fields.get("prompts"), fields.get("switch_frame_indices")
+    texts = fields.get("prompts")
+    switches = fields.get("switch_frame_indices")
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise TimelineError('a JSON timeline is {"prompts": ["...", "..."]} or a list of texts; found something else')
     if switches is None or not texts:

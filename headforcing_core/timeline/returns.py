@@ -42,15 +42,17 @@ def with_returns(timeline: Timeline, most: int) -> Timeline:
     A prompt that goes on with the scene before it is marked (`Switch.continues`), unless it cuts to new anchors. Tags
     overrule all of it. Only the last `most` scenes are returned to.
     """
-    prompts = list(map(timeline.spoken, timeline.segments))
-    segments, scenes = [timeline.segments[0]], [1]
+    prompts = [timeline.spoken(segment) for segment in timeline.segments]
+    segments = [timeline.segments[0]]
+    scenes = [1]
     for number, segment in enumerate(timeline.segments[1:], 2):
         switch = segment.switch
-        found = None if switch.new_scene or switch.recall is not None else _scene_of(prompts[:number], scenes, most)
-        if found is not None and found != scenes[-1]:
-            switch = replace(switch, recall=found)
-        elif found is not None and not switch.re_anchor:
-            switch = replace(switch, continues=True)
+        if not switch.new_scene and switch.recall is None:
+            found = _scene_of(prompts[:number], scenes, most)
+            if found is not None and found != scenes[-1]:
+                switch = replace(switch, recall=found)
+            elif found is not None and not switch.re_anchor:
+                switch = replace(switch, continues=True)
         segments.append(replace(segment, switch=switch))
         scenes.append(scene_of(switch, scenes))
     return replace(timeline, segments=tuple(segments))
@@ -86,13 +88,19 @@ def _scene_of(prompts: Sequence[str], scenes: Sequence[int], most: int) -> int |
 
 def _named_places(prompt: str) -> list[list[str]]:
     """The words of every place to which a prompt says that it returns."""
-    found = (place for phrase in (_BACK, _RETURNS, _AGAIN) for place in phrase.findall(prompt.lower()))
-    return [words for words in map(_words, found) if words]
+    places = []
+    for phrase in (_BACK, _RETURNS, _AGAIN):
+        for place in phrase.findall(prompt.lower()):
+            words = _words(place)
+            if words:
+                places.append(words)
+    return places
 
 
 def alike(one: str, other: str) -> bool:
     """Whether two prompts are of one scene by their words alone."""
-    a, b = set(_words(one)), set(_words(other))
+    a = set(_words(one))
+    b = set(_words(other))
     if not a or not b:
         return one.split() == other.split()
     return (a <= b or b <= a) and 2 * len(a & b) >= COMMON_SHARE * (len(a) + len(b))

@@ -28,8 +28,8 @@ A text without times lasts 10 s per prompt. Times have millisecond resolution an
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from ..errors import HeadForcingError
@@ -75,6 +75,7 @@ class Timeline:
     seconds: float  # requested length; the blocks last at least as long
     requested: tuple[tuple[float, float], ...]  # start and end of each segment, before they are moved to blocks
     shot_prefix: str = ""  # as of `rollout.schedule.Schedule`
+    alike: Mapping[str, str] = field(default_factory=dict)  # as for `rollout.rows.Script`; empty if no prompt recalls
     references: tuple[str, ...] = ()  # names of the pictures that prompts can hold, see `references.py`
 
     @property
@@ -96,22 +97,12 @@ class Timeline:
         return named_in(segment.text, self.references) if self.references else ()
 
     @property
-    def likeness_texts(self) -> dict[str, str]:
-        """By prompt, its text without the words that all prompts have in common; empty if none recalls a scene.
-
-        The embeddings of these texts tell which scenes are alike, see `likeness`.
-        """
-        if not self.recalls:
-            return {}
-        prompts = [self.spoken(segment) for segment in self.segments]
-        return dict(zip(prompts, telling_texts(prompts), strict=True))
-
-    @property
     def texts(self) -> list[str]:
         """The texts to encode, each once: the prompts, their texts for likeness, those of first blocks of new shots."""
         prompts = [self.spoken(segment) for segment in self.segments]
+        alike = [self.alike[prompt] for prompt in prompts if prompt in self.alike]
         first_texts = [self.first_text(segment) for segment in self.segments]
-        return list(dict.fromkeys([*prompts, *self.likeness_texts.values(), *first_texts]))
+        return list(dict.fromkeys([*prompts, *alike, *first_texts]))
 
     def first_text(self, segment: Segment) -> str:
         """The text of a segment's first block."""
@@ -141,12 +132,22 @@ class Timeline:
         clock = self.clock
         switched = any(segment.switch != RESET for segment in self.segments)
         seeded = any(segment.seed is not None for segment in self.segments)
-        rows = [["no.", "asked", "starts", "frame", "block", *["switch"] * switched, *["seed"] * seeded, "prompt"]]
+        heading = ["no.", "asked", "starts", "frame", "block"]
+        if switched:
+            heading.append("switch")
+        if seeded:
+            heading.append("seed")
+        rows = [[*heading, "prompt"]]
         notes: list[str] = []
         for number, segment in enumerate(self.segments, 1):
             block = segment.start_block
-            row = [str(number), format_time(self.requested[number - 1][0]), format_time(clock.start_seconds(block))]
-            row += [str(video_frames_before + clock.start_video_frame(block)), str(block)]
+            row = [
+                str(number),
+                format_time(self.requested[number - 1][0]),
+                format_time(clock.start_seconds(block)),
+                str(video_frames_before + clock.start_video_frame(block)),
+                str(block),
+            ]
             if switched:
                 row.append("-" if number == 1 else str(segment.switch))
             if seeded:
@@ -213,7 +214,8 @@ def parse_timeline(
         spans = _asked_times(prompts, seconds)
     blocks = _snap(prompts, spans, clock)
     ends = [*blocks[1:], clock.blocks_for(spans[-1][1])]
-    texts = [unescape(_join(shared, prompt.text)) for prompt in prompts]
+    texts = [_join(shared, prompt.text) for prompt in prompts]
+    texts = [unescape(words) if "\\" in words else words for words in texts]
     if references:
         _check_pictures(prompts, texts, references)
     segments = []
@@ -225,7 +227,12 @@ def parse_timeline(
                 prompt.line,
             )
         segments.append(Segment(texts[index], blocks[index], ends[index], own_switch, prompt.seed))
-    return Timeline(tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references))
+    timeline = Timeline(tuple(segments), clock, spans[-1][1], tuple(spans), references=tuple(references))
+    if not timeline.recalls:
+        return timeline
+    # of the whole story: a render that ends before tells scenes apart by the same words
+    prompts_read = [timeline.spoken(segment) for segment in segments]
+    return replace(timeline, alike=dict(zip(prompts_read, telling_texts(prompts_read), strict=True)))
 
 
 def _check_pictures(prompts: list[Prompt], texts: list[str], references: Sequence[str]) -> None:
@@ -242,7 +249,7 @@ def _shared_words(widget: str, own: str) -> str:
     if len(widget) + len(own) > MAX_SHARED_CHARACTERS:
         raise TimelineError(f"the shared prompt must have at most {MAX_SHARED_CHARACTERS} characters; shorten it")
     shared = fold(widget)
-    for words in (shared, own):
+    for words in filter(None, (shared, own)):
         check_words(words)
         if has_seed(words):
             raise TimelineError(
@@ -268,7 +275,9 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
     """(start, end) of every prompt in seconds; a missing end is the next start, or the end of the video."""
     starts: list[float] = []
     for index, prompt in enumerate(prompts):
-        start = 0.0 if index == 0 and prompt.start is None else prompt.start
+        start = prompt.start
+        if start is None and index == 0:
+            start = 0.0
         if start is None:
             raise TimelineError("this scene has no time but others do; give every scene a time, or none", prompt.line)
         if prompt.end is not None and prompt.end <= start:
@@ -276,7 +285,7 @@ def _asked_times(prompts: list[Prompt], seconds: float | None) -> list[tuple[flo
         if starts and (start <= starts[-1] or start < (prompts[index - 1].end or 0.0)):
             above = _short(prompts[index - 1].end or starts[-1])
             raise TimelineError(f"{_short(start)} does not come after {above} of the prompt above", prompt.line)
-        late = max(start, prompt.end or 0.0)
+        late = prompt.end or start
         if seconds is not None and (late > seconds or start == seconds):
             place = "after the end" if late > seconds else "the end"
             raise TimelineError(f"{_short(late)} is {place} of the video ({seconds} s)", prompt.line)

@@ -44,7 +44,7 @@ KEY_FRAME_SECONDS = 2.0  # at most between key frames of a video that can be gon
 
 @dataclass(frozen=True)
 class VideoSettings:
-    """What a video file is written with.
+    """Settings of a video file.
 
     Attributes:
         path: of the finished file.

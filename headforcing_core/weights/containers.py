@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import HeadForcingError
 from ..files import check_regular, reason, replacing
-from .shards import shard_files
+from .shards import NAMES, shard_files
 
 _MAX_HEADER_BYTES = 8 << 20  # a 14B model's header is 0.15 MB
 _MAX_PICKLE_BYTES = 2 << 20  # three copies of a 14B model have 0.6 MB; a byte can become an object of 64 bytes
@@ -51,9 +51,9 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, objec
     Returns the top-level names with their tensors or dicts of tensors, and the metadata (empty for .pt). Raises
     HeadForcingError for anything that is not a readable model file.
     """
-    parts = shard_files(Path(path))
-    if not parts:
-        return _read_file(path, kind)
+    parts = _parts(Path(path))
+    if len(parts) == 1:
+        return _read_file(parts[0], kind)
     joined: dict[object, object] = {}
     metadata: dict[str, str] = {}
     for part in parts:
@@ -68,7 +68,13 @@ def read_weights(path: Path, kind: str = "model") -> tuple[Mapping[object, objec
 
 def file_bytes(path: Path) -> int:
     """Size of a model on the disk, of all its files."""
-    return sum(part.stat().st_size for part in shard_files(path) or [path])
+    return sum(part.stat().st_size for part in _parts(path))
+
+
+def _parts(path: Path) -> list[Path]:
+    """The files of a model."""
+    several = shard_files(path) if NAMES.search(path.name) or os.path.isdir(path) else []
+    return several or [path]
 
 
 def _read_file(path: Path, kind: str) -> tuple[Mapping[object, object], dict[str, str]]:

@@ -199,7 +199,7 @@ class RoomsJudge:
 
 def job_of(plan: RenderPlan) -> RenderJob:
     """The render of a plan with the embedded model's text embeddings."""
-    embeds = {text: word_hash.encode(text) for text in plan.layout.texts}
+    embeds = {text: word_hash.encode(text) for text in plan.timeline.texts}
     return RenderRequest(plan.config, DEFAULTS, plan.timeline, embeds).job(plan)
 
 

@@ -247,7 +247,7 @@ def test_a_plan_keeps_scenes_for_a_story_that_recalls_one_and_says_what_they_tak
 
 def keys_of(text: str, method="head_forcing") -> list[str]:
     made = plan(text, 9, method)
-    return job_of(made, {text: word_hash.encode(text) for text in made.layout.texts}, "toy").keys
+    return job_of(made, {text: word_hash.encode(text) for text in made.timeline.texts}, "toy").keys
 
 
 def test_a_recall_changes_the_keys_of_its_scene_alone_and_by_likeness_they_are_those_of_the_scene_it_means():
@@ -282,9 +282,9 @@ def test_by_likeness_a_scene_comes_back_of_which_frames_are_kept():
 def test_echo_forcing_compares_scenes_by_embeddings_or_by_words_and_the_keys_know_which_one_comes_back():
     text = "0:00 a fox in the forest\n0:03 a heron heron heron\n0:06 {} the fox and a heron, heron"
     made = plan(text.format("[recall]"), 9, "echo_forcing")
-    signs = dict(zip(made.layout.alike.values(), (1, -1, 1), strict=True))
+    signs = dict(zip(made.timeline.alike.values(), (1, -1, 1), strict=True))
     script = Script(
-        made.rows, {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()}, made.layout.alike
+        made.rows, {text: torch.tensor([[1.0 * sign, 0.0]]) for text, sign in signs.items()}, made.timeline.alike
     )
     by_words = replace(made.policy, compares_words=True)
     outcomes = [policy.recalled(script) for policy in (made.policy, by_words)]

@@ -70,7 +70,7 @@ def repeated(latents: Tensor) -> Tensor:
 
 
 def job_of(made: RenderPlan, **options) -> RenderJob:
-    embeds = {text: word_hash.encode(text) for text in made.layout.texts}
+    embeds = {text: word_hash.encode(text) for text in made.timeline.texts}
     codec = SimpleNamespace(reencode=repeated, fingerprint=lambda: "")
     return render_job(made, embeds, "toy", **{"codec": codec, **options})
 

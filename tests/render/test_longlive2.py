@@ -125,7 +125,7 @@ def test_takes_live_edits_and_stopped_renders_give_the_video_of_the_story_that_w
 
     def made(text: str, stop: int | None = None, runs: Path | None = None, listeners=()) -> torch.Tensor:
         plan = options.plan(config, options.parse(text))
-        job = job_of(plan, {text: embeds[text] for text in plan.layout.texts}, "tiny", runs=runs)
+        job = job_of(plan, {text: embeds[text] for text in plan.timeline.texts}, "tiny", runs=runs)
         return torch.cat(rendered(job, model, stop_after=stop, listeners=listeners).blocks)
 
     first, other = "a | b | [reset] c", "a | b | [seed 7] c"

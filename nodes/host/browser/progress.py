@@ -179,7 +179,7 @@ class RenderProgress(Listener):
 
     def _ways_on(self) -> Sentence:
         """A sentence on resuming an unfinished video."""
-        if "blocks" in self.plan.policy.resumes_from:
+        if self.plan.rebuilds_cache:
             return Sentence("queue again to go on")
         return Sentence("queue again to go on from where the cache was last stored, or begin again without that")
 
