@@ -66,9 +66,12 @@ class DecodeLatentsToVideo(schema.FileNode):
         stored = None if run == CONNECTED else runs.find_run(run)
         videos = _of_latent(samples) if stored is None else [_of_run(stored)]
         progress = comfy.utils.ProgressBar(sum(video.total for video in videos))
-        files, before, stride = [], 0, latent_format(vae.latent_channels).stride
+        files = []
+        before = 0
+        stride = latent_format(vae.latent_channels).stride
         for video in videos:
-            (height, width), about = video.size, video.about
+            height, width = video.size
+            about = video.about
             # the widget's default is that of Wan 2.1
             rate = about.get("fps", fps) if fps == VIDEO_FPS else fps
 
@@ -129,7 +132,8 @@ def _of_latent(samples: dict[str, Any] | None) -> list[_Latents]:
 
 def _of_run(video: StoredVideo) -> _Latents:
     """The finished blocks of a run, one at a time from its folder."""
-    about, (height, width) = video.about, next(video.blocks()).shape[-2:]
+    about = video.about
+    height, width = next(video.blocks()).shape[-2:]
     chunks = (chunk for block in video.blocks() for chunk in runs.to_latent(video, block).split(CHUNK_FRAMES))
     length = about["video_frames"]
     return _Latents(chunks, (height, width), length, length, about.get("restart_frames", ()), about)

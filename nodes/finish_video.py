@@ -109,11 +109,13 @@ def _footage(video: Any) -> tuple[Footage, str]:
     """The frames of a VIDEO with its sound, and a hash by which the same video is known again."""
     if isinstance(video, InputImpl.VideoFromComponents):  # in memory already
         parts = video.get_components()
-        images, audio = parts.images[..., :3], parts.audio
+        images = parts.images[..., :3]
+        audio = parts.audio
         sound = None if audio is None else sound_of_samples(audio["waveform"][0], audio["sample_rate"])
         fps = float(parts.frame_rate)
         return Footage.of_images(images, fps, sound), digest(fps, *images)
-    source, window = video.get_stream_source(), video_files.window_of(video)
+    source = video.get_stream_source()
+    window = video_files.window_of(video)
     if isinstance(source, BytesIO):
         about: Any = sha256(source.getbuffer()).hexdigest()
     else:
@@ -149,7 +151,8 @@ class _Models:
 
     def size_of(self, footage: Footage) -> tuple[int, int]:
         """Width and height of the finished video, even, as H.264 has them."""
-        width, height = (round(side * self.scale) // 2 * 2 for side in (footage.width, footage.height))
+        width = round(footage.width * self.scale) // 2 * 2
+        height = round(footage.height * self.scale) // 2 * 2
         if width * height > MAX_PIXELS:
             raise HeadForcingError(
                 f"upscale_model: the video would be {width}x{height}, expected at most 8192x4320; use a model with a "
@@ -209,9 +212,14 @@ class _Progress:
     """Progress bar, player and status line of the node."""
 
     def __init__(self, hidden: Any, growing: folders.OutputFile, first: int, total: int):
-        self.growing, self.first, self.done, self.total = growing, first, first, total
-        self.player, self.bar = player.NodePlayer(hidden), comfy.utils.ProgressBar(total)
-        self.id, self.begun = uuid.uuid4().hex, time.perf_counter()
+        self.growing = growing
+        self.first = first
+        self.done = first
+        self.total = total
+        self.player = player.NodePlayer(hidden)
+        self.bar = comfy.utils.ProgressBar(total)
+        self.id = uuid.uuid4().hex
+        self.begun = time.perf_counter()
 
     def add(self, video_frames: Tensor) -> None:
         comfy.model_management.throw_exception_if_processing_interrupted()

@@ -147,7 +147,7 @@ PLACES = set(
     "get_output_directory get_user_directory get_temp_directory get_input_directory get_save_image_path "
     "get_folder_paths models_dir base_path get_full_path".split()
 )
-WRITERS = {"write_video", "VideoStream", "grid", "save", "replacing", "check_writable"}  # to a path
+WRITERS = {"VideoSettings", "grid", "save", "replacing", "check_writable"}  # to a path
 HANDING_ON = {"RenderRequest"}  # two folders to the engine, which writes there
 HANDED_ON = {"RUNS", "FOUND_PROFILES", "self.runs", "self.found_profiles"}  # folders that come from another file
 
@@ -220,4 +220,4 @@ def test_nodes_write_only_to_paths_of_one_file_which_holds_names_from_widgets_in
         for folder in ("RUNS", "FOUND_PROFILES"):
             assert all(map(source.contained, source.assigned(folder))), file
         seen |= {"claim"} if source.returned("claim") else set()
-    assert seen >= {"write_video", "grid", "save", "claim", *HANDING_ON}
+    assert seen >= {"VideoSettings", "grid", "save", "claim", *HANDING_ON}
