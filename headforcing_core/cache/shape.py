@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -13,10 +13,6 @@ from ..errors import HeadForcingError
 from ..model.attention import LayerSizes
 from ..model.wan import WanConfig
 from .roles import RolePolicy, Roles
-
-if TYPE_CHECKING:
-    from .method import Method
-    from .policy import CachePolicy
 
 S = TypeVar("S", bound="Shape")
 
@@ -33,7 +29,7 @@ class Shape:
     """
 
     roles: Roles
-    policy: Method
+    policy: Any  # a `Method`, whose module imports this one
     rows: int
     columns: int
     head_dim: int
@@ -79,7 +75,7 @@ class Shape:
         cls: type[S],
         config: WanConfig,
         roles: Roles,
-        policy: Method,
+        policy: Any,
         latent_height: int,
         latent_width: int,
         frames_per_block: int,
@@ -99,9 +95,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class CacheShape(Shape):
-    """The shape of a `HeadCache`, whose heads keep frames by role."""
-
-    policy: CachePolicy
+    """The shape of a `HeadCache`, whose heads keep frames by role; its policy is a `CachePolicy`."""
 
     def __post_init__(self) -> None:
         fast = self.policy.memory.recent_frames
